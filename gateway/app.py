@@ -212,10 +212,7 @@ class Gateway:
             # After the running turns and before the plugins, so that they get the last event.
             await stack.enter_async_context(self.events)
             sessions = self._sessions = Sessions(
-                store,
-                render=self.registry.render,
-                redactor=self.redactor,
-                events=self.events,
+                store, render=self.registry.render, redactor=self.redactor, events=self.events
             )
             access = Access(store, settings.rules, self.channels, events=self.events)
             self.events.subscribe(AccessRevoked, self._end_turns_of)
@@ -351,13 +348,12 @@ class Gateway:
         settings, limits = self.settings, self.settings.limits
         approvals = Approvals(questions, access, limits.approval_timeout_ms)
         spending = Spending.of(settings, store, self.models, access, approvals)
-        inbox, outbox = Inbox(store, settings.store.keep_days), Outbox(store, self.channels)
-        deliverer, changes = Deliverer(outbox, tasks), self._changes(store)
+        inbox, changes = Inbox(store, settings.store.keep_days), self._changes(store)
+        deliverer = Deliverer(Outbox(store, self.channels), tasks)
         tool_runner = self._tool_runner(permissions, approvals, access, changes)
         caller = self._model_caller(tool_runner, spending, access)
         agent = self._agent(tool_runner, store, sessions, caller, access)
-        titles = self._titles(sessions, caller)
-        context = RoomContext(access, self.channels, inbox)
+        titles, context = self._titles(sessions, caller), RoomContext(access, self.channels, inbox)
         runner = self._runner(store, inbox, access, agent, context, deliverer, titles, questions)
         dispatcher = Dispatcher(tasks, runner, store, inbox, limits.max_attempts, limits.session_inbox)
         intake = Intake(
@@ -374,11 +370,11 @@ class Gateway:
             FeedbackLog(store, access, self.activity, self.counters),
         )
         self._open_sessions(sessions, questions, dispatcher)
-        submission = Submission(intake, inbox, sessions, self.profiles)
         ephemeral = EphemeralRunner(sessions, self.registry, access, agent, self.counters)
-        forks = Forks(store, sessions, self.channels, self.profiles)
+        submission, search = Submission(intake, inbox, sessions, self.profiles), SearchIndex(store)
+        branches = Branches(store, inbox, intake, changes)
         undo = Undo(store, self.channels, intake, deliverer, changes)
-        branches, search = Branches(store, inbox, intake, changes), SearchIndex(store)
+        forks = Forks(store, sessions, self.channels, self.profiles)
         own = (titles, forks, Shares(store, settings.share, self.redactor), undo, branches, search)
         sources = sessions, self.models, self.profiles, caller, spending
         completions = PluginCompletions(self.registry, *sources, lambda: self.model)
@@ -773,7 +769,8 @@ class Gateway:
     def _provider_config(self, provider_id: str) -> ProviderConfig:
         variables = self.providers.variables(provider_id)
         kept = self._kept.get(provider_id)
-        return provider_config(self.settings, self._environ, provider_id, variables, kept, self._kept)
+        config = provider_config(self.settings, self._environ, provider_id, variables, kept, self._kept)
+        return self._resolver.with_tokens(config)
 
 
 async def _run_after(earlier: Sequence[asyncio.Task[None]], supervisor: Supervisor) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, assert_never, runtime_checkable
 
 import msgspec
@@ -104,6 +104,8 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     """True if ``api_key`` was stored by ``trunkline auth login``."""
     save_login: Callable[[OAuth], None] | None = None
     """Stores the credential that replaces ``oauth``; it waits for the disk, so call it in a thread."""
+    fetch_token: Callable[[], Awaitable[tuple[str, float]]] | None = None
+    """Fetches a token of a plugin, and the seconds since the epoch until which it is valid."""
     load_login: Callable[[], Credential | None] | None = None
     """Loads the credential of the latest login, if it applies; it waits for the disk too."""
 

@@ -42,7 +42,7 @@ def provider_config(
     is saved in ``logins``, which is also read again when the key is rejected.
     """
     given = settings.providers.get(provider_id, ProviderSettings())
-    said = {name: getattr(given, name) for name in ProviderSettings.model_fields}
+    said = {name: getattr(given, name) for name in ProviderSettings.model_fields if name != "auth"}
     said |= {
         "api_key": given.api_key.get_secret_value() if given.api_key else None,
         "api_keys": tuple(key.get_secret_value() for key in given.api_keys if key),

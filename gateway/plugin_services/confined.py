@@ -6,6 +6,7 @@ plugins start neither.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -150,6 +151,20 @@ def list_only(settings: Settings, admission: Admission, entry: str) -> ConfinedP
         lambda _grant: True,
         read_config(settings, entry, admitted),
     )
+
+
+async def plugin_token(registry: PluginRegistry, auth: str, provider: str) -> tuple[str, float]:
+    """Return a token for a model provider and its end, of the plugin that ``auth`` names (``plugin:NAME``).
+
+    Raises PluginError.
+    """
+    name = auth.partition(":")[2]
+    plugin = registry.get(name)
+    if not isinstance(plugin, ConfinedPlugin):
+        raise PluginError(f"providers.{provider}.auth names the plugin {name!r}, which is not active")
+    offered = plugin.declaration.auth
+    token = await plugin.token(offered[0] if len(offered) == 1 else provider, {"provider": provider})
+    return token.token, token.expires_at or math.inf
 
 
 class _NoBroker:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from gateway.contract.plugin import Plugin
+from gateway.contract.provider import ProviderConfig
 from gateway.contract.services import Announce
 from gateway.extensions.admission.admission import Admission
 from gateway.extensions.loader import load_plugin
@@ -62,6 +64,18 @@ class Resolver:
         """Install the plugins that the lock names and this machine does not have."""
         if self.services is not None:
             await asyncio.to_thread(self._admission.install_missing, self._settings.plugins.enabled, environ)
+
+    def with_tokens(self, config: ProviderConfig) -> ProviderConfig:
+        """Return a provider's configuration, with the tokens of the plugin that its ``auth`` names."""
+        given = self._settings.providers.get(config.id)
+        if given is None or given.auth is None:
+            return config
+        # As in ``load``.
+        from gateway.plugin_services.confined import plugin_token
+
+        return structs.replace(
+            config, fetch_token=partial(plugin_token, self._registry, given.auth, config.id)
+        )
 
     def load(self, entry: str) -> Plugin:
         """Return the plugin. Raises PluginError."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -15,6 +15,7 @@ from gateway.contract.deltas import Delta, MetadataDelta, RateLimit
 from gateway.contract.errors import (
     AuthFailedError,
     DeltaParseError,
+    PluginError,
     ProviderError,
     RateLimitError,
     SettingsError,
@@ -31,7 +32,7 @@ from gateway.contract.provider import (
 )
 from gateway.http_client import HttpClient, HttpResponse, open_client
 from gateway.provider_http.adapter import AnswerWriter, BuildsKeyRequest, ProviderAdapter, assemble
-from gateway.provider_http.authorizer import Authorizer
+from gateway.provider_http.authorizer import Authorizer, BearerAuthorizer, Fetch, Token
 from gateway.provider_http.call import Call, RetryPolicy
 from gateway.provider_http.exchange import RequestSpec, check_reachable, read_body, send
 from gateway.provider_http.leases import (
@@ -127,6 +128,8 @@ class HttpProvider:
 
     def _configure(self, config: ProviderConfig) -> None:
         authorizer = None if self._authorizer_for is None else self._authorizer_for(config)
+        if config.fetch_token is not None:
+            authorizer = BearerAuthorizer(_fetch_of(config.fetch_token))
         if authorizer is not None and len(config.keys) > 1:
             raise SettingsError(
                 f"providers.{config.id}.api_keys: {self._adapter.name} does not use API keys here; "
@@ -380,3 +383,14 @@ def _report(options: ChatOptions, failure: ProviderError, attempt: int, seconds:
     """Call ``on_retry``, unless no attempt follows."""
     if options.on_retry is not None and seconds is not None:
         options.on_retry(failure, attempt, seconds)
+
+
+def _fetch_of(fetch_token: Callable[[], Awaitable[tuple[str, float]]]) -> Fetch:
+    async def fetch(_client: HttpClient) -> Token:
+        try:
+            value, expires_at = await fetch_token()
+        except PluginError as error:
+            raise AuthFailedError(str(error)) from None
+        return Token(value, expires_at)
+
+    return fetch

@@ -41,6 +41,11 @@ class ProviderSettings(Section):
     )
     name: str | None = Field(default=None, min_length=1, description="Display name")
     api_key: Secret = Field(default=None, description="API key")
+    auth: str | None = Field(
+        default=None,
+        pattern=r"^plugin:.+$",
+        description="Plugin that provides the tokens, in place of a key: plugin:NAME; default none",
+    )
     api_keys: tuple[Secret, ...] = Field(
         default=(),
         description="Further API keys, used in turn; a rejected or rate-limited key is skipped for a while",
