@@ -79,7 +79,7 @@ from gateway.pipeline.model_call import ModelCaller
 from gateway.pipeline.runner import Runner
 from gateway.pipeline.submission import Submission
 from gateway.pipeline.tools import ToolRunner
-from gateway.plugin_services import OpenServices, PluginActions, PluginCompletions, PluginGrants, Resolver
+from gateway.plugin_services import GrantQuestions, OpenServices, PluginActions, PluginCompletions, Resolver
 from gateway.rooms.context import RoomContext
 from gateway.rooms.envelope import Envelopes
 from gateway.session import OwnedSessions, Session, Sessions
@@ -166,7 +166,7 @@ class Gateway:
         """Set before plugins are activated, which are given the sessions before the other parts exist."""
         self._parts: RunningGateway | None = None
         self._tables: PluginTables | None = None
-        self._grants: PluginGrants
+        self._grants: GrantQuestions
         self._actions: PluginActions
         self._resolver = Resolver(
             settings,
@@ -219,7 +219,7 @@ class Gateway:
             await access.load()
             self._questions = questions = Questions(store, access, self.channels, sessions, self.redactor)
             await questions.load()
-            await self._open_plugin_services(store, sessions, access, questions)
+            self._open_plugin_services(store, sessions, access, questions)
             await self._register_plugins(sessions, access, questions)
             await asyncio.to_thread(self._kept.load)
             self._mask_secrets()
@@ -265,15 +265,12 @@ class Gateway:
         }.items():
             self._keep(tasks, name, work)
 
-    async def _open_plugin_services(
+    def _open_plugin_services(
         self, store: Store, sessions: Sessions, access: Access, questions: Questions
     ) -> None:
         tables = self._tables = PluginTables(store)
-        settings = self.settings
-        self._grants = PluginGrants(
-            store, access, self.channels, sessions, questions, settings.limits.approval_timeout_ms
-        )
-        await self._grants.load()
+        timeout_ms = self.settings.limits.approval_timeout_ms
+        self._grants = GrantQuestions(access, self.channels, sessions, questions, timeout_ms)
         self._actions = PluginActions(store)
         self._resolver.services = OpenServices(sessions, tables, self._grants, self._actions)
 

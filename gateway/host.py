@@ -42,7 +42,7 @@ from gateway.models import Spending
 from gateway.pipeline.intake import Intake
 from gateway.pipeline.mailbox import Dispatcher
 from gateway.pipeline.submission import Submission
-from gateway.plugin_services import PluginActions, PluginCompletions, PluginGrants
+from gateway.plugin_services import GrantQuestions, PluginActions, PluginCompletions
 from gateway.session import Session, Sessions
 from gateway.session.dead_letters import DeadLetters
 from gateway.session.feed import Feed
@@ -456,7 +456,7 @@ class RunningGateway:
     branches: Branches
     search: SearchIndex
     drafts: AgentDrafts
-    grants: PluginGrants
+    grants: GrantQuestions
     actions: PluginActions
     completions: PluginCompletions
     host: Host

@@ -5,8 +5,19 @@ and the tool calls they may run. Imported by the pipeline, the commands, the ser
 """
 
 from gateway.access.codes import Code
-from gateway.access.grants import Grant, Grants, grant
+from gateway.access.grants import Grant, Grants, PluginGrant, PluginGrants, grant
 from gateway.access.people import THE_OWNER, Member, UserRef
 from gateway.access.policy import Access
 
-__all__ = ["THE_OWNER", "Access", "Code", "Grant", "Grants", "Member", "UserRef", "grant"]
+__all__ = [
+    "THE_OWNER",
+    "Access",
+    "Code",
+    "Grant",
+    "Grants",
+    "Member",
+    "PluginGrant",
+    "PluginGrants",
+    "UserRef",
+    "grant",
+]

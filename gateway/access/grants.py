@@ -1,4 +1,7 @@
-"""Grants: tool calls that a user allowed for a whole session, without further questions."""
+"""Grants: tool calls that a user allowed for a whole session, and capabilities of confined plugins.
+
+Neither is asked about again until it is revoked.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,10 @@ ADD_GRANT = Write(
     "insert-new", 66, t.approval_grant, "id session channel user_id tool matches approved_by at"
 )
 DROP_GRANT = Write("delete", 67, t.approval_grant, "id")
+PUT_PLUGIN_GRANT = Write("upsert", 94, t.plugin_grant, "id plugin capability allowed decided_by at")
+DROP_PLUGIN_GRANT = Write("delete", 95, t.plugin_grant, "id")
+
+_PLUGIN = "plugin:"
 
 
 class Grant(Struct, frozen=True, kw_only=True):
@@ -106,3 +113,78 @@ def grant(session: str, user: UserRef, tool: str, matches: str, by: UserRef) -> 
         approved_by=str(by),
         at=now_ms(),
     )
+
+
+class PluginGrant(Struct, frozen=True):
+    """A decision: whether a plugin may use a capability, everywhere. ``at`` is milliseconds."""
+
+    plugin: str
+    capability: str
+    allowed: bool
+    decided_by: str
+    at: int
+
+    @property
+    def id(self) -> str:
+        """The key of its row: there is one decision for a capability of a plugin."""
+        return plugin_grant_id(self.plugin, self.capability)
+
+    def put(self) -> Op:
+        """Return the write that stores the decision."""
+        row = (self.id, self.plugin, self.capability, int(self.allowed), self.decided_by, self.at)
+        return PUT_PLUGIN_GRANT, row
+
+
+class PluginGrants:
+    """The decisions about capabilities that were made after the installation of plugins, in memory."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: dict[str, PluginGrant] = {}
+
+    async def load(self) -> None:
+        """Read the decisions."""
+        self._known = {one.id: one for one in await self.all()}
+
+    async def all(self) -> list[PluginGrant]:
+        """Return all decisions, the latest first."""
+        query = select(t.plugin_grant).order_by(t.plugin_grant.c.at.desc(), t.plugin_grant.c.id)
+
+        def read(connection: Connection) -> list[PluginGrant]:
+            return [
+                PluginGrant(row.plugin, row.capability, bool(row.allowed), row.decided_by, row.at)
+                for row in connection.execute(query)
+            ]
+
+        return await self._store.read(read)
+
+    def given(self, plugin: str) -> set[str]:
+        """Return the grants that a plugin was given."""
+        return {one.capability for one in self._known.values() if one.plugin == plugin and one.allowed}
+
+    def refused(self, plugin: str) -> set[str]:
+        """Return the grants that a plugin was refused for good."""
+        return {one.capability for one in self._known.values() if one.plugin == plugin and not one.allowed}
+
+    def note(self, grant: PluginGrant) -> None:
+        """Let a decision count that is stored."""
+        self._known[grant.id] = grant
+
+    async def revoke(self, grant_id: str, by: UserRef) -> None:
+        """Remove a decision, so that the next use asks again. Raises NotFoundError."""
+        found = next((one for one in await self.all() if one.id == grant_id), None)
+        if found is None:
+            raise NotFoundError(f"no approval {grant_id!r}; list them with `trunkline approvals list`")
+        audit = audit_op(str(by), "capability.revoke", found.plugin, found.capability)
+        await self._store.write((DROP_PLUGIN_GRANT, (grant_id,)), audit)
+        self._known.pop(grant_id, None)
+
+
+def plugin_grant_id(plugin: str, capability: str) -> str:
+    """Return the id of the decision about a capability of a plugin."""
+    return f"{_PLUGIN}{plugin}:{capability}"
+
+
+def is_plugin_grant(grant_id: str) -> bool:
+    """Return whether an id is that of a decision about a capability."""
+    return grant_id.startswith(_PLUGIN)

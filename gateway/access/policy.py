@@ -12,7 +12,7 @@ import structlog
 from msgspec.structs import replace
 
 from gateway.access.codes import Codes
-from gateway.access.grants import Grants
+from gateway.access.grants import Grants, PluginGrants, is_plugin_grant
 from gateway.access.links import AccountLinks
 from gateway.access.moved_chats import MovedChats
 from gateway.access.pairing import Pairing
@@ -168,14 +168,21 @@ class Access:
         self.links = AccountLinks(store, codes, clock)
         self.moved_chats = MovedChats(store, codes, self.links, clock)
         self.grants = Grants(store)
+        self.plugin_grants = PluginGrants(store)
         self.seen_rooms = SeenRooms(store, clock)
         self._paused_until: dict[str, float] = {}
         """Times until which channels are not asked for groups, because that failed."""
 
     async def load(self) -> None:
-        """Read members and moved chats."""
+        """Read members, moved chats and grants of plugins."""
         await self.members.load()
         await self.moved_chats.load()
+        await self.plugin_grants.load()
+
+    async def revoke_approval(self, approval_id: str, by: UserRef) -> None:
+        """Remove the grant of a tool call or of a plugin's capability. Raises NotFoundError."""
+        grants = self.plugin_grants if is_plugin_grant(approval_id) else self.grants
+        await grants.revoke(approval_id, by)
 
     def hears(self, channel: str, message: InboundMessage) -> bool:
         """Return whether a message gets a reply; a pairing instruction to an unauthorised user is one."""

@@ -209,6 +209,9 @@ COMMANDS: Mapping[str, Entry] = {
                 "doctor.command:plugin_doctor",
                 "Check that the enabled plugins load and work, and that no two have one command",
             ),
+            "trace": Command(
+                "plugins.tracing:trace", "Show what a confined plugin did, and what it was denied"
+            ),
             "new": Command("plugins.authoring:new", "Create a folder with a new plugin"),
             "scan": Command(
                 "plugins.authoring:scan", "Search a plugin's code for what its manifest does not declare"

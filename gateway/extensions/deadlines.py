@@ -55,6 +55,9 @@ class Deadline:
     async def __aenter__(self) -> Self:
         await self._timeout.__aenter__()
         self._token = _current.set(self)
+        gathered = _gathered.get()
+        if gathered is not None:
+            gathered.append(self)
         return self
 
     async def __aexit__(
@@ -67,6 +70,7 @@ class Deadline:
 
 
 _current: ContextVar[Deadline | None] = ContextVar("deadline", default=None)
+_gathered: ContextVar[list[Deadline] | None] = ContextVar("gathered", default=None)
 
 
 @contextmanager
@@ -83,9 +87,19 @@ def paused() -> Generator[None]:
         deadline.resume()
 
 
-def current() -> Deadline | None:
-    """Return the clock of the current plugin call, or None. Another task may pause it."""
-    return _current.get()
+@contextmanager
+def gathering() -> Generator[list[Deadline]]:
+    """Yield the clock of the current plugin call, and those that begin within the block.
+
+    Another task can pause them: one that works for the call in another process.
+    """
+    outer = _current.get()
+    clocks = [] if outer is None else [outer]
+    token = _gathered.set(clocks)
+    try:
+        yield clocks
+    finally:
+        _gathered.reset(token)
 
 
 def is_limited() -> bool:

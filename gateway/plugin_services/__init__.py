@@ -5,17 +5,17 @@ audit log, and answers of models. Only ``app`` and the CLI import it; the broker
 ``gateway.extensions.broker``.
 """
 
-from gateway.plugin_services.actions import Action, PluginActions
+from gateway.plugin_services.actions import Action, PluginActions, read_actions
 from gateway.plugin_services.completions import PluginCompletions
-from gateway.plugin_services.grants import PluginGrant, PluginGrants
+from gateway.plugin_services.grant_questions import GrantQuestions
 from gateway.plugin_services.resolver import OpenServices, Resolver
 
 __all__ = [
     "Action",
+    "GrantQuestions",
     "OpenServices",
     "PluginActions",
     "PluginCompletions",
-    "PluginGrant",
-    "PluginGrants",
     "Resolver",
+    "read_actions",
 ]

@@ -56,6 +56,7 @@ class Action(Struct, frozen=True):
     ``at`` is milliseconds, ``risk`` 50 (low), 75, 90 or 100 (critical).
     """
 
+    id: str
     at: int
     plugin: str
     version: str
@@ -125,31 +126,32 @@ class PluginActions:
             batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
             await self._store.write(*await asyncio.to_thread(_rows, batch))
 
-    async def latest(self, plugin: str, after: int = 0, limit: int = 100) -> list[Action]:
-        """Return the newest actions of a plugin after a time in ms, oldest first."""
-        a = t.plugin_action.c
-        query = (
-            select(t.plugin_action).where(a.plugin == plugin, a.at > after).order_by(a.id.desc()).limit(limit)
+    async def latest(self, plugin: str, after: str = "", limit: int = 100) -> list[Action]:
+        """Return the newest actions of a plugin after the one with this id, oldest first."""
+        return await self._store.read(lambda c: read_actions(c, plugin, after, limit))
+
+
+def read_actions(connection: Connection, plugin: str, after: str = "", limit: int = 100) -> list[Action]:
+    """Read the newest actions of a plugin after the one with this id, oldest first."""
+    a = t.plugin_action.c
+    query = select(t.plugin_action).where(a.plugin == plugin, a.id > after).order_by(a.id.desc()).limit(limit)
+    found = [
+        Action(
+            row.id,
+            row.at,
+            row.plugin,
+            row.version,
+            row.content,
+            row.action,
+            row.value,
+            row.arguments,
+            bool(row.allowed),
+            row.risk,
+            row.microseconds,
         )
-
-        def read(connection: Connection) -> list[Action]:
-            return [
-                Action(
-                    row.at,
-                    row.plugin,
-                    row.version,
-                    row.content,
-                    row.action,
-                    row.value,
-                    row.arguments,
-                    bool(row.allowed),
-                    row.risk,
-                    row.microseconds,
-                )
-                for row in connection.execute(query)
-            ]
-
-        return (await self._store.read(read))[::-1]
+        for row in connection.execute(query)
+    ]
+    return found[::-1]
 
 
 def _rows(noted: Sequence[_Noted]) -> list[Op]:

@@ -32,7 +32,7 @@ from gateway.extensions.process.supervisor import ProcessEvent, ProcessSuperviso
 from gateway.extensions.registry import PluginRegistry
 from gateway.plugin_services.actions import PluginActions
 from gateway.plugin_services.brokers import Brokers
-from gateway.plugin_services.grants import PluginGrants
+from gateway.plugin_services.grant_questions import GrantQuestions
 from gateway.plugin_services.programs import ProgramRunner
 from gateway.session import Sessions
 from gateway.settings import Settings
@@ -55,7 +55,7 @@ class ConfinedPlugins:
         processes: Processes,
         sessions: Sessions,
         tables: PluginTables,
-        grants: PluginGrants,
+        grants: GrantQuestions,
         actions: PluginActions,
         announce: Callable[[str], Announce],
         models: Callable[[], CompletionService],

@@ -19,7 +19,7 @@ from gateway.extensions.process.service import Processes
 from gateway.extensions.registry import PluginRegistry
 from gateway.plugin_services.actions import PluginActions
 from gateway.plugin_services.completions import PluginCompletions
-from gateway.plugin_services.grants import PluginGrants
+from gateway.plugin_services.grant_questions import GrantQuestions
 from gateway.session import Sessions
 from gateway.settings import Settings
 from gateway.tables import PluginTables
@@ -33,7 +33,7 @@ class OpenServices(Struct, frozen=True):
 
     sessions: Sessions
     tables: PluginTables
-    grants: PluginGrants
+    grants: GrantQuestions
     actions: PluginActions
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from gateway.access import THE_OWNER, Access, Grant, Member, UserRef
+from gateway.access import THE_OWNER, Access, Grant, Member, PluginGrant, UserRef
 from gateway.access.policy import AccessPolicy
 from gateway.access.rooms import SeenRoom
 from gateway.contract.channel import SenderRole
@@ -80,7 +80,8 @@ class ToolApproval(Struct, frozen=True):
     """A stored "always" decision.
 
     In ``session``, calls of ``tool`` for exactly ``matches`` by ``user`` of ``channel`` (empty for the owner
-    of the gateway) need no further approval. ``at`` is in milliseconds.
+    of the gateway) need no further approval. ``at`` is in milliseconds. Or a decision about a capability of
+    a plugin: ``tool`` is ``plugin NAME``, ``matches`` the capability, "never " before it if it was refused.
     """
 
     id: str
@@ -106,6 +107,12 @@ class ToolApproval(Struct, frozen=True):
             grant.at,
         )
 
+    @classmethod
+    def of_plugin(cls, grant: PluginGrant) -> ToolApproval:
+        """Return the public view of a decision about a capability of a plugin, which holds everywhere."""
+        tool, matches = f"plugin {grant.plugin}", f"{'' if grant.allowed else 'never '}{grant.capability}"
+        return cls(grant.id, "", "", "", tool, matches, grant.decided_by, grant.at)
+
 
 class ToolApprovalList(Struct, frozen=True):
     """Stored "always" decisions, newest first."""
@@ -115,13 +122,15 @@ class ToolApprovalList(Struct, frozen=True):
     @classmethod
     async def of(cls, access: Access) -> ToolApprovalList:
         """Read the list."""
-        return cls([ToolApproval.of(grant) for grant in await access.grants.all()])
+        tools = [ToolApproval.of(grant) for grant in await access.grants.all()]
+        plugins = [ToolApproval.of_plugin(grant) for grant in await access.plugin_grants.all()]
+        return cls(sorted((*tools, *plugins), key=lambda approval: -approval.at))
 
 
 class ToolApprovalPath(Struct, frozen=True):
     """A stored approval."""
 
-    id: Annotated[str, Meta(min_length=1, max_length=64, description="The id in the list")]
+    id: Annotated[str, Meta(min_length=1, max_length=500, description="The id in the list")]
 
 
 class RoomInfo(Struct, frozen=True):
@@ -232,7 +241,7 @@ class AccessRoutes:
         return await ToolApprovalList.of(self._access)
 
     async def _revoke_approval(self, call: Call[ToolApprovalPath, Nothing, Nothing, None]) -> None:
-        await self._access.grants.revoke(call.path.id, THE_OWNER)
+        await self._access.revoke_approval(call.path.id, THE_OWNER)
 
     async def _list_rooms(self, _call: PlainCall) -> RoomList:
         return await RoomList.of(self._access)

@@ -1,4 +1,4 @@
-"""``trunkline approvals``: list and revoke the tool calls that users allowed for "always".
+"""``trunkline approvals``: list and revoke what was decided for "always": tool calls, plugins' capabilities.
 
 Uses the running gateway; without one, changes the store."""
 
@@ -44,7 +44,7 @@ class ApprovalClient:
         if self._access.running:
             self._access.request("DELETE", f"/api/approvals/{quote(approval_id, safe='')}")
         else:
-            self._locally(lambda access: access.grants.revoke(approval_id, THE_OWNER))
+            self._locally(lambda access: access.revoke_approval(approval_id, THE_OWNER))
 
     def _locally(self, work: Callable[[Access], Awaitable[T]]) -> T:
         async def run(store: Store) -> T:
@@ -60,7 +60,7 @@ All = Annotated[bool, typer.Option("--all", help="All approvals.")]
 
 
 def list_(as_json: AsJson = False, config: File = None) -> None:
-    """List the tool calls that run without asking again, newest first.
+    """List the tool calls and the capabilities of plugins that were decided for always, newest first.
 
     \b
     Examples:
@@ -73,15 +73,16 @@ def list_(as_json: AsJson = False, config: File = None) -> None:
     elif allowed:
         _print(allowed)
     else:
-        typer.echo("No tool call is allowed for always.", err=True)
+        typer.echo("Nothing was allowed for always.", err=True)
 
 
 def revoke(ids: Ids = None, everything: All = False, config: File = None) -> None:
-    """Revoke approvals; the next such call asks again.
+    """Revoke approvals; the next such call, or use of a capability, asks again.
 
     \b
     Examples:
       trunkline approvals revoke 6f1c0d52-6b1e-4a53-9d6a-0f0f3e0a7c11
+      trunkline approvals revoke plugin:weather:network:api.example.org
       trunkline approvals revoke --all
     """
     if not (ids or everything):

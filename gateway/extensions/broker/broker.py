@@ -23,7 +23,7 @@ from gateway.extensions.broker.network import Http, HttpCall
 from gateway.extensions.broker.programs import DockerCall, ExecCall, Programs, RunsPrograms
 from gateway.extensions.broker.services import CompletionService, SendService, SizedTable
 from gateway.extensions.broker.values import KeyCall, ListCall, SecretCall, Secrets, SetCall, Values
-from gateway.extensions.deadlines import Deadline, current
+from gateway.extensions.deadlines import Deadline, gathering
 from gateway.fetching import Network
 
 log = structlog.get_logger("trunkline.plugins")
@@ -78,7 +78,7 @@ class Broker:
         self._name = manifest.name
         gate.paused = self._paused
         self._services = services
-        self._open: dict[str, list[Deadline | None]] = {}
+        self._open: dict[str, list[list[Deadline]]] = {}
         """The clocks of the calls that the gateway makes, by session."""
         needs = manifest.capabilities
         files = Files(needs.filesystem, services.workspace, gate, services.events)
@@ -109,19 +109,21 @@ class Broker:
     @contextmanager
     def working_in(self, session: str) -> Generator[None]:
         """Let the plugin ask, read and call models in a session during a call that the gateway makes."""
-        clock = current()
-        self._open.setdefault(session, []).append(clock)
-        try:
-            yield
-        finally:
-            self._open[session].remove(clock)
-            if not self._open[session]:
-                del self._open[session]
+        with gathering() as clocks:
+            calls = self._open.setdefault(session, [])
+            calls.append(clocks)
+            try:
+                yield
+            finally:
+                # By identity: two calls may have equal lists.
+                calls[:] = [other for other in calls if other is not clocks]
+                if not calls and self._open.get(session) is calls:
+                    del self._open[session]
 
     @contextmanager
     def _paused(self, session: str) -> Generator[None]:
         """Stop the clocks of the session's calls while an admin is asked."""
-        clocks = [clock for clock in self._open.get(session, ()) if clock is not None]
+        clocks = [clock for calls in self._open.get(session, ()) for clock in calls]
         for clock in clocks:
             clock.pause()
         try:

@@ -24,6 +24,7 @@ import structlog
 from msgspec import UNSET, Struct, UnsetType
 
 from gateway.contract.errors import PluginError, TrunklineError
+from gateway.extensions.deadlines import Deadline
 
 log = structlog.get_logger("trunkline.plugins")
 
@@ -193,24 +194,24 @@ class Connection:
     async def call(self, method: str, params: Mapping[str, Any] | Struct, seconds: float) -> Any:
         """Call the other side. Raises RemoteError, TimeoutError or ProcessEnded."""
         until = self._loop.time() + seconds
-        if self.open_calls >= self._in_flight or self._waiting:
-            await self._turn(seconds)
-        if self._closed is not None:
-            raise ProcessEnded(str(self._closed))
-        self._last = number = self._last + 1
-        left = until - self._loop.time()
-        self._send(_Outgoing(self._framed(_Call(number, method, params, max(int(left * 1000), 1)))))
-        future: asyncio.Future[Any] = self._loop.create_future()
-        self._calls[number] = future
-        self.open_calls += 1
-        timer = self._loop.call_at(until, _expire, future)
-        try:
-            return await future
-        finally:
-            timer.cancel()
-            if self._calls.pop(number, None) is not None:
-                self._abandon(number)
-            self._finish_call()
+        # A limit that can be paused, while an admin is asked for what the call needs.
+        async with Deadline(seconds):
+            if self.open_calls >= self._in_flight or self._waiting:
+                await self._turn()
+            if self._closed is not None:
+                raise ProcessEnded(str(self._closed))
+            self._last = number = self._last + 1
+            left = until - self._loop.time()
+            self._send(_Outgoing(self._framed(_Call(number, method, params, max(int(left * 1000), 1)))))
+            future: asyncio.Future[Any] = self._loop.create_future()
+            self._calls[number] = future
+            self.open_calls += 1
+            try:
+                return await future
+            finally:
+                if self._calls.pop(number, None) is not None:
+                    self._abandon(number)
+                self._finish_call()
 
     def notify(self, method: str, params: Mapping[str, Any] | Struct) -> None:
         """Send an event. It never waits: if 256 are waiting, the oldest is dropped and counted."""
@@ -231,11 +232,10 @@ class Connection:
             )
         return len(data).to_bytes(_LENGTH, "big") + data
 
-    async def _turn(self, seconds: float) -> None:
-        """Wait until a call may be opened, at most so long."""
+    async def _turn(self) -> None:
+        """Wait until a call may be opened."""
         turn: asyncio.Future[None] = self._loop.create_future()
         self._waiting.append(turn)
-        timer = self._loop.call_later(seconds, _expire, turn)
         try:
             await turn
         except BaseException:
@@ -244,8 +244,6 @@ class Connection:
             elif self._closed is None:
                 self._wake_next()
             raise
-        finally:
-            timer.cancel()
 
     def _finish_call(self) -> None:
         self.open_calls -= 1
@@ -457,11 +455,6 @@ class Connection:
                 os.close(fd)
                 fd = None
         self._send(_Outgoing(data, fd))
-
-
-def _expire(future: asyncio.Future[Any]) -> None:
-    if not future.done():
-        future.set_exception(TimeoutError())
 
 
 def _rights(fd: int) -> tuple[int, int, array.array[int]]:

@@ -156,7 +156,8 @@ class Peer:
             waiting.set_exception(RemoteError(error["name"], error["message"]))
 
     def _on_call(self, frame: dict[str, Any]) -> None:
-        number, left = frame.get("i"), frame.get("d")
+        # Not its "d", the time that is left: the gateway cancels a call, and stops the clock while it asks.
+        number = frame.get("i")
         if number is not None and len(self._running) >= self.in_flight:
             self._send_error(number, "OverloadedError", f"more than {self.in_flight} calls at once")
             return
@@ -171,9 +172,6 @@ class Peer:
         task = self._tasks.create_task(self._finish(number, result))
         if number is not None:
             self._running[number] = task
-        if left is not None:
-            timer = asyncio.get_running_loop().call_later(left / 1000, task.cancel)
-            task.add_done_callback(lambda _: timer.cancel())
 
     async def _finish(self, number: int | None, result: Any) -> None:
         try:

@@ -13,25 +13,18 @@ from typing import Literal, cast
 from weakref import WeakValueDictionary
 
 import structlog
-from msgspec import Struct
-from sqlalchemy import Connection, select
 
-from gateway.access import THE_OWNER, Access, UserRef
+from gateway.access import Access, PluginGrant
 from gateway.access.questions import Held, Questions
 from gateway.contract.channel import Address, FollowsSession
-from gateway.contract.errors import NotFoundError
 from gateway.contract.messages import new_id, now_ms
 from gateway.contract.questions import Answer, AsksQuestions, Choice, Question
 from gateway.extensions.registry import ChannelRegistry
 from gateway.session import Sessions
-from gateway.store import Op, Store
-from gateway.store import schema as t
-from gateway.store.writes import Write, audit_op
+from gateway.store import Op
+from gateway.store.writes import audit_op
 
 log = structlog.get_logger("trunkline.plugins")
-
-PUT_GRANT = Write("upsert", 94, t.plugin_grant, "id plugin capability allowed decided_by at")
-DROP_GRANT = Write("delete", 95, t.plugin_grant, "id")
 
 OWNER = "capability"
 """The owner of these questions."""
@@ -46,35 +39,11 @@ _CHOICES = (
 Decision = Literal["once", "always", "never"]
 
 
-class PluginGrant(Struct, frozen=True):
-    """A decision: whether a plugin may use a capability. ``at`` is milliseconds."""
-
-    plugin: str
-    capability: str
-    allowed: bool
-    decided_by: str
-    at: int
-
-    @property
-    def id(self) -> str:
-        """The key of its row: there is one decision for a capability of a plugin."""
-        return f"{self.plugin}\n{self.capability}"
-
-    def put(self) -> Op:
-        """Return the write that stores the decision."""
-        row = (self.id, self.plugin, self.capability, int(self.allowed), self.decided_by, self.at)
-        return PUT_GRANT, row
-
-
-class PluginGrants:
-    """All decisions, in memory. Call ``load`` before plugins are activated.
-
-    ``clock`` returns seconds.
-    """
+class GrantQuestions:
+    """Asks admins for grants, and knows those that were given. ``clock`` returns seconds."""
 
     def __init__(
         self,
-        store: Store,
         access: Access,
         channels: ChannelRegistry,
         sessions: Sessions,
@@ -82,56 +51,25 @@ class PluginGrants:
         timeout_ms: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._store = store
         self._access = access
+        self._decisions = access.plugin_grants
         self._channels = channels
         self._sessions = sessions
         self._questions = questions
         self._timeout_ms = timeout_ms
         self._clock = clock
-        self._known: dict[str, PluginGrant] = {}
         self._asked_at: dict[str, float] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         questions.effects[OWNER] = self._effects
         questions.handlers[OWNER] = self._acknowledge
 
-    async def load(self) -> None:
-        """Read the stored decisions."""
-        self._known = {one.id: one for one in await self.all()}
-
-    async def all(self) -> list[PluginGrant]:
-        """Return all decisions, the latest first."""
-        table = t.plugin_grant
-        query = select(table).order_by(table.c.at.desc(), table.c.id)
-
-        def read(connection: Connection) -> list[PluginGrant]:
-            return [
-                PluginGrant(row.plugin, row.capability, bool(row.allowed), row.decided_by, row.at)
-                for row in connection.execute(query)
-            ]
-
-        return await self._store.read(read)
-
     def given(self, plugin: str) -> Collection[str]:
         """Return the grants that a plugin was given."""
-        return {one.capability for one in self._known.values() if one.plugin == plugin and one.allowed}
+        return self._decisions.given(plugin)
 
     def refused(self, plugin: str) -> Collection[str]:
         """Return the grants that a plugin was refused for good."""
-        return {one.capability for one in self._known.values() if one.plugin == plugin and not one.allowed}
-
-    async def give(self, plugin: str, capability: str, by: UserRef = THE_OWNER) -> None:
-        """Store a grant. It is durable when this returns."""
-        await self._decide(PluginGrant(plugin, capability, allowed=True, decided_by=str(by), at=now_ms()))
-
-    async def revoke(self, plugin: str, capability: str, by: UserRef = THE_OWNER) -> None:
-        """Remove a decision, so that the next use asks again. Raises NotFoundError."""
-        known = self._known.get(f"{plugin}\n{capability}")
-        if known is None:
-            raise NotFoundError(f"the plugin {plugin!r} has no decision about {capability!r}")
-        audit = audit_op(str(by), "capability.revoke", plugin, capability)
-        await self._store.write((DROP_GRANT, (known.id,)), audit)
-        self._known.pop(known.id, None)
+        return self._decisions.refused(plugin)
 
     async def ask(self, plugin: str, grant: str, action: str, session: str) -> Decision | None:
         """Ask an admin of the session's chat; see ``gateway.extensions.broker.GrantService``."""
@@ -201,16 +139,8 @@ class PluginGrants:
     def _note(self, held: Held, answer: Answer) -> None:
         """Keep a lasting decision in memory."""
         if answer.value in ("always", "never"):
-            lasting = self._lasting(held, answer)
-            self._known[lasting.id] = lasting
+            self._decisions.note(self._lasting(held, answer))
 
     def _lasting(self, held: Held, answer: Answer) -> PluginGrant:
         plugin, _, capability = held.subject.partition("\n")
         return PluginGrant(plugin, capability, answer.value == "always", answer.by, now_ms())
-
-    async def _decide(self, grant: PluginGrant) -> None:
-        action = "capability.grant" if grant.allowed else "capability.refuse"
-        await self._store.write(
-            grant.put(), audit_op(grant.decided_by, action, grant.plugin, grant.capability)
-        )
-        self._known[grant.id] = grant

@@ -1,0 +1,77 @@
+"""``trunkline plugin trace``: what a confined plugin did, and what it was denied."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from gateway.cli.options import AsJson, File, fail, settings_from
+from gateway.cli.output import echo_json, moment, plain
+from gateway.cli.plugins.operator import Name
+from gateway.cli.store_reader import reading
+from gateway.contract.errors import StoreError
+from gateway.plugin_services import Action, read_actions
+from gateway.settings import Settings
+
+_POLL_SECONDS = 0.5
+
+Last = Annotated[int, typer.Option("--last", min=1, max=10_000, help="Only the newest so many; default 50.")]
+Follow = Annotated[bool, typer.Option("--follow", help="Wait for further actions, until Ctrl-C.")]
+
+
+def trace(
+    name: Name, last: Last = 50, follow: Follow = False, as_json: AsJson = False, config: File = None
+) -> None:
+    """Show each use of a capability by a confined plugin, granted or denied, and its starts and deaths.
+
+    \b
+    Examples:
+      trunkline plugin trace weather
+      trunkline plugin trace weather --follow
+      trunkline plugin trace weather --last 500 --json
+    """
+    settings = settings_from(config)
+    try:
+        if as_json and not follow:
+            echo_json(_read(settings, name, "", last))
+            return
+        found = False
+        for action in _actions(settings, name, last, follow=follow):
+            found = True
+            if as_json:
+                echo_json(action)
+            else:
+                typer.echo(_line(action))
+        if not found:
+            typer.echo(f"Plugin {plain(name)!r} has done nothing yet.", err=True)
+    except StoreError as error:
+        fail(str(error))
+    except KeyboardInterrupt:
+        return
+
+
+def _actions(settings: Settings, name: str, last: int, *, follow: bool) -> Iterator[Action]:
+    after = ""
+    while True:
+        for action in _read(settings, name, after, last):
+            after = action.id
+            yield action
+        if not follow:
+            return
+        time.sleep(_POLL_SECONDS)
+
+
+def _read(settings: Settings, name: str, after: str, limit: int) -> list[Action]:
+    with reading(settings) as connection:
+        return read_actions(connection, name, after, limit)
+
+
+def _line(action: Action) -> str:
+    verdict = "allowed" if action.allowed else "DENIED "
+    return (
+        f"{moment(action.at)}  {verdict}  risk {action.risk:>3}  {action.action:<18} {plain(action.value)}"
+        f"  ({action.microseconds:,} µs, {action.version}, arguments {action.arguments[:12]})"
+    )
