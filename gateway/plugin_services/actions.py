@@ -92,6 +92,7 @@ class PluginActions:
         self._numbers = itertools.count()
         self._waiting: deque[_Noted] = deque(maxlen=_MOST_WAITING)
         self._noted = asyncio.Event()
+        self._flushing = asyncio.Lock()
 
     def record(
         self,
@@ -121,10 +122,11 @@ class PluginActions:
             await asyncio.shield(self.flush())
 
     async def flush(self) -> None:
-        """Write all that is noted."""
-        while self._waiting:
-            batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
-            await self._store.write(*await asyncio.to_thread(_rows, batch))
+        """Write all that is noted. It is in the store when this returns."""
+        async with self._flushing:
+            while self._waiting:
+                batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
+                await self._store.write(*await asyncio.to_thread(_rows, batch))
 
     async def latest(self, plugin: str, after: str = "", limit: int = 100) -> list[Action]:
         """Return the newest actions of a plugin after the one with this id, oldest first."""

@@ -89,6 +89,7 @@ class ConfinedPlugins:
     def make(self, admission: Admission, entry: str) -> ConfinedPlugin:
         """Return the plugin for an entry of ``plugins.enabled``. Raises PluginError."""
         admitted = with_grants(admission.admit(entry))
+        check_supported(admitted)
         name = admitted.manifest.name
         broker = self._brokers.of(admitted, lambda reason: plugin.stop_soon(reason))
         plugin = ConfinedPlugin(
@@ -125,6 +126,21 @@ class ConfinedPlugins:
         manifest = admitted.manifest
         about = (manifest.name, manifest.version, admitted.digest)
         self._actions.record(about, f"process.{event.kind}", event.reason)
+
+
+def check_supported(admitted: Admitted) -> None:
+    """Raise PluginError for a plugin that would start, and of which a part would never run."""
+    manifest = admitted.manifest
+    parts = {
+        "schedule": bool(manifest.schedule),
+        "capabilities.routes": manifest.capabilities.routes != "none",
+        "no code (an entry such as main.py)": not manifest.entry,
+    }
+    for part in (part for part, is_there in parts.items() if is_there):
+        raise PluginError(
+            f"plugin {manifest.name!r} has {part}, which this version of the gateway does not run; "
+            "change its plugin.yml, or use it with a later version"
+        )
 
 
 def with_grants(admitted: Admitted) -> Admitted:

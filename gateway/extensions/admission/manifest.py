@@ -362,6 +362,7 @@ _CAPABILITIES: Mapping[str, Reader] = {
         {"enabled": fields.flag, "budget": fields.number(0, 1_000_000, whole=False)}, LlmAccess
     ),
     "messages": _level("messages"),
+    "messages_last": fields.number(0, 1_000),
     "tools": _level("tools"),
     "send": fields.flag,
     "storage_mb": fields.number(0, 1_024),

@@ -76,6 +76,11 @@ def test_a_manifest_keeps_what_is_written() -> None:
     assert manifest.tools == ("scan",)
 
 
+def test_a_hook_may_get_the_newest_messages_only() -> None:
+    manifest = parse_manifest(MINIMAL + b"capabilities: {messages: read, messages_last: 20}\n")
+    assert manifest.capabilities.messages_last == 20
+
+
 def test_001_21_a_manifest_without_capabilities_can_be_granted_nothing() -> None:
     assert parse_manifest(MINIMAL).capabilities == Capabilities()
     assert list(Capabilities().grants()) == []
