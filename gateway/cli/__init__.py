@@ -160,9 +160,13 @@ COMMANDS: Mapping[str, Entry] = {
         'List and revoke "always" approvals',
         {
             "list": Command(
-                "commands.approvals:list_", "List the tool calls that run without asking again, newest first"
+                "commands.approvals:list_",
+                "List what was decided for always: tool calls and capabilities of plugins, newest first",
             ),
-            "revoke": Command("commands.approvals:revoke", "Revoke approvals; the next such call asks again"),
+            "revoke": Command(
+                "commands.approvals:revoke",
+                "Revoke approvals; the next such call, or use of a capability, asks again",
+            ),
         },
     ),
     "db": Group(
@@ -185,43 +189,59 @@ COMMANDS: Mapping[str, Entry] = {
         {
             "list": Command(
                 "plugins.listing:list_",
-                "List the plugins with their rights: confined, or all rights of the gateway",
+                "List the plugins: those that are enabled, and all with a manifest that are found",
             ),
             "info": Command(
-                "plugins.listing:info", "Show a plugin: origin, capabilities, grants, and what it offers"
+                "plugins.listing:info",
+                "Show a plugin: its origin, what it may do, what was granted by whom, and what it offers",
             ),
             "install": Command(
                 "plugins.installing:install",
-                "Install a plugin from the package index, git, a folder or a wheel; asks before it grants",
+                "Install a plugin: show what it may do, ask, and record its content in the lock",
             ),
             "update": Command(
-                "plugins.installing:update", "Install the newest version; asks for new capabilities"
+                "plugins.installing:update",
+                "Install the newest version of a plugin: show the difference, and ask for new capabilities",
             ),
             "approve": Command(
-                "plugins.installing:approve", "Approve the present content of a plugin in a folder"
+                "plugins.installing:approve",
+                "Approve the present content of a plugin in a folder, and grant what it may do",
             ),
             "uninstall": Command(
                 "plugins.installing:uninstall", "Remove an installed plugin, its approval and its grants"
             ),
-            "enable": Command("plugins.switching:enable", "Enable a plugin in the settings file"),
-            "disable": Command("plugins.switching:disable", "Disable a plugin in the settings file"),
+            "enable": Command(
+                "plugins.switching:enable", "Enable a plugin in the settings file; comments in it stay"
+            ),
+            "disable": Command(
+                "plugins.switching:disable",
+                "Disable a plugin in the settings file; its approval, grants and data stay",
+            ),
             "doctor": Command(
                 "doctor.command:plugin_doctor",
                 "Check that the enabled plugins load and work, and that no two have one command",
             ),
             "trace": Command(
-                "plugins.tracing:trace", "Show what a confined plugin did, and what it was denied"
+                "plugins.tracing:trace",
+                "Show each use of a capability by a plugin, granted or denied, and its starts and deaths",
             ),
             "new": Command("plugins.authoring:new", "Create a folder with a new plugin"),
             "scan": Command(
-                "plugins.authoring:scan", "Search a plugin's code for what its manifest does not declare"
+                "plugins.authoring:scan",
+                "Search a plugin's code for what its manifest does not declare; a finding exits with 1",
             ),
-            "pack": Command("plugins.authoring:pack", "Pack a folder as a wheel, reproducibly"),
+            "pack": Command(
+                "plugins.authoring:pack",
+                "Pack a plugin's folder as a wheel, the same byte for byte for the same files",
+            ),
             "secret": Group(
                 "Set and unset the secrets of a plugin",
                 {
-                    "set": Command("plugins.switching:set_secret", "Store a secret that its manifest names"),
-                    "unset": Command("plugins.switching:unset_secret", "Delete a stored secret"),
+                    "set": Command(
+                        "plugins.switching:set_secret",
+                        "Store a secret of a plugin; the value is read from the terminal or from stdin",
+                    ),
+                    "unset": Command("plugins.switching:unset_secret", "Delete a stored secret of a plugin"),
                 },
             ),
         },

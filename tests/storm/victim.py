@@ -55,7 +55,7 @@ from notices import Notebook
 from sqlalchemy import Connection
 
 import gateway.access.approvals as approvals_module
-import gateway.access.questions as questions_module
+import gateway.access.questions.questions as questions_module
 import gateway.conversations.announcements as announcements_module
 import gateway.pipeline.mailbox as dispatcher_module
 import gateway.store.writer as writer_module

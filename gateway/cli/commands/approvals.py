@@ -60,7 +60,7 @@ All = Annotated[bool, typer.Option("--all", help="All approvals.")]
 
 
 def list_(as_json: AsJson = False, config: File = None) -> None:
-    """List the tool calls and the capabilities of plugins that were decided for always, newest first.
+    """List what was decided for always: tool calls and capabilities of plugins, newest first.
 
     \b
     Examples:

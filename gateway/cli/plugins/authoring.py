@@ -104,7 +104,7 @@ def scan(
     as_json: AsJson = False,
     config: File = None,
 ) -> None:
-    """Search a plugin's code for what its manifest does not declare; exit with 1 if there is a finding.
+    """Search a plugin's code for what its manifest does not declare; a finding exits with 1.
 
     Finds use of sockets, processes and native code, hidden characters, secrets, and dependencies without
     hashes. Reads the files and runs nothing.

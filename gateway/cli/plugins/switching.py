@@ -71,7 +71,7 @@ def disable(name: Name, as_json: AsJson = False, config: File = None) -> None:
 
 
 def set_secret(name: Name, secret: Secret, as_json: AsJson = False, config: File = None) -> None:
-    """Store a secret that the manifest of a plugin names; the value is read from the terminal or from stdin.
+    """Store a secret of a plugin; the value is read from the terminal or from stdin.
 
     \b
     Examples:

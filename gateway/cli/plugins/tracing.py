@@ -25,7 +25,7 @@ Follow = Annotated[bool, typer.Option("--follow", help="Wait for further actions
 def trace(
     name: Name, last: Last = 50, follow: Follow = False, as_json: AsJson = False, config: File = None
 ) -> None:
-    """Show each use of a capability by a confined plugin, granted or denied, and its starts and deaths.
+    """Show each use of a capability by a plugin, granted or denied, and its starts and deaths.
 
     \b
     Examples:

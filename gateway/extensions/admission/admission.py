@@ -82,7 +82,8 @@ class Admission:
         found = self.find(entry)
         manifest = checked(found)
         self.check_team(manifest.name, entry)
-        digest = tree_digest(found.folder, compiled=found.location == "environment")
+        # What comes with Trunkline or was installed beside it may have been compiled by its installer.
+        digest = tree_digest(found.folder, compiled=found.location in ("environment", "shipped"))
         locked = self.lock().get(manifest.name)
         if found.location != "shipped":
             self._check(found, manifest, digest, locked)

@@ -39,6 +39,9 @@ class Matrix(Desk):
             content["m.relates_to"] = {"m.in_reply_to": {"event_id": reply_to}}
         return fake.say(text, user=user, room=fake.room if room else fake.direct, **content)
 
+    def threads(self) -> list[Callable[[str], Any]]:
+        raise AssertionError("threads of Matrix have sessions of their own")
+
     def prompts(self, *, room: bool = False) -> list[tuple[Any, list[str]]]:
         return []
 
