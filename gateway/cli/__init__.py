@@ -225,7 +225,9 @@ COMMANDS: Mapping[str, Entry] = {
                 "plugins.tracing:trace",
                 "Show each use of a capability by a plugin, granted or denied, and its starts and deaths",
             ),
-            "new": Command("plugins.authoring:new", "Create a folder with a new plugin"),
+            "new": Command(
+                "plugins.authoring:new", "Create a folder with a new plugin: manifest, code and README"
+            ),
             "scan": Command(
                 "plugins.authoring:scan",
                 "Search a plugin's code for what its manifest does not declare; a finding exits with 1",
