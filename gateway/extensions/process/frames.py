@@ -152,6 +152,8 @@ class Connection:
         self._closed: ProcessEnded | None = None
         self.dropped = 0
         """Events that were dropped because the other side did not read."""
+        self.violation = ""
+        """How the other side broke the protocol; "" if it did not."""
         self.open_calls = 0
         """Calls of this side without an answer."""
 
@@ -352,6 +354,7 @@ class Connection:
             self._violate(str(violation))
 
     def _violate(self, reason: str) -> None:
+        self.violation = self.violation or reason
         if not self._ended.done():
             self._ended.set_exception(ProtocolViolation(reason))
         self.close(f"it broke the protocol: {reason}")

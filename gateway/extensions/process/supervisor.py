@@ -228,7 +228,10 @@ class ProcessSupervisor:
             connection.close(f"plugin {self.name} was stopped")
             child.close()
             self._earlier_stderr = (self._earlier_stderr + bytes(child.stderr))[-STDERR_BYTES:]
-        return child.problem or _ending(status, bytes(child.stderr)), bool(child.problem)
+        # A process whose socket was closed for a violation may end by itself before it is killed for that.
+        broken = connection.violation and f"it broke the protocol: {connection.violation}"
+        problem = child.problem or broken
+        return problem or _ending(status, bytes(child.stderr)), bool(problem)
 
     async def _activate(self, connection: Connection, child: Child, seconds: float) -> bool:
         try:
