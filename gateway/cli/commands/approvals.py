@@ -73,7 +73,7 @@ def list_(as_json: AsJson = False, config: File = None) -> None:
     elif allowed:
         _print(allowed)
     else:
-        typer.echo("Nothing was allowed for always.", err=True)
+        typer.echo("Nothing is allowed for always.", err=True)
 
 
 def revoke(ids: Ids = None, everything: All = False, config: File = None) -> None:
