@@ -64,7 +64,7 @@ class ActivePlugin:
 
 
 class Generation:
-    """Plugins in their order, with their hooks. It never changes; each plugin lists its tools anew."""
+    """An immutable, ordered set of active plugins with their hooks. Tools are listed on each call."""
 
     def __init__(self, active: Sequence[ActivePlugin] = ()) -> None:
         self.active = tuple(active)

@@ -1,4 +1,4 @@
-"""What belongs to an activated plugin, and ends with it: what it has registered, and its background tasks."""
+"""The scope of an activated plugin: its registrations and background tasks, removed when it ends."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ S = TypeVar("S")
 
 
 class Scope:
-    """What one plugin has registered with the services of its context.
+    """Registrations and background tasks of one plugin.
 
     An open scope registers at once. A closed one keeps what is to be registered until it is opened; so a
     plugin can be activated while another one still has its names. After ``retire`` it ignores registrations:

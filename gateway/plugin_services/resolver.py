@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class OpenServices(Struct, frozen=True):
-    """What plugins with a manifest use of a gateway whose store is open."""
+    """Services for plugins with a manifest; they need an open store."""
 
     sessions: Sessions
     tables: PluginTables

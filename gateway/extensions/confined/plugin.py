@@ -99,7 +99,7 @@ class BringsObjects(Protocol):
 
     @property
     def objects(self) -> Mapping[str, Any]:
-        """What the code returned beside handlers, such as model providers, by key."""
+        """Objects other than handlers that the code returned, such as model providers, by key."""
         ...
 
 

@@ -21,7 +21,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Layers(Struct, frozen=True):
-    """What this machine has. ``landlock`` is the version of Landlock, 0 without it."""
+    """Confinement that this kernel supports. ``landlock`` is its ABI version; 0 means unsupported."""
 
     system: str
     machine: str

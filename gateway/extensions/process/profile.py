@@ -38,7 +38,7 @@ class Mount(Struct, frozen=True):
 
 
 class ProcessLimits(Struct, frozen=True):
-    """What a process may use. 0 is no limit of this kind.
+    """Resource limits of one process. 0 means no limit of this kind.
 
     ``memory`` is in bytes, for each process beyond the interpreter itself; ``file_bytes`` is the size of a
     file that it writes. ``cpu_seconds`` is over its life. ``processes`` is their number at once; the kernel

@@ -88,7 +88,7 @@ class Runtime:
         return known(params)
 
     def unload(self) -> None:
-        """Remove the plugin's modules, so that a later version is loaded anew."""
+        """Remove the plugin's modules from ``sys.modules``; the next import reads the files again."""
         for name in [name for name in sys.modules if name.partition(".")[0] == self._module]:
             del sys.modules[name]
 
