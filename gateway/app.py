@@ -280,9 +280,9 @@ class Gateway:
         await self.parts.host.changes.forget(session)
 
     def _mask_secrets(self) -> None:
-        """Redact the secrets of the settings, the environment and logins from now on."""
-        environ = secrets_in(self._environ)
-        self.redactor.replace((*self.settings.secrets(), *environ, *self._kept.secrets()))
+        """Redact the secrets of the settings, the environment, logins and plugins from now on."""
+        found = (*self.settings.secrets(), *secrets_in(self._environ), *self._kept.secrets())
+        self.redactor.replace((*found, *self._resolver.secrets()))
 
     async def _credentials_changed(self) -> None:
         self._mask_secrets()

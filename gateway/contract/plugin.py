@@ -292,13 +292,15 @@ class Plugin:
     the environment variables that ``ctx.environ`` is to hold. ``settings_model`` is the pydantic model of the
     plugin's own settings: ``trunkline config check`` and the gateway, before ``activate``, validate them with
     it. None accepts any settings. With ``asks_by_default`` its tools need an approval unless a rule of the
-    settings names them, also where the default allows other tools.
+    settings names them, also where the default allows other tools. ``on_failure`` is what a failing hook does
+    unless the settings say it: ``closed`` blocks what it was called for, ``open`` changes nothing.
     """
 
     name: str = ""
     version: str = "0"
     environ: Sequence[str] = ()
     asks_by_default: bool = False
+    on_failure: Literal["open", "closed"] | None = None
     settings_model: type[BaseModel] | None = None
     system_prompt: str | Callable[[PluginContext], str | Awaitable[str]] = ""
     agent_loop: AgentLoop | None = None
@@ -373,7 +375,10 @@ class Plugin:
         """
 
     async def chat_message(self, event: ChatMessage, ctx: TurnContext) -> UserInput | None:
-        """Pass, transform or intercept a message that is no command, after ``transform_user_input``."""
+        """Pass, transform or intercept a text of a user that is about to reach a model.
+
+        It is called for each: the message after ``transform_user_input``, those that waited, quotes, context.
+        """
 
     async def after_agent_run(self, reason: AgentEndReason, ctx: TurnContext) -> None:
         """React to the end of a turn, complete or aborted."""

@@ -70,7 +70,7 @@ class Generation:
         self.active = tuple(active)
         self.hooks = Hooks(
             [(one.plugin, one.hook_limit) for one in active],
-            {one.name: one.settings.on_failure for one in active},
+            {one.name: one.settings.on_failure or one.plugin.on_failure for one in active},
         )
         # Tools are listed for every model call; most plugins have none.
         self._with_tools = tuple(one for one in active if overrides(one.plugin, "tools"))

@@ -18,13 +18,13 @@ after_agent_run           all are called; one that raises is logged
 Elsewhere a hook that raises ends the turn with a PluginError that names plugin and hook. A hook that returns
 another type than the table of types allows, or misses its deadline, counts as one that raises.
 
-The setting ``on_failure`` of a plugin changes both: ``closed`` blocks what the hook was called for where it
-would be skipped, ``open`` skips it where it would block.
+``on_failure`` of a plugin, in its manifest or in the settings, changes both: ``closed`` blocks what the hook
+was called for where it would be skipped, ``open`` skips it where it would block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, cast
 
@@ -34,7 +34,7 @@ from msgspec import Struct
 
 from gateway.contract.errors import CATCHABLE, PluginError, is_cancellation_requested
 from gateway.contract.events import ChatMessage, PermissionAsked, ToolStarting
-from gateway.contract.messages import Message
+from gateway.contract.messages import Message, Part, TextPart
 from gateway.contract.plugin import (
     AgentEndReason,
     Compacting,
@@ -167,7 +167,8 @@ class Hook:
 class Hooks:
     """The composed hooks of a list of plugins, each with a function that returns the time limit of a hook.
 
-    A plugin without an override adds no call. ``on_failure`` has what settings say of failures, by plugin.
+    A plugin without an override adds no call. ``on_failure`` has what settings and
+    manifests say of failures, by plugin.
     """
 
     def __init__(
@@ -258,8 +259,50 @@ class Hooks:
                 text, verdict = answer.text, answer
         return verdict
 
+    async def chat_messages(
+        self,
+        messages: Sequence[Message],
+        asked: Collection[str],
+        ctx: TurnContext,
+        emit: Callable[[ChatMessage], object],
+    ) -> list[Message] | Intercept:
+        """Return the messages of a turn with texts and quotes as the plugins change them, or their answer.
+
+        Every text that a user wrote is asked about: a filter that got the newest message only would let those
+        that were queued before it pass. ``asked`` are the ids of the messages that the turn answers; others
+        that a plugin answers are left out.
+        """
+        kept: list[Message] = []
+        for message in messages:
+            changed = message if message.role != "user" else await self._ask_about(message, ctx, emit)
+            if isinstance(changed, Message):
+                kept.append(changed)
+            elif message.id in asked:
+                return changed
+        return kept
+
+    async def _ask_about(
+        self, message: Message, ctx: TurnContext, emit: Callable[[ChatMessage], object]
+    ) -> Message | Intercept:
+        kinds = tuple(
+            str(type(p).__struct_config__.tag) for p in message.parts if not isinstance(p, TextPart)
+        )
+        sender = ctx.sender.id if message.origin is None else message.origin.user
+        parts: list[Part] = []
+        for part in message.parts if message.text else (*message.parts, TextPart("")):
+            if isinstance(part, TextPart):
+                event = ChatMessage(ctx.session, part.content, sender, kinds)
+                emit(event)
+                verdict = await self.chat_message(event, ctx)
+                if isinstance(verdict, Intercept):
+                    return verdict
+                part = TextPart(verdict.text, part.kind) if isinstance(verdict, Transform) else part
+            if part != TextPart(""):
+                parts.append(part)
+        return msgspec.structs.replace(message, parts=tuple(parts))
+
     async def chat_message(self, event: ChatMessage, ctx: TurnContext) -> UserInput:
-        """Return the verdict on a message that is about to reach the agent."""
+        """Return the verdict on a text that is about to reach the agent."""
         verdict: UserInput = Pass()
         for hook in self._hooks["chat_message"]:
             answer: UserInput | None = await hook.ask(event, ctx)

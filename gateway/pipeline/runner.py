@@ -188,22 +188,27 @@ class Runner:
             await self._chat(turn, delivery, newest, text)
 
     async def _chat(self, turn: Turn, delivery: AnswerDelivery, newest: Entry, text: str) -> None:
-        """Let ``chat.message`` handlers pass, change or answer a message, then run the agent."""
-        events, hooks = turn.session.events, turn.plugins.hooks
-        if hooks.uses("chat_message") or events.wants(ChatMessage, turn.session.id):
-            kinds = tuple(str(type(part).__struct_config__.tag) for part in newest.inbound.parts)
-            event = ChatMessage(turn.session.id, text, turn.sender.id, kinds)
-            events.emit(event)
+        """Let ``chat.message`` handlers pass, change or answer what users wrote, then run the agent.
+
+        ``text`` is the text of ``newest`` after the hooks.
+        """
+        session, entry = turn.session, turn.entry
+        messages = _earlier_messages(session, entry)
+        for one in entry.to_answer:
+            messages.append(self._user_message(session, one, text if one is newest else None))
+        hooks, events = turn.plugins.hooks, session.events
+        if hooks.uses("chat_message") or events.wants(ChatMessage, session.id):
+            asked = {one.id for one in entry.to_answer}
             try:
-                verdict = await hooks.chat_message(event, turn.ctx)
+                verdict = await hooks.chat_messages(messages, asked, turn.ctx, events.emit)
             except TrunklineError as error:
                 await self._reply(turn, delivery, error_part(error))
                 return
             if isinstance(verdict, Intercept):
                 await self._reply(turn, delivery, TextPart(verdict.reply) if verdict.reply else None)
                 return
-            text = verdict.text if isinstance(verdict, Transform) else text
-        await self._run_agent(turn, delivery, newest, text)
+            messages = verdict
+        await self._run_agent(turn, delivery, messages, has_title=bool(text))
 
     async def _run_command(self, turn: Turn, command: re.Match[str]) -> Part | None:
         name, arguments = command[1], (command[2] or "").strip()
@@ -259,22 +264,23 @@ class Runner:
         turn.emit_part(part)
         await self._commit(turn, delivery, "end_turn", for_model=False)
 
-    async def _run_agent(self, turn: Turn, delivery: AnswerDelivery, newest: Entry, text: str) -> None:
-        """Run the agent on the turn's messages. ``text`` is the text of ``newest`` after the hooks."""
+    async def _run_agent(
+        self, turn: Turn, delivery: AnswerDelivery, messages: list[Message], *, has_title: bool
+    ) -> None:
+        """Run the agent on the turn's messages. With ``has_title`` the last one may become the title."""
         session, entry = turn.session, turn.entry
-        # Checked again: the user may have deleted the message while the hooks ran.
+        # Checked again: the user may have deleted a message while the hooks ran.
         if not entry.to_answer:
             await self._reply(turn, delivery, None)
             return
-        messages = [*_earlier_messages(session, entry)]
-        messages += [
-            self._user_message(session, one, text if one is newest else None) for one in entry.to_answer
-        ]
+        left = {one.id for one in (*_earlier_messages(session, entry), *entry.to_answer)}
+        messages = [one for one in messages if one.id in left]
+        if has_title:
+            session.set_title_from(messages[-1].text)
         if entry.late:
             messages.insert(0, _late_notice(session, entry))
         turn.injected = session.bus.drain_next()
         messages.extend(turn.injected)
-        session.set_title_from(text if entry.to_answer[-1] is newest else entry.to_answer[-1].inbound.text)
         session.begin(turn, messages)
         if entry.interrupted == "stopped":
             turn.abort()

@@ -14,6 +14,7 @@ from gateway.contract.plugin import Plugin
 from gateway.contract.provider import ProviderConfig
 from gateway.contract.services import Announce
 from gateway.extensions.admission.admission import Admission
+from gateway.extensions.admission.secrets import PluginSecrets
 from gateway.extensions.loader import load_plugin
 from gateway.extensions.process.service import Processes
 from gateway.extensions.registry import PluginRegistry
@@ -64,6 +65,10 @@ class Resolver:
         """Install the plugins that the lock names and this machine does not have."""
         if self.services is not None:
             await asyncio.to_thread(self._admission.install_missing, self._settings.plugins.enabled, environ)
+
+    def secrets(self) -> list[str]:
+        """Return the secrets that plugins were given, so that they can be masked. Raises PluginError."""
+        return PluginSecrets(self._settings.data_dir).values()
 
     def with_tokens(self, config: ProviderConfig) -> ProviderConfig:
         """Return a provider's configuration, with the tokens of the plugin that its ``auth`` names."""

@@ -48,7 +48,7 @@ class PluginSettings(OpenSection):
     on_failure: Literal["open", "closed"] | None = Field(
         default=None,
         description="What a failing hook does: closed blocks what it was called for, open changes nothing; "
-        "default: closed where it decides or protects, open elsewhere",
+        "default: on_failure of plugin.yml, or closed where it decides or protects and open elsewhere",
     )
 
 

@@ -5,17 +5,30 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
+from runpy import run_path
+from typing import Any
 
 import pytest
 
 from gateway import ToolResultPart
+from gateway.contract.channel import Quoted
+from gateway.contract.messages import Message, Origin, TextPart
+from gateway.extensions.admission.secrets import PluginSecrets
+from gateway.extensions.confined.inprocess import load_runtime
+from gateway.extensions.confined.plugin import ConfinedPlugin
 from gateway.testing.chat import Chat, chatting
-from gateway.testing.fake_models.script import Reply, Use
+from gateway.testing.fake_models.script import Reply, Say, Use
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="confinement needs Linux"),
 ]
+
+
+def code_of(plugin: str) -> dict[str, Any]:
+    """The names that the code of a plugin defines."""
+    load_runtime()
+    return run_path(f"plugins/{plugin}/main.py")
 
 
 async def result_of(chat: Chat, expression: str) -> ToolResultPart:
@@ -39,12 +52,7 @@ async def result_of(chat: Chat, expression: str) -> ToolResultPart:
     ],
 )
 def test_security_audit_knows_three_patterns(command: str, blocked: bool) -> None:
-    from runpy import run_path
-
-    from gateway.extensions.confined.inprocess import load_runtime
-
-    load_runtime()
-    patterns = run_path("plugins/security-audit/main.py")["DANGEROUS"].values()
+    patterns = code_of("security-audit")["DANGEROUS"].values()
     assert any(pattern.search(command) for pattern in patterns) is blocked
 
 
@@ -80,3 +88,78 @@ async def test_001_42_budget_alert_writes_once_at_eighty_percent(tmp_path: Path)
                 await asyncio.sleep(0.05)
         await chat.say("hello")
         assert await sent_by(chat, "budget-alert") == sent == ["s"]
+
+
+AWS, GITHUB = "AKIAIOSFODNN7EXAMPLE", "ghp_0123456789abcdefghijklmnopqrstuvwxyz"
+FILTER = {"plugins": {"enabled": ["secret-filter"]}}
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        (f"my key is {AWS}.", "my key is [aws removed]."),
+        (f"token: {GITHUB}", "token: [github removed]"),
+        ("Authorization: Bearer abc.def-123", "Authorization: Bearer [bearer removed]"),
+        ("DB_PASSWORD=hunter22 make", "DB_PASSWORD=[password removed] make"),
+        ('{"password": "x y", "a": 1}', '{"password": [password removed], "a": 1}'),
+        ("my password is hunter22", "my password is [password removed]"),
+        ("my password is wrong", "my password is wrong"),
+        ("AWS_SECRET_ACCESS_KEY = ab/cd+efgh", "AWS_SECRET_ACCESS_KEY = [password removed]"),
+        ("postgres://ada:hunter2@db/x", "postgres://ada:[url removed]@db/x"),
+        ("a -----BEGIN PRIVATE KEY-----\nMII\n-----END PRIVATE KEY----- b", "a [key removed] b"),
+        ("a -----BEGIN RSA PRIVATE KEY-----\nMII", "a [key removed]"),
+        ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.abc", "[jwt removed]"),
+        ("sk-proj-0123456789abcdefghij", "[openai removed]"),
+        ("xoxb-0123456789-abc", "[slack removed]"),
+        ("sk_live_0123456789abcdef", "[stripe removed]"),
+        ("12345678:AAaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "[telegram removed]"),
+        ("glpat-0123456789abcdefghij", "[gitlab removed]"),
+        ("AIza0123456789abcdefghijklmnopqrstuvw", "[google removed]"),
+        (
+            "the token limit: see https://example.org:8443/a@b",
+            "the token limit: see https://example.org:8443/a@b",
+        ),
+    ],
+)
+def test_secret_filter_removes_what_looks_like_a_secret(text: str, kept: str) -> None:
+    code = code_of("secret-filter")
+    for name, pattern in code["PATTERNS"].items():
+        text = code["removed"](code["compiled"](name, pattern), name, text)
+    assert text == kept
+
+
+async def test_secrets_in_all_that_users_write_reach_no_model_and_no_transcript(tmp_path: Path) -> None:
+    origin = Origin(channel="test", user="bob", context=True, key="1")
+    earlier = (TextPart(f"earlier {GITHUB}"),)
+    before = Message(session_id="s", role="user", parts=earlier, custom_type="context", origin=origin)
+    async with chatting(tmp_path, **FILTER) as chat:
+        quotes = (Quoted("reply", f"quoted {AWS}"),)
+        await chat.say(f"use {AWS}", before=(before,), quotes=quotes)
+        (call,) = chat.model.calls
+        shown = str(call.messages)
+        assert ["quoted [aws removed]" in shown, "use [aws removed]" in shown] == [True, True]
+        assert "earlier [github removed]" in shown
+        session = await chat.gateway.parts.sessions.find("s")
+        stored = str((session.messages(), session.row.title))
+        assert not any(secret in shown + stored for secret in (AWS, GITHUB))
+        plugin = chat.gateway.registry.get("secret-filter")
+        assert isinstance(plugin, ConfinedPlugin)
+        await plugin.process.stop()
+        refused = str((await chat.say("hello")).parts)
+        assert "plugin 'secret-filter' failed in chat.message" in refused
+        assert len(chat.model.calls) == 1, "what cannot be filtered is not answered"
+
+
+async def test_secret_filter_takes_patterns_of_the_settings(tmp_path: Path) -> None:
+    own = {"kinds": ["aws"], "patterns": {"staff": "EMP-[0-9]{6}", "card": "card (?P<secret>[0-9]{12})"}}
+    async with chatting(tmp_path, plugins={**FILTER["plugins"], "secret-filter": own}) as chat:
+        answer = await chat.say(f"EMP-123456, card 123456789012, {AWS}, {GITHUB}")
+        assert answer.text == f"You said: [staff removed], card [card removed], [aws removed], {GITHUB}"
+
+
+async def test_secrets_of_plugins_are_masked_in_streamed_answers(tmp_path: Path) -> None:
+    secret = "only-the-plugin-knows-it"
+    PluginSecrets(tmp_path).put("weather", "API_TOKEN", secret)
+    async with chatting(tmp_path) as chat:
+        chat.model.then(Reply((Say(secret[:9]), Say(f"{secret[9:]}."))))
+        assert (await chat.say("key?")).text == "**********."

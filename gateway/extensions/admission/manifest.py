@@ -108,6 +108,7 @@ class Manifest(Struct, frozen=True):
     """A checked manifest. ``tools`` and ``commands`` are None if the manifest does not name them.
 
     ``entry`` is "" for a bundle without code. ``config`` is a JSON Schema of the plugin's settings.
+    With ``on_failure: closed`` all its handlers block when they fail, unless the operator's settings say it.
     """
 
     name: str
@@ -126,6 +127,7 @@ class Manifest(Struct, frozen=True):
     schedule: tuple[Schedule, ...] = ()
     limits: Limits = Limits()
     requires: str = ""
+    on_failure: Literal["closed"] | None = None
 
 
 class Admitted(Struct, frozen=True):
@@ -386,6 +388,7 @@ _FIELDS: Mapping[str, Reader] = {
     "commands": fields.listed(fields.text(r"[a-z][a-z0-9_-]{0,31}", "a name of a-z, 0-9, _ and -")),
     "capabilities": fields.table(_CAPABILITIES, Capabilities),
     "config": _config,
+    "on_failure": fields.choice(("closed",), "closed, the only value"),
     "secrets": fields.listed(fields.text(r"[A-Z][A-Z0-9_]{0,63}", "a name like API_TOKEN")),
     "schedule": fields.listed(
         fields.table(

@@ -23,15 +23,11 @@ class PluginSecrets:
 
     def of(self, plugin: str) -> Mapping[str, str]:
         """Return the secrets of a plugin by name, as they are now. Raises PluginError."""
-        file = self._file(plugin)
-        try:
-            return msgspec.json.decode(file.read_bytes(), type=dict[str, str])
-        except FileNotFoundError:
-            return {}
-        except (OSError, msgspec.DecodeError) as error:
-            raise PluginError(
-                f"{file} cannot be read: {error}; delete it and set the secrets again"
-            ) from None
+        return _read(self._file(plugin))
+
+    def values(self) -> list[str]:
+        """Return the secrets of all plugins, so that they can be masked. Raises PluginError."""
+        return [value for file in sorted(self._folder.glob("*.json")) for value in _read(file).values()]
 
     def put(self, plugin: str, name: str, value: str) -> None:
         """Store a secret; durable afterwards. Raises PluginError."""
@@ -70,3 +66,12 @@ class PluginSecrets:
         except OSError as error:
             draft.unlink(missing_ok=True)
             raise PluginError(f"{file} cannot be written: {error.strerror}") from None
+
+
+def _read(file: Path) -> dict[str, str]:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, str])
+    except FileNotFoundError:
+        return {}
+    except (OSError, msgspec.DecodeError) as error:
+        raise PluginError(f"{file} cannot be read: {error}; delete it and set the secrets again") from None

@@ -183,6 +183,7 @@ class ConfinedPlugin(Plugin):
         manifest = admitted.manifest
         self.name, self.version = manifest.name, manifest.version
         self.asks_by_default = admitted.trust == "sandbox"
+        self.on_failure = manifest.on_failure
         self.admitted = admitted
         self.declaration = Declaration()
         self._needs = manifest.capabilities

@@ -31,6 +31,7 @@ from gateway import (
     TurnContext,
     tool_from,
 )
+from gateway.contract.events import ChatMessage
 from gateway.extensions.deadlines import BLOCKING_SECONDS
 from gateway.testing.chat import chatting, written
 from gateway.testing.fake_models.script import Gate, Reply, Say, Use
@@ -554,3 +555,18 @@ async def test_a_hook_that_blocks_the_event_loop_is_logged(tmp_path: Path, hook:
     [line] = [line for line in lines if line["event"] == "a plugin blocked the event loop"]
     assert (line["plugin"], line["hook"]) == ("busy", "transform_system_prompt")
     assert line["ms"] >= BLOCKING_SECONDS * 1000
+
+
+async def test_chat_message_is_asked_about_all_that_users_wrote(tmp_path: Path) -> None:
+    def hide(event: ChatMessage, ctx: TurnContext) -> Transform | Intercept | None:
+        if event.text == "ping":
+            return Intercept("pong")
+        return Transform(event.text.replace("hunter2", "***")) if "hunter2" in event.text else None
+
+    earlier = [Message(session_id="s", role="user", parts=(TextPart(text),)) for text in ("ping", "hunter2?")]
+    async with chatting(tmp_path, Named("hide", chat_message=hide)) as chat:
+        assert (await chat.say("it is hunter2", before=tuple(earlier))).text == "You said: it is ***"
+        [call] = chat.model.calls
+        heard = [message.text for message in call.messages if message.role == "user"]
+        assert heard == ["***?", "it is ***"], "an earlier message that a plugin answers is left out"
+        assert (await chat.say("ping")).text == "pong"

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
-from gateway import NotFoundError, Plugin, PluginContext
+from gateway import NotFoundError, Plugin, PluginContext, Transform, TurnContext
 from gateway.channel import Cursor, InvalidRequestError, OverloadedError, Rejected
 from gateway.contract.deltas import TextDelta
+from gateway.contract.events import ChatMessage
 from gateway.contract.messages import now_ms
 from gateway.store import schema as t
 from gateway.testing.chat import Chat, chatting, written
@@ -262,6 +263,28 @@ async def test_a_long_backlog_is_answered_once_and_lately(tmp_path: Path) -> Non
     assert "I was offline. Here is my answer to your earlier messages." in said
     assert said[-1] == "You said: three"
     assert sorted(states) == [("done",), ("done",), ("done",), ("merged",), ("merged",)]
+
+
+async def test_chat_message_is_asked_about_every_message_of_a_backlog(tmp_path: Path) -> None:
+    class Hiding(Plugin):
+        name = "hiding"
+
+        async def chat_message(self, event: ChatMessage, ctx: TurnContext) -> Transform:
+            return Transform(event.text.replace("hunter2", "***"))
+
+    async with chatting(tmp_path, limits={"drain_seconds": 0}) as chat:
+        await chat.say("hi")
+        watcher = await chat.watch(after=10**9)
+        chat.model.then(Reply((Say("On "), Gate(asyncio.Event()))))
+        await chat.accept("one")
+        await chat.accept("it is hunter2")
+        last = await chat.accept("three")
+        await watcher.until(lambda frame: isinstance(frame, TextDelta))
+        await make_older(chat, "new")
+    async with chatting(tmp_path, Hiding()) as chat:
+        await chat.answer(last)
+        [call] = chat.model.calls
+        assert [message.text for message in call.messages][-3:] == ["one", "it is ***", "three"]
 
 
 async def make_older(chat: Chat, state: str) -> None:

@@ -81,6 +81,13 @@ def test_a_hook_may_get_the_newest_messages_only() -> None:
     assert manifest.capabilities.messages_last == 20
 
 
+def test_a_manifest_can_only_ask_that_failing_handlers_block() -> None:
+    assert parse_manifest(MINIMAL).on_failure is None
+    assert parse_manifest(MINIMAL + b"on_failure: closed\n").on_failure == "closed"
+    with pytest.raises(PluginError, match='on_failure: "open" is not closed, the only value'):
+        parse_manifest(MINIMAL + b"on_failure: open\n")
+
+
 def test_001_21_a_manifest_without_capabilities_can_be_granted_nothing() -> None:
     assert parse_manifest(MINIMAL).capabilities == Capabilities()
     assert list(Capabilities().grants()) == []
