@@ -88,6 +88,7 @@ from gateway.session.log import SessionRow
 from gateway.session.redaction import Redactor
 from gateway.settings import Settings
 from gateway.settings.secrets import secrets_in
+from gateway.skills import SkillLibrary, SkillTools
 from gateway.store import Store
 from gateway.store.inbox import Inbox
 from gateway.store.outbox import Outbox
@@ -156,6 +157,7 @@ class Gateway:
         self._environ = environ or {}
         self._kept = CredentialStore(settings.data_dir)
         self.redactor = Redactor()
+        self.skills = SkillLibrary(settings, self._environ.get("HOME"))
         self.outputs = ToolOutputs(settings.data_dir / "tool_outputs", settings.limits.tool_output_bytes)
         self._plugins = plugins
         self._resolve_plugin = resolve_plugin
@@ -563,6 +565,7 @@ class Gateway:
             "plan_mode": lambda: PlanMode(sessions),
             "tasks": lambda: Tasks(self.profiles),
             "outputs": lambda: OutputReader(self.outputs),
+            "skill": lambda: SkillTools(self.skills, self.profiles),
             "spending": lambda: SpendingCommands(lambda: self.parts.spending, access.policy, self._model_of),
         }
         await self.activator.activate(tuple(own), lambda name: own[name](), built_in=True)

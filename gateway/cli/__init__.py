@@ -248,6 +248,19 @@ COMMANDS: Mapping[str, Entry] = {
             ),
         },
     ),
+    "skills": Group(
+        "List, show, add and check skills",
+        {
+            "list": Command(
+                "plugins.skills:list_", "List the skills that are found, and why one cannot be used"
+            ),
+            "show": Command("plugins.skills:show", "Print a skill: its limits, instructions and files"),
+            "add": Command("plugins.skills:add", "Copy a skill to the folder skills beside the settings"),
+            "check": Command(
+                "plugins.skills:check", "Check skills in folders; exit with 1 and every mistake"
+            ),
+        },
+    ),
     "config": Group(
         "Check, show and describe the settings",
         {

@@ -120,6 +120,8 @@ class Profile(Struct, frozen=True):
     """Share of the context window from which a conversation is summarized."""
     mode: Literal["build", "plan"] = "build"
     """``plan``: only built-in tools that change nothing."""
+    skills: frozenset[str] | None = None
+    """Skills that it may use; None allows all."""
 
 
 class Agents:
@@ -159,6 +161,7 @@ class Agents:
             stop_sequences=settings.stop_sequences,
             small_model=settings.small_model,
             compaction=settings.compaction,
+            skills=None if settings.skills is None else frozenset(settings.skills),
         )
         built_in = {name: said for name, said in _BUILT_IN.items() if name not in settings.agents}
         agents = {**settings.agents, **built_in}
@@ -262,6 +265,7 @@ def _profile(name: str, said: AgentSettings, main: Profile) -> Profile:
         said.small_model or main.small_model,
         main.compaction if said.compaction is None else said.compaction,
         said.mode,
+        main.skills if said.skills is None else frozenset(said.skills),
     )
 
 

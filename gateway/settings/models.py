@@ -195,6 +195,9 @@ class AgentSettings(Section):
         default="text", description="text, or json for answers that are one JSON object; default text"
     )
     tools: tuple[str, ...] | None = Field(default=None, description="Allowed tools; all if unset")
+    skills: tuple[str, ...] | None = Field(
+        default=None, description="Skills that it may use, by name; the gateway's if unset"
+    )
     fallback: tuple[str, ...] | None = Field(
         default=None, description="Fallback chain of provider or provider/model; the gateway's if unset"
     )

@@ -386,6 +386,9 @@ class Settings(BaseSettings):
     stop_sequences: StopSequences = Field(
         default=(), description="Texts that end an answer, at most 4; default none"
     )
+    skills: tuple[str, ...] | None = Field(
+        default=None, description="Skills that the agent may use, by name; all if unset"
+    )
     stream_timeout_ms: Milliseconds = Field(
         default=60_000,
         gt=0,

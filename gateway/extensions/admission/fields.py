@@ -14,6 +14,10 @@ from gateway.extensions.admission.yaml_tree import Complaint, Node
 _LONGEST_SHOWN = 60
 _INVISIBLE = ("Cc", "Cf", "Co", "Cs", "Zl", "Zp")
 """Categories of characters that a terminal or an editor does not show, or that reorder others."""
+_BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
+"""Characters of other categories that look like nothing."""
+_SELECTORS = range(0xE0100, 0xE01F0)
+"""Variation selectors that no writing system of today needs; they can carry a hidden text."""
 
 
 class Wrong(Exception):
@@ -41,8 +45,11 @@ Reader = Callable[[Report, Node, str], Any]
 
 def invisible(text: str, allowed: str = "\n\t") -> str | None:
     """Return the first character of a text that is not shown or reorders others, as ``U+202E``, or None."""
-    found = (each for each in text if each not in allowed and unicodedata.category(each) in _INVISIBLE)
-    return next((f"U+{ord(each):04X}" for each in found), None)
+    return next((f"U+{ord(each):04X}" for each in text if each not in allowed and _is_invisible(each)), None)
+
+
+def _is_invisible(each: str) -> bool:
+    return unicodedata.category(each) in _INVISIBLE or each in _BLANK or ord(each) in _SELECTORS
 
 
 def shown(node: Node) -> str:
@@ -143,14 +150,16 @@ def table(readers: Mapping[str, Reader], make: Callable[..., Any], required: Col
     return read
 
 
-def fields(report: Report, node: Node, readers: Mapping[str, Reader], under: str = "") -> dict[str, Any]:
+def fields(
+    report: Report, node: Node, readers: Mapping[str, Reader], under: str = "", *, of: str = "a manifest"
+) -> dict[str, Any]:
     """Return the correct values of a table; complain about the others and about unknown keys."""
     found: dict[str, Any] = {}
     for name, value in (node.table or {}).items():
         key, line = f"{under}{name}", node.lines[name]
         reader = readers.get(name)
         if reader is None:
-            report.add(line, key, f"is not a key of a manifest; {nearest(name, readers)}")
+            report.add(line, key, f"is not a key of {of}; {nearest(name, readers)}")
             continue
         try:
             found[name] = reader(report, value, key)

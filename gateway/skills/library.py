@@ -1,0 +1,125 @@
+"""The skills of a gateway by name: those of its folders, then those of plugins. The first of a name wins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import structlog
+from msgspec import Struct
+
+from gateway.contract.errors import PluginError
+from gateway.contract.services import Unregister
+from gateway.settings import Settings
+from gateway.skills.skill import SKILL_FILE, Skill, read_skill
+
+log = structlog.get_logger("trunkline.skills")
+
+FOLDER = "skills"
+"""Folder of skills beside the settings file, and in a plugin."""
+_SHARED = ".agents/skills"
+"""Folder of skills for all programs, in the working directory and in the user's home."""
+
+
+class SkillSource(Struct, frozen=True):
+    """A place of skills: its name for users, and its folder."""
+
+    name: str
+    folder: Path
+
+
+class FoundSkill(Struct, frozen=True):
+    """A folder that may be a skill. ``skill`` is None if it cannot be used; ``problem`` says why."""
+
+    name: str
+    source: SkillSource
+    skill: Skill | None
+    problem: str = ""
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the skill."""
+        return self.source.folder / self.name
+
+
+class SkillLibrary:
+    """The skills that agents can load. ``home`` is the user's home directory, or None."""
+
+    def __init__(self, settings: Settings, home: str | None) -> None:
+        folders = {
+            "settings": (settings.file.parent / FOLDER).absolute(),
+            "project": Path(_SHARED).absolute(),
+            **({"user": Path(home) / _SHARED} if home and Path(home) != Path.cwd() else {}),
+        }
+        self.sources = tuple(SkillSource(name, folder) for name, folder in folders.items())
+        self.skills: Mapping[str, Skill] = {}
+        self.on_change: Callable[[], None] = lambda: None
+        self._own: list[Skill] = []
+        self._of_plugins: dict[str, Sequence[Skill]] = {}
+
+    def load(self) -> None:
+        """Read the skills of the folders. One that cannot be used is logged and left out."""
+        for found in self.discover():
+            if found.skill is not None:
+                self._own.append(found.skill)
+            else:
+                log.warning("a skill cannot be used", folder=str(found.folder), reason=found.problem)
+        self._compose()
+
+    def discover(self) -> Iterator[FoundSkill]:
+        """Yield the skills of the folders, those of earlier folders first; a hidden one with its reason."""
+        first: dict[str, Path] = {}
+        for source in self.sources:
+            for found in find_skills(source):
+                hiding = first.setdefault(found.name, found.folder)
+                if hiding != found.folder:
+                    yield FoundSkill(found.name, source, None, f"the one in {hiding} is used")
+                else:
+                    yield found
+
+    def add(self, plugin: str, skills: Sequence[Skill]) -> Unregister:
+        """Set the skills of a plugin; those of the folders and of earlier plugins win."""
+        entry = tuple(skills)
+        self._of_plugins[plugin] = entry
+        self._compose()
+        for skill in entry:
+            if self.skills[skill.name] is not skill:
+                used = self.skills[skill.name].folder
+                log.warning("two skills have one name", skill=skill.name, used=str(used))
+
+        def remove() -> None:
+            # Not those of a later version of the plugin, which has replaced this one.
+            if self._of_plugins.get(plugin) is entry:
+                del self._of_plugins[plugin]
+                self._compose()
+
+        return remove
+
+    def _compose(self) -> None:
+        found: dict[str, Skill] = {}
+        for skill in (*self._own, *(each for skills in self._of_plugins.values() for each in skills)):
+            found.setdefault(skill.name, skill)
+        self.skills = found
+        self.on_change()
+
+
+def find_skills(source: SkillSource) -> Iterator[FoundSkill]:
+    """Yield the skills in the folders of a place, by name."""
+    try:
+        names = sorted(each.name for each in source.folder.iterdir() if (each / SKILL_FILE).is_file())
+    except OSError:
+        return
+    for name in names:
+        try:
+            yield FoundSkill(name, source, read_skill(source.folder / name))
+        except PluginError as error:
+            yield FoundSkill(name, source, None, str(error))
+
+
+def skills_of_plugin(folder: Path, *, untrusted: bool) -> list[Skill]:
+    """Return the skills of a plugin's folder. Raises PluginError if one of them has a mistake."""
+    base = folder / FOLDER
+    if not base.is_dir():
+        return []
+    names = sorted(each.name for each in base.iterdir() if (each / SKILL_FILE).exists())
+    return [read_skill(base / name, untrusted=untrusted) for name in names]
