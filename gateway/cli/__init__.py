@@ -236,6 +236,10 @@ COMMANDS: Mapping[str, Entry] = {
                 "plugins.authoring:pack",
                 "Pack a plugin's folder as a wheel, the same byte for byte for the same files",
             ),
+            "config": Command(
+                "plugins.configuring:config_",
+                "Show the settings of a plugin with their defaults, or set some in the settings file",
+            ),
             "secret": Group(
                 "Set and unset the secrets of a plugin",
                 {

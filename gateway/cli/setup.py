@@ -26,7 +26,6 @@ from gateway.cli.models.auth import check_credential, sign_in
 from gateway.cli.models.provider_info import idle_gateway
 from gateway.cli.options import REFUSED, File, fail, refuse
 from gateway.cli.output import quiet
-from gateway.cli.settings_file import SettingsFile
 from gateway.contract.errors import (
     ModelNotFoundError,
     NotFoundError,
@@ -37,6 +36,7 @@ from gateway.contract.errors import (
 from gateway.models.credentials import CredentialStore
 from gateway.models.providers import default_model
 from gateway.settings import Settings, load_settings
+from gateway.settings.layers.editing import EditedFile
 from gateway.settings.secrets import sounds_secret
 
 ProviderId = Annotated[
@@ -137,7 +137,7 @@ class FirstSetup:
     """The steps of the setup. ``asks`` allows questions at the terminal; ``check`` tests keys and tokens."""
 
     def __init__(self, config: Path | None, *, asks: bool, check: bool) -> None:
-        self.file = SettingsFile(config or Path(os.environ.get("TRUNKLINE_CONFIG", "config/trunkline.toml")))
+        self.file = EditedFile(config or Path(os.environ.get("TRUNKLINE_CONFIG", "config/trunkline.toml")))
         self.has_service = False
         self._config = config
         self._asks = asks

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import logging
 from collections.abc import MutableMapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -16,12 +17,14 @@ from gateway.access.tokens import cookie_name
 from gateway.app import Gateway
 from gateway.contract.errors import AddressInUseError, SettingsError
 from gateway.conversations import Selection
+from gateway.plugin_services.configuration import PluginConfigs
 from gateway.server.access import AccessRoutes
 from gateway.server.connections import HEAD_SECONDS, connection_factory
 from gateway.server.events import GatewayEvents, SessionEvents
 from gateway.server.guard import Guard
 from gateway.server.openai.routes import OpenAiRoutes
 from gateway.server.openapi import describe_routes
+from gateway.server.plugins import ConfigRoutes
 from gateway.server.routes import Binder, PlainCall, PluginRoutes, Route
 from gateway.server.sessions import BranchRoutes, FileRoutes, SearchRoutes, SessionRoutes
 from gateway.server.status import DeadLetterRoutes, StatusRoutes
@@ -40,6 +43,7 @@ class Api:
         self._bus = GatewayEvents(gateway.events)
         self._openai = OpenAiRoutes(gateway)
         self._selection = Selection(gateway.models, gateway.profiles, lambda: gateway.model)
+        self._configs = PluginConfigs(gateway.settings, Path.home())
         self._metrics: object = None
         self._described: object = None
         self._description: bytes = b""
@@ -60,6 +64,7 @@ class Api:
             *self._openai.routes(),
             *AccessRoutes(parts.access).routes(),
             *StatusRoutes(self._gateway, self._selection).routes(),
+            *ConfigRoutes(self._configs).routes(),
             Route(
                 "POST",
                 "/api/browser",

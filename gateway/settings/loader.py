@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -73,7 +74,9 @@ def load_settings(
     is true. Raises SettingsError with every mistake and its place.
     """
     environ = os.environ if environ is None else environ
-    return _Loading(environ, cwd or Path.cwd()).run(path, flags or {}, refresh=refresh)
+    cwd = cwd or Path.cwd()
+    reread = partial(load_settings, path, flags=flags, environ=environ, cwd=cwd)
+    return _Loading(environ, cwd).run(path, flags or {}, reread, refresh=refresh)
 
 
 async def refresh_organization(settings: Settings) -> str | None:
@@ -101,7 +104,9 @@ class _Loading:
         self._warnings: list[str] = []
         self._sources: list[Source] = []
 
-    def run(self, path: Path | None, flags: Mapping[str, Any], *, refresh: bool) -> Settings:
+    def run(
+        self, path: Path | None, flags: Mapping[str, Any], reread: Callable[[], Settings], *, refresh: bool
+    ) -> Settings:
         """Read all sources. Raises SettingsError."""
         local = self._files(path)
         variables, about_variables = read_variables(Settings, self._environ, self._cwd)
@@ -123,6 +128,7 @@ class _Loading:
             tuple(self._warnings),
             remote,
             self._operators_file(path),
+            reread,
         )
         return _build(origin, self._complaints, self._cwd)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast
@@ -319,7 +319,7 @@ class Origin(Struct, frozen=True):
     """The origin of settings: their written values and sources, without defaults.
 
     ``bases`` has the folder of the settings file that lists each plugin. ``file`` is the operator's settings
-    file, or the user's if there is no other.
+    file, or the user's if there is no other. ``reread`` reads the same sources again.
     """
 
     entries: tuple[Entry, ...] = ()
@@ -328,6 +328,7 @@ class Origin(Struct, frozen=True):
     warnings: tuple[str, ...] = ()
     remote: RemoteFile | None = None
     file: Path | None = None
+    reread: Callable[[], Settings] | None = None
 
 
 class Settings(BaseSettings):
@@ -524,6 +525,10 @@ class Settings(BaseSettings):
     def entries(self) -> tuple[Entry, ...]:
         """All written values with their places, in the order of the sources, without defaults."""
         return self._origin.entries
+
+    def reread(self) -> Settings:
+        """Return the settings as their sources are now. Raises SettingsError."""
+        return self if self._origin.reread is None else self._origin.reread()
 
     def with_origin(self, origin: Origin) -> Settings:
         """Return a copy that knows the place of each value, and the folder of each plugin file."""

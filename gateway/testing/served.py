@@ -25,7 +25,7 @@ from gateway.app import Gateway
 from gateway.contract.messages import new_id
 from gateway.contract.plugin import Plugin
 from gateway.server import Server
-from gateway.settings import Settings
+from gateway.settings import Settings, load_settings
 from gateway.testing.database import place_database
 from gateway.testing.fake_models.server import FakeModels
 
@@ -159,14 +159,22 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def serving(
-    data_dir: Path, *plugins: Plugin, fake: FakeModels | None = None, **settings: Any
+    data_dir: Path,
+    *plugins: Plugin,
+    fake: FakeModels | None = None,
+    file: Path | None = None,
+    **settings: Any,
 ) -> AsyncGenerator[Served]:
     """Run a gateway with its server for as long as the block, with a fake model server unless one is given.
 
-    Every tool runs without approval unless ``permissions`` are given.
+    Every tool runs without approval unless ``permissions`` are given. ``file`` is a settings file, over which
+    the other settings are.
     """
     if fake is None:
-        async with FakeModels() as own, serving(data_dir, *plugins, fake=own, **settings) as served:
+        async with (
+            FakeModels() as own,
+            serving(data_dir, *plugins, fake=own, file=file, **settings) as served,
+        ):
             yield served
         return
     openai = {"base_url": fake.openai_url, "api_key": "k", "max_retries": 0}
@@ -179,7 +187,9 @@ async def serving(
     }
     given["server"] = {"port": 0, **given.get("server", {})}
     place_database(data_dir / "trunkline.db")
-    gateway = Gateway(Settings(**given), plugins=plugins)
+    flags = {**given, "data_dir": str(data_dir)}
+    loaded = Settings(**given) if file is None else load_settings(file, flags=flags, environ={}, cwd=data_dir)
+    gateway = Gateway(loaded, plugins=plugins)
     async with (
         aiohttp.ClientSession() as http,
         gateway.running(),

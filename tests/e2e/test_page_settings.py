@@ -16,7 +16,7 @@ from tests.e2e.page_browser import answers, chat, message_field, say
 from tests.e2e.page_scripts import answering
 from tests.e2e.page_server import PAGE, PageServer
 
-MOST_COMPRESSED = 100_000
+MOST_COMPRESSED = 102_500
 
 
 async def test_shortcuts_do_what_their_overview_says(browser: Browser) -> None:

@@ -147,6 +147,27 @@ async function changeLog(method, id, path, body) {
   return response ? (await response.json()).message : t("branch.unreachable");
 }
 
+/** Return the plugins with a manifest, or null. @returns {Promise<{name: string, description: string, configurable: boolean, enabled: boolean}[] | null>} */
+export async function listPlugins() {
+  return (await json("/api/plugins", {}))?.plugins ?? null;
+}
+
+/** @returns {Promise<{config?: object, error?: string}>} the configuration of a plugin, or the error */
+export function readPluginConfig(name) {
+  return configOf("GET", name);
+}
+
+/** Change values (a JSON Merge Patch) and secrets of a plugin. @returns {Promise<{config?: object, error?: string}>} */
+export function changePluginConfig(name, change) {
+  return configOf("PATCH", name, { "Content-Type": "application/json" }, JSON.stringify(change));
+}
+
+async function configOf(method, name, ...request) {
+  const response = await call(method, `/api/plugins/${encodeURIComponent(name)}/config`, ...request);
+  if (!response) return { error: t("plugins.failed") };
+  return response.ok ? { config: await response.json() } : { error: (await response.json()).message };
+}
+
 /** Return whether the server responds and refuses access; browsers do not say why a socket did not open. */
 export async function isDenied() {
   const response = await call("GET", "/api/sessions");

@@ -1,7 +1,8 @@
-/** Dialog with the settings of this browser: theme, language and send key. */
+/** Dialog with the settings of this browser: theme, language and send key. It leads to those of plugins. */
 import { openDialog } from "./dialog.js";
 import { h } from "./dom.js";
 import { chooseLanguage, language, LANGUAGES, t } from "./language.js";
+import { openPlugins } from "./plugins_dialog.js";
 import { chooseSendKey, sendKey } from "./send_key.js";
 import { openShortcuts } from "./shortcuts_dialog.js";
 import { chooseTheme, chosenTheme } from "./theme.js";
@@ -13,6 +14,7 @@ export function openSettings() {
   const tongue = choice("set-language", Object.entries(LANGUAGES), language);
   const send = choice("set-send-key", ["enter", "ctrl"].map((value) => [value, t(`settings.send_${value}`)]), sendKey());
   const keys = h("button", { type: "button" }, t("keys.title"));
+  const plugins = h("button", { type: "button" }, t("plugins.title"));
   theme.addEventListener("change", () => chooseTheme(theme.value));
   tongue.addEventListener("change", () => chooseLanguage(tongue.value));
   send.addEventListener("change", () => chooseSendKey(send.value));
@@ -21,8 +23,9 @@ export function openSettings() {
     h("p", { class: "setting" }, h("label", { for: theme.id }, t("settings.theme")), theme),
     h("p", { class: "setting" }, h("label", { for: tongue.id }, t("settings.language")), tongue),
     h("p", { class: "setting" }, h("label", { for: send.id }, t("settings.send")), send),
-    keys,
+    h("p", { class: "line" }, keys, plugins),
   );
+  plugins.addEventListener("click", () => (dialog.close(), openPlugins()));
   keys.addEventListener("click", () => (dialog.close(), openShortcuts()));
 }
 

@@ -15,7 +15,8 @@ from rich.text import Text
 from gateway.cli.doctor.settings import find_mistakes
 from gateway.cli.doctor.startup import mask_secrets
 from gateway.cli.output import quiet
-from gateway.contract.errors import SettingsError
+from gateway.contract.errors import SettingsError, TrunklineError
+from gateway.plugin_services.configuration import settings_schema
 from gateway.settings import MAIN, Settings, load_settings
 from gateway.settings.sections import Effective, effective
 from gateway.settings.validation import settings_error
@@ -92,19 +93,21 @@ def show(
         _print_table(rows, origin=origin)
 
 
-def schema() -> None:
-    """Print the JSON schema of the settings, for editors."""
-    typer.echo(schema_text(), nl=False)
+def schema(config: File = None) -> None:
+    """Print the JSON schema of the settings, for editors.
 
-
-def schema_text() -> str:
-    """Return the JSON schema of the settings, the content of ``config/schema.json``."""
-
+    It has the tables of the enabled plugins whose manifest describes them.
+    """
     described: dict[str, Any] = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **Settings.model_json_schema(),
     }
-    return json.dumps(described, indent=2, ensure_ascii=False) + "\n"
+    try:
+        described = settings_schema(described, load_settings(config), Path.home())
+    except TrunklineError as error:
+        # An editor needs the schema above all while the settings are wrong.
+        typer.secho(f"without the tables of plugins: {error}", fg=typer.colors.YELLOW, err=True)
+    typer.echo(json.dumps(described, indent=2, ensure_ascii=False))
 
 
 def _loaded(config: Path | None, *, refresh: bool = False) -> Settings:

@@ -43,7 +43,8 @@ class Operator:
 
     def __init__(self, config: Path | None) -> None:
         self.settings: Settings = settings_from(config)
-        self.admission = Admission(self.settings, home=_home())
+        self.home = _home()
+        self.admission = Admission(self.settings, home=self.home)
         self.installer = Installer(self.admission, os.environ)
 
     @property

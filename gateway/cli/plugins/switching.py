@@ -12,12 +12,12 @@ import typer
 from gateway.cli.options import AsJson, File
 from gateway.cli.output import echo_json
 from gateway.cli.plugins.operator import Name, Operator, one_line_errors
-from gateway.cli.settings_file import SettingsFile
 from gateway.contract.errors import PluginError
 from gateway.extensions.activation import missing_required
 from gateway.extensions.admission.admission import checked, is_module
 from gateway.extensions.admission.secrets import PluginSecrets
 from gateway.settings import Settings, load_settings
+from gateway.settings.layers.editing import EditedFile
 
 Secret = Annotated[str, typer.Argument(metavar="SECRET", help="Name of the secret, as the manifest has it.")]
 
@@ -35,7 +35,7 @@ def enable(name: Name, as_json: AsJson = False, config: File = None) -> None:
     """
     with one_line_errors():
         operator = Operator(config)
-        settings, file = operator.settings, SettingsFile(operator.settings.file)
+        settings, file = operator.settings, EditedFile(operator.settings.file)
         entry = _entry(name, settings)
         if operator.admission.owns(entry):
             operator.admission.admit(entry)
@@ -60,7 +60,7 @@ def disable(name: Name, as_json: AsJson = False, config: File = None) -> None:
         operator = Operator(config)
         if name in operator.settings.teams.plugins.required:
             raise PluginError(missing_required(name, (name,)))
-        file = SettingsFile(operator.settings.file)
+        file = EditedFile(operator.settings.file)
         entry = _entry(name, operator.settings)
         changed = file.change_list(("plugins",), "enabled", remove=entry)
         # Another layer may enable it, and built-in plugins are enabled without being listed.

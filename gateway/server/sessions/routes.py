@@ -67,7 +67,7 @@ class SessionQuery(Struct, frozen=True):
     unnamed: Literal["with", "without", "only"] = "with"
     """Whether to list the sessions of ``/v1`` requests without a session name."""
     pinned: Annotated[bool, Meta(description="Only pinned sessions, or only others")] | UnsetType = UNSET
-    q: Annotated[str, Meta(max_length=1000, description="Words of the title, as in a search")] | UnsetType = (
+    q: Annotated[str, Meta(max_length=500, description="Words of the title, as in a search")] | UnsetType = (
         UNSET
     )
 

@@ -242,3 +242,21 @@ def test_a_scan_reports_what_the_manifest_does_not_declare(home: Path) -> None:
     ]
     assert "not found" in report["limits"]
     assert "sk-abc" not in json.dumps(report)
+
+
+def test_the_settings_of_a_plugin_are_shown_and_set(home: Path) -> None:
+    plugin(home)
+    run(home, "install", "./weather", "--yes")
+    run(home, "enable", "weather")
+    assert re.search(r"days +3 +default", run(home, "config", "weather"))
+    said = run(home, "config", "weather", "days=5")
+    assert "weather is changed; it takes effect at the next start" in said
+    assert re.search(r"days +5 +settings", said)
+    assert "[plugins.weather]\ndays = 5\n" in (home / "config/trunkline.toml").read_text()
+    assert json.loads(run(home, "config", "weather", "--json"))["values"] == {"days": 5}
+    refused = run(home, "config", "weather", "days=many", status=1)
+    assert refused.startswith("plugins.weather.days is wrong")
+    assert "must be KEY=VALUE" in run(home, "config", "weather", "days", status=1)
+    assert json.loads(run(home, "config", "weather", "--unset", "days", "--json"))["values"] == {"days": 3}
+    schema = json.loads(trunkline("config", "schema", home=home).stdout)
+    assert "days" in schema["$defs"]["PluginsSettings"]["properties"]["weather"]["properties"]

@@ -60,7 +60,7 @@ def test_nothing_has_to_be_set(tmp_path: Path):
     assert (settings.server.host, settings.server.port, settings.server.token) == ("127.0.0.1", 8080, None)
     assert settings.channels["websocket"].enabled
     assert settings.store_url == "sqlite:///data/trunkline.db"
-    assert settings == Settings()
+    assert settings.model_dump() == Settings().model_dump()
 
 
 def test_each_source_wins_over_the_one_before(tmp_path: Path):

@@ -1,27 +1,31 @@
-"""A settings file that commands edit: comments and order stay, and no change leaves wrong settings."""
+"""A settings file that commands and the gateway edit: comments and order stay.
+
+No change leaves wrong settings.
+"""
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
-from gateway.contract.errors import SettingsError
-from gateway.settings import load_settings
+from gateway.contract.errors import SettingsError, TrunklineError
+from gateway.settings.loader import load_settings
 
 
-class SettingsFile:
+class EditedFile:
     """A TOML settings file that keeps its comments and order when a value changes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         if path.suffix != ".toml":
-            raise SettingsError(f"{path}: commands edit TOML files only; name one with --config")
+            raise SettingsError(f"{path}: only TOML files are edited; name one with --config")
         try:
             self._before = path.read_text(encoding="utf-8") if path.exists() else ""
             self._document = tomlkit.parse(self._before)
@@ -31,20 +35,31 @@ class SettingsFile:
             self._write("# Settings of Trunkline; config/example.toml shows every key.\n")
             self._document = tomlkit.parse(self._before)
 
-    def put(self, section: tuple[str, ...], values: Mapping[str, Any]) -> None:
-        """Set values of a table and write the file. Raises SettingsError if one is wrong."""
+    def put(
+        self,
+        section: tuple[str, ...],
+        values: Mapping[str, Any],
+        check: Callable[[], object] | None = None,
+    ) -> None:
+        """Set values of a table and write the file. Tables inside are merged; None removes a key.
+
+        Raises SettingsError if the settings would be wrong, or what ``check`` raises; then nothing changes.
+        """
         table: Any = self._document
         for name in section:
             if name not in table:
                 table[name] = tomlkit.table(is_super_table=name != section[-1])
             table = table[name]
-        for key, value in values.items():
-            table[key] = value
+        try:
+            _merge(table, values)
+        except (TypeError, ValueError) as error:  # TOML has no null, and no numbers of any size
+            self._document = tomlkit.parse(self._before)
+            raise SettingsError(f"{self.path}: a value cannot be written: {error}") from None
         before = self._before
         self._write(tomlkit.dumps(self._document))
         try:
-            load_settings(self.path)
-        except SettingsError:
+            (check or partial(load_settings, self.path))()
+        except TrunklineError:
             self._write(before)
             self._document = tomlkit.parse(before)
             raise
@@ -79,9 +94,12 @@ class SettingsFile:
         return True
 
     def _write(self, text: str) -> None:
+        """Replace the file. Raises SettingsError if it changed since it was read, or cannot be written."""
         draft = self.path.with_name(f".{self.path.name}.part")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            if self.path.exists() and self.path.read_text(encoding="utf-8") != self._before:
+                raise SettingsError(f"{self.path}: was changed meanwhile; try again")
             # The file may have secrets, so it keeps its mode.
             mode = stat.S_IMODE(self.path.stat().st_mode) if self.path.exists() else 0o644
             descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -94,3 +112,31 @@ class SettingsFile:
         except OSError as error:
             raise SettingsError(f"{self.path}: cannot be written: {error.strerror}") from None
         self._before = text
+
+
+def _merge(table: Any, values: Mapping[str, Any]) -> None:
+    """Merge values into a table of a document, as JSON Merge Patch (RFC 7396) does."""
+    for key, value in values.items():
+        if value is None:
+            table.pop(key, None)
+        elif isinstance(value, Mapping) and hasattr(table.get(key), "keys"):
+            _merge(table[key], cast("Mapping[str, Any]", value))
+        else:
+            # A new table has no nulls, either.
+            table[key] = merged_values({}, {key: value})[key]
+
+
+def merged_values(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values with changes, as JSON Merge Patch (RFC 7396) does: None removes a key, tables merge."""
+    found = dict(values)
+    for key, value in changes.items():
+        if value is None:
+            found.pop(key, None)
+        elif isinstance(value, Mapping):
+            inner, old = cast("Mapping[str, Any]", value), found.get(key)
+            found[key] = merged_values(
+                cast("Mapping[str, Any]", old) if isinstance(old, Mapping) else {}, inner
+            )
+        else:
+            found[key] = value
+    return found

@@ -1,0 +1,90 @@
+"""The plugins with a manifest, and their configuration, over REST. No answer has a secret."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Annotated, TypeVar
+
+from msgspec import Meta, Struct
+
+from gateway.contract.errors import (
+    InvalidRequestError,
+    InvalidStateError,
+    NotFoundError,
+    PluginError,
+    SettingsError,
+)
+from gateway.plugin_services.configuration import ConfigChange, PluginConfig, PluginConfigs, PluginSummary
+from gateway.server.routes import Call, Nothing, PlainCall, Route
+
+T = TypeVar("T")
+
+
+class PluginPath(Struct, frozen=True):
+    """A plugin with a manifest, by its name; the / of "@scope/name" is sent as %2F."""
+
+    name: Annotated[str, Meta(pattern=r"^[a-z@][a-z0-9/@-]{2,130}$", description="The plugin's name")]
+
+
+class PluginList(Struct, frozen=True):
+    """The plugins with a manifest: those that are enabled, and all others that are found."""
+
+    plugins: list[PluginSummary]
+
+
+class ConfigRoutes:
+    """The routes ``/api/plugins`` and ``/api/plugins/{name}/config``."""
+
+    def __init__(self, configs: PluginConfigs) -> None:
+        self._configs = configs
+
+    def routes(self) -> list[Route]:
+        """Return the routes."""
+        one, failures = "/api/plugins/{name}/config", (NotFoundError, InvalidStateError)
+        return [
+            Route(
+                "GET",
+                "/api/plugins",
+                "listPlugins",
+                "List the plugins with a manifest.",
+                self._list,
+                errors=(InvalidStateError,),
+            ),
+            Route(
+                "GET",
+                one,
+                "readPluginConfig",
+                "Read the configuration of a plugin, without secrets.",
+                self._read,
+                errors=failures,
+            ),
+            Route(
+                "PATCH",
+                one,
+                "changePluginConfig",
+                "Change the configuration of a plugin in the settings file; the next start applies it.",
+                self._change,
+                errors=failures,
+            ),
+        ]
+
+    async def _list(self, _call: PlainCall) -> PluginList:
+        return PluginList(await _in_thread(self._configs.list))
+
+    async def _read(self, call: Call[PluginPath, Nothing, Nothing, None]) -> PluginConfig:
+        return await _in_thread(lambda: self._configs.read(call.path.name))
+
+    async def _change(self, call: Call[PluginPath, Nothing, Nothing, ConfigChange]) -> PluginConfig:
+        # Literal: a page must not have the gateway read a variable or a file of its choice.
+        return await _in_thread(lambda: self._configs.change(call.path.name, call.body, literal=True))
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    """Do work on files. Raises InvalidStateError for files that cannot be used as they are."""
+    try:
+        return await asyncio.to_thread(work)
+    except InvalidRequestError:
+        raise
+    except (PluginError, SettingsError) as error:
+        raise InvalidStateError(str(error)) from None
