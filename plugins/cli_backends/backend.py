@@ -165,7 +165,8 @@ class Availability:
 
 log = structlog.get_logger("trunkline.cli_backends")
 
-PROBE_SECONDS = 10.0
+# Programs on Node need several seconds to start, and more on a busy machine.
+PROBE_SECONDS = 30.0
 PROBE_TIMED_OUT = f"the program did not report its version within {PROBE_SECONDS:.0f} s"
 
 INTERRUPTED = (

@@ -64,6 +64,9 @@ class Held:
         self.delivering = False
         self.seq = 0
         self.shown: Placed | None = None
+        self.earlier: list[Placed] = []
+        """Further places. A process that is killed before it stores the place is followed by one that shows
+        the question again."""
         self.showing: asyncio.Task[None] | None = None
         self.closing: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
@@ -72,6 +75,12 @@ class Held:
         whole = question.expires_at - question.created_at
         left = min(max(0, question.expires_at - now_ms()), max(0, whole))
         self.expires = asyncio.get_running_loop().time() + left / 1000
+
+    def place(self, shown: Placed) -> None:
+        """Keep a place where the platform shows the question."""
+        if self.shown is not None and self.shown.platform_id != shown.platform_id:
+            self.earlier.append(self.shown)
+        self.shown = shown
 
     @property
     def is_open(self) -> bool:

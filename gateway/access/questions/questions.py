@@ -289,7 +289,7 @@ class Questions:
             if user not in question.answerers or channel not in (None, question.address.channel):
                 raise UnauthorizedError(_ONLY[isinstance(question, ApprovalRequest)])
             by = UserRef(question.address.channel, user)
-        if shown is not None and held.shown is None:
+        if shown is not None:
             self._note_place(held, shown)
         await self._confirm(question, user)
         if not held.is_open:
@@ -610,7 +610,9 @@ class Questions:
         return None
 
     def _note_place(self, held: Held, shown: Placed) -> None:
-        held.shown = shown
+        if held.shown is not None and held.shown.platform_id == shown.platform_id:
+            return
+        held.place(shown)
         place = json.dumps([shown.platform_id, shown.order])
         self._write_later((SHOWN, (held.question.id, place)))
 
@@ -641,6 +643,9 @@ class Questions:
         channel = self._channels.get(held.question.address.channel)
         if isinstance(channel, ShowsAnswers) and held.answer is not None:
             try:
+                while held.earlier:
+                    await channel.question_closed(held.question, held.answer, held.earlier[-1])
+                    held.earlier.pop()
                 await channel.question_closed(held.question, held.answer, held.shown)
             except PlacementRefused as refused:
                 log.info("the channel refused to show an answer", reason=str(refused))

@@ -362,6 +362,20 @@ async def test_a_question_is_shown_again_only_if_its_place_is_unknown(tmp_path: 
         assert (await room.until_closed())[:2] == (asked.id, "blue")
 
 
+async def test_a_question_that_is_shown_twice_loses_the_buttons_of_both(tmp_path: Path) -> None:
+    # A process that is killed between showing and storing the place is followed by one that shows it again.
+    room = Room()
+    before = Placed("m0", 40)
+    async with chatting(tmp_path, Brings(room)) as chat:
+        held = await questions_of(chat).ask(colour())
+        while held.shown is None:
+            await asyncio.sleep(0)
+        pressed: dict[str, Any] = {"channel": "letters", "user": "ada", "shown": before}
+        await chat.host.settle(held.question.id, "blue", **pressed)
+        await room.until_closed(2)
+        assert {placed for _, _, placed in room.closed} == {before, Placed("m1", 50)}
+
+
 @pytest.mark.parametrize(
     ("fields", "text", "values"),
     [

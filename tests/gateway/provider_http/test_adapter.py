@@ -398,7 +398,7 @@ async def test_waiting_for_a_turn_is_announced_and_can_be_cancelled() -> None:
 
 async def test_a_wait_that_is_too_long_is_a_rate_limit_that_falls_back() -> None:
     gate = asyncio.Event()
-    settings = {"concurrency": 1, "timeout": 50}
+    settings = {"concurrency": 1, "timeout": 1500}
     async with FakeModels() as fake, connected(create, fake.openai_url, **settings) as provider:
         fake.then(Reply((Say("a"), Gate(gate), Say("b"))))
         running = provider.stream((user("Hi"),), OPTIONS)
