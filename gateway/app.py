@@ -400,7 +400,7 @@ class Gateway:
     def _changes(self, store: Store) -> ChangeLog:
         data = self.settings.data_dir.resolve()
         git = shutil.which("git", path=self._environ.get("PATH"))
-        return ChangeLog(store, Snapshots(data / "snapshots", git), data)
+        return ChangeLog(store, Snapshots(data / "snapshots", git), data, self.events)
 
     def _tool_runner(
         self, permissions: Permissions, approvals: Approvals, access: Access, changes: ChangeLog

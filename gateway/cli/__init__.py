@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.cli.command_group import Command, Entry, Group, LazyGroup, channels_with
+from gateway.cli.command_group import Command, Entry, Group, ReportedGroup, channels_with
 from gateway.version import VERSION
 
 _PASS_ON: Mapping[str, Any] = {
@@ -304,7 +304,7 @@ COMMANDS: Mapping[str, Entry] = {
 }
 
 
-class _Root(LazyGroup):
+class _Root(ReportedGroup):
     def __init__(self, **options: Any) -> None:
         super().__init__(COMMANDS, **options)
 

@@ -7,8 +7,10 @@ names and short help texts is enough for ``trunkline --help``, for the help of a
 from __future__ import annotations
 
 import gc
+import shlex
 import sys
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextvars import ContextVar
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -134,6 +136,56 @@ class LazyGroup(TyperGroup):
         names = [name for name in self._entries if name.startswith(incomplete)]
         options = super(TyperGroup, self).shell_complete(ctx, incomplete)
         return [*(CompletionItem(name, help=self._entries[name].help) for name in names), *options]
+
+
+Report = Callable[[str, str, bool], None]
+"""Reports a command that ended: its name, its arguments, and whether it succeeded."""
+
+_reports: ContextVar[dict[str, Report]] = ContextVar("reports")
+
+
+def report_to(address: str, report: Report) -> None:
+    """Report the present command at its end to the gateway at an address, whose API it has used."""
+    _reports.get({})[address] = report
+
+
+class ReportedGroup(LazyGroup):
+    """The root of all commands. Reports each one that used the API of a gateway to that gateway."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Keep the words of the command line: the contexts of the commands consume them."""
+        ctx.meta["words"] = tuple(args)
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command, then report it."""
+        reports: dict[str, Report] = {}
+        before, ok = _reports.set(reports), False
+        try:
+            result = super().invoke(ctx)
+            ok = True
+        except typer.Exit as end:
+            ok = end.exit_code == 0
+            raise
+        finally:
+            _reports.reset(before)
+            if reports:
+                command, args = self._split(ctx.meta["words"])
+                for report in reports.values():
+                    report(command, args, ok)
+        return result
+
+    def _split(self, words: tuple[str, ...]) -> tuple[str, str]:
+        """Return the name of a command, with its groups, and its arguments as in a shell."""
+        entries: Mapping[str, Entry] = self._entries
+        count = 0
+        for word in words:
+            entry = entries.get(word)
+            if entry is None:
+                break
+            count += 1
+            entries = entry.commands if isinstance(entry, Group) else {}
+        return " ".join(words[:count]), shlex.join(words[count:])
 
 
 def channels_with(module: str) -> list[str]:

@@ -8,14 +8,18 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
+from gateway.cli.command_group import report_to
 from gateway.contract import errors
 from gateway.contract.errors import TrunklineError
 from gateway.settings import Settings
 
 _PROBE_SECONDS = 1.0
 _CALL_SECONDS = 30.0
+_REPORT_SECONDS = 5.0
 _SILENCE_SECONDS = 60.0
 """Time without a byte after which a stream is lost; the gateway sends one every 15 s."""
 
@@ -44,13 +48,24 @@ def call(settings: Settings, method: str, path: str, body: Any = None) -> Any:
     """
     url = address(settings)
     try:
-        return _exchange(_request(settings, method, f"{url}{path}", body), _CALL_SECONDS)
+        answer = _exchange(_request(settings, method, f"{url}{path}", body), _CALL_SECONDS)
+        report_to(url, partial(_report, settings))
+        return answer
     except urllib.error.HTTPError as refusal:
+        report_to(url, partial(_report, settings))
         raise _named(refusal.code, refusal.read()) from None
     except (OSError, http.client.HTTPException) as error:
         raise GatewayUnreachableError(f"no gateway responds at {url} ({_reason(error)})") from None
     except ValueError:
         raise GatewayUnreachableError(f"{url} is not a Trunkline gateway") from None
+
+
+def _report(settings: Settings, command: str, args: str, ok: bool) -> None:
+    """Report a command that used the API. A gateway that cannot take it does not fail the command."""
+    body = {"command": command, "args": args, "ok": ok}
+    request = _request(settings, "POST", f"{address(settings)}/api/commands", body)
+    with suppress(OSError, ValueError, http.client.HTTPException):
+        _exchange(request, _REPORT_SECONDS)
 
 
 def follow(settings: Settings, path: str) -> Iterator[Any]:
@@ -62,6 +77,7 @@ def follow(settings: Settings, path: str) -> Iterator[Any]:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(_request(settings, "GET", f"{url}{path}", None), timeout=_SILENCE_SECONDS) as stream:
+            report_to(url, partial(_report, settings))
             for line in stream:
                 if line.startswith(b"data: "):
                     yield json.loads(line[6:])

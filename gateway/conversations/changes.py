@@ -17,6 +17,7 @@ from msgspec import Struct, structs
 from sqlalchemy import Connection, RowMapping, select
 
 from gateway.contract.messages import ToolCallPart, new_id, now_ms
+from gateway.contract.services import EventService
 from gateway.contract.tool import Changing, FileChange, Watching, text_of, unified_diff
 from gateway.events.types import FileDeleted, FileModified
 from gateway.files import SnapshotError, Snapshots, State, Watch, put_state, read_state
@@ -99,7 +100,8 @@ class Reverted(Struct, frozen=True):
 class ChangeLog:
     """Records, reads, reverts and restores changes of files. Folders of ``closed`` are never watched."""
 
-    def __init__(self, store: Store, snapshots: Snapshots, closed: Path) -> None:
+    def __init__(self, store: Store, snapshots: Snapshots, closed: Path, events: EventService) -> None:
+        self._events = events
         self._store = store
         self._snapshots = snapshots
         self._closed = closed
@@ -202,15 +204,24 @@ class ChangeLog:
             refused: dict[str, str] = {}
             for path, changes in by_path.items():
                 try:
-                    await asyncio.to_thread(self._put, changes, begun == "reverting")
+                    event = await asyncio.to_thread(self._put, changes, begun == "reverting")
                 except SnapshotError as error:
                     refused[path] = str(error)
+                    continue
+                if event is not None:
+                    by = "undo" if begun == "reverting" else "redo"
+                    self._events.emit(event(session, path, changes[-1]["answer"], by=by))
             states = ((row["id"], known if row["path"] in refused else ended) for row in rows)
             await self._store.write(*((_SET_STATE, state) for state in states))
         return Reverted(tuple(sorted(by_path.keys() - refused)), refused)
 
-    def _put(self, changes: Sequence[RowMapping], back: bool) -> None:
-        """Give a file its content before its first change, or after its last. Raises SnapshotError."""
+    def _put(
+        self, changes: Sequence[RowMapping], back: bool
+    ) -> type[FileModified] | type[FileDeleted] | None:
+        """Give a file its content before its first change, or after its last. Return what happened to it.
+
+        Raises SnapshotError.
+        """
         first, last = changes[0], changes[-1]
         for row in changes:
             if row["unkept"]:
@@ -222,11 +233,12 @@ class ChangeLog:
         found = read_state(first["path"])
         now = "" if found is None else found.blob
         if now == wanted:
-            return
+            return None
         if now != expected:
             raise SnapshotError("it was changed since")
         data = self._snapshots.load(first["session"], wanted) if wanted else b""
         put_state(first["root"], first["path"], State(data, mode) if wanted else None)
+        return FileModified if wanted else FileDeleted
 
     def _rows(self, turn: Turn, changes: Sequence[FileChange]) -> list[Row]:
         kept, unkept = changes[:MOST_CHANGES], ""

@@ -345,9 +345,10 @@ class ContributionsChanged(BusEvent, frozen=True, tag="contributions.changed"):
 
 
 class FileModified(BusEvent, frozen=True, tag="file.modified"):
-    """A tool wrote a file. ``path`` is absolute, ``answer`` the id of the turn's answer, ``by`` the tool.
+    """A file was written. ``path`` is absolute, ``answer`` the id of the turn's answer.
 
-    ``diff`` has at most 16,000 characters, without the gateway's secrets.
+    ``by`` is the tool, the CLI backend, ``plugin:NAME``, ``undo`` or ``redo``. ``diff`` is that of a tool:
+    at most 16,000 characters, without the gateway's secrets.
     """
 
     session: str
@@ -358,7 +359,7 @@ class FileModified(BusEvent, frozen=True, tag="file.modified"):
 
 
 class FileDeleted(BusEvent, frozen=True, tag="file.deleted"):
-    """A tool deleted a file; see FileModified."""
+    """A file was deleted; see FileModified."""
 
     session: str
     path: str

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from gateway.contract.services import Announce, NoticeLevel, SessionService
 from gateway.events.bus import OwnedEvents
+from gateway.events.types import FileDeleted, FileModified
 from gateway.extensions.admission.manifest import Admitted
 from gateway.extensions.broker import (
     Broker,
@@ -18,14 +22,19 @@ from gateway.extensions.broker import (
     Gate,
     GrantService,
 )
-from gateway.extensions.broker.programs import RunsPrograms
 from gateway.extensions.registry import PluginRegistry
+from gateway.files import SnapshotError, Watch
 from gateway.plugin_services.actions import PluginActions
 from gateway.session import Sessions
 from gateway.settings import Settings
 from gateway.tables import PluginTables
 
+log = structlog.get_logger("trunkline.plugins")
+
 _TABLE = "kv"
+
+RunProgram = Callable[[Sequence[str], bytes, float, bool], Awaitable[tuple[int, bytes, bytes]]]
+"""Runs a program with an input and a limit in seconds; the last argument is whether it is confined."""
 
 
 class Brokers:
@@ -44,7 +53,7 @@ class Brokers:
         actions: PluginActions,
         announce: Callable[[str], Announce],
         models: Callable[[], CompletionService],
-        run: RunsPrograms,
+        run: RunProgram,
         secret: Callable[[str, str], str | None],
         notify: Callable[[str, str, NoticeLevel], None],
     ) -> None:
@@ -64,20 +73,47 @@ class Brokers:
         """Return the broker of a plugin. ``stop`` ends the plugin, with a reason."""
         name = admitted.manifest.name
         sessions: SessionService = self._sessions
+        events = OwnedEvents(self._registry.events, name)
         services = BrokerServices(
             workspace=Path.cwd(),
             private=self._settings.fetch.allow,
-            events=OwnedEvents(self._registry.events, name),
+            events=events,
             sessions=sessions,
             send=partial(self._send, name),
             models=_LateModels(self._models),
             table=self._tables.open(name, _TABLE),
-            run=self._run,
+            run=partial(self._run_watched, events, name),
             secret=partial(self._secret, name),
             tools=self._registry.get_tools,
             notify=partial(self._notify, name),
         )
         return Broker(admitted, Gate(admitted, self._grants, self._actions, stop), services)
+
+    async def _run_watched(
+        self,
+        events: OwnedEvents,
+        plugin: str,
+        argv: Sequence[str],
+        data: bytes,
+        seconds: float,
+        *,
+        confined: bool,
+        session: str,
+    ) -> tuple[int, bytes, bytes]:
+        """Run a program, and emit an event for each file of the workspace that it changed."""
+        watch = None
+        if confined and (events.wants(FileModified, session) or events.wants(FileDeleted, session)):
+            data_dir = self._settings.data_dir.resolve()
+            try:
+                watch = await asyncio.to_thread(Watch, [Path.cwd()], data_dir)
+            except SnapshotError as error:
+                log.info("changes of a program have no events", plugin=plugin, reason=str(error))
+        try:
+            return await self._run(argv, data, seconds, confined)
+        finally:
+            for path, _, after in await asyncio.to_thread(watch.changes) if watch else ():
+                kind = FileDeleted if after is None else FileModified
+                events.emit(kind(session, path, by=f"plugin:{plugin}"))
 
     async def _send(self, plugin: str, session: str, text: str, key: str) -> None:
         found = await self._sessions.find(session)

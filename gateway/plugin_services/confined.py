@@ -81,7 +81,7 @@ class ConfinedPlugins:
         )
 
     async def _run_program(
-        self, argv: Sequence[str], data: bytes, seconds: float, *, confined: bool
+        self, argv: Sequence[str], data: bytes, seconds: float, confined: bool
     ) -> tuple[int, bytes, bytes]:
         run = ProgramRunner(self._processes.launcher, Path.cwd())
         return await run(argv, data, seconds, confined=confined)

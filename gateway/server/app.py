@@ -40,7 +40,7 @@ class Api:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._events = SessionEvents(gateway.parts.host)
-        self._bus = GatewayEvents(gateway.events)
+        self._bus = GatewayEvents(gateway.events, gateway.redactor.redact_text)
         self._openai = OpenAiRoutes(gateway)
         self._selection = Selection(gateway.models, gateway.profiles, lambda: gateway.model)
         self._configs = PluginConfigs(gateway.settings, Path.home())

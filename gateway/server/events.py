@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated
 
 import msgspec
@@ -22,13 +22,14 @@ from gateway.contract.errors import BackpressureError, InvalidRequestError, NotF
 from gateway.contract.events import BusEvent
 from gateway.contract.messages import now_ms
 from gateway.events.bus import EventBus
-from gateway.events.types import Disposed
+from gateway.events.types import CommandExecuted, Disposed
 from gateway.host import Host
 from gateway.server.responses import KEEP_ALIVE, EventStream, abort_connection
 from gateway.server.routes import Call, Nothing, Route
 from gateway.server.sessions import SessionPath
 from gateway.session.feed import Feed
 from gateway.session.frames import Event, TurnStart
+from gateway.settings.secrets import without_passwords
 
 log = structlog.get_logger("trunkline.events")
 
@@ -152,16 +153,28 @@ class BusQuery(Struct, frozen=True):
     ) = UNSET
 
 
-class GatewayEvents:
-    """The open streams of the event bus. A slow reader loses the oldest events and receives their number."""
+class EndedCommand(Struct, frozen=True, forbid_unknown_fields=True):
+    """A command of the CLI that ended: its name with its groups, its arguments, and whether it succeeded."""
 
-    def __init__(self, events: EventBus, heartbeat: float = _HEARTBEAT) -> None:
+    command: Annotated[str, Meta(min_length=1, max_length=100, pattern=r"^[a-z][a-z -]*$")]
+    args: Annotated[str, Meta(max_length=16_000)]
+    ok: bool
+
+
+class GatewayEvents:
+    """The open streams of the event bus. A slow reader loses the oldest events and receives their number.
+
+    ``redact`` masks the gateway's secrets in a text.
+    """
+
+    def __init__(self, events: EventBus, redact: Callable[[str], str], heartbeat: float = _HEARTBEAT) -> None:
         self._events = events
+        self._redact = redact
         self._heartbeat = heartbeat
         self._open: set[_BusReader] = set()
 
     def routes(self) -> list[Route]:
-        """Return the route of the stream."""
+        """Return the routes of the stream, and of the event that another process reports."""
         return [
             Route(
                 "GET",
@@ -170,13 +183,26 @@ class GatewayEvents:
                 "Follow the events of the gateway, as server-sent events.",
                 self._stream,
                 media="text/event-stream",
-            )
+            ),
+            Route(
+                "POST",
+                "/api/commands",
+                "reportCommand",
+                "Report a command of the CLI that ended, for the event command.executed.",
+                self._report,
+            ),
         ]
 
     def close(self) -> None:
         """End all streams, after a last event."""
         for reader in tuple(self._open):
             reader.end(Disposed())
+
+    async def _report(self, call: Call[Nothing, Nothing, Nothing, EndedCommand]) -> None:
+        if self._events.wants(CommandExecuted):
+            ended = call.body
+            args = self._redact(without_passwords(ended.args))
+            self._events.emit(CommandExecuted(ended.command, args, ended.ok))
 
     async def _stream(self, call: Call[Nothing, BusQuery, Nothing, None]) -> web.StreamResponse:
         kinds = _named_types(call.query.type) if isinstance(call.query.type, str) else None

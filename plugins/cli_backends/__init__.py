@@ -22,10 +22,12 @@ from gateway import (
     SettingsError,
     SlashCommand,
 )
+from gateway.events import FileDeleted, FileModified
 from gateway.provider_http import ProviderService
 from plugins.cli_backends.adapters import claude_code, codex, gemini, opencode
 from plugins.cli_backends.adapters.cli import Cli
 from plugins.cli_backends.backend import SpawnedBackend
+from plugins.cli_backends.contract import DispatchOptions, GitChanges
 from plugins.cli_backends.dispatcher import Dispatcher
 from plugins.cli_backends.environment import SHARED_VARIABLES
 from plugins.cli_backends.login import VARIABLES
@@ -36,6 +38,10 @@ from plugins.cli_backends.state import Memory, SessionFile
 log = structlog.get_logger("trunkline.cli_backends")
 
 CLIS: Sequence[Cli] = (claude_code.CLI, codex.CLI, gemini.CLI, opencode.CLI)
+
+
+MOST_EVENTS = 1_000
+"""Files of one dispatch that are events."""
 
 
 class CliBackends(Plugin):
@@ -67,7 +73,14 @@ class CliBackends(Plugin):
             for cli in self._clis
         ]
         self._memory = Memory(folder / "cli-memory.json")
-        self._dispatcher = Dispatcher(backends, source, self._memory, folder / "workspace", ctx.environ)
+        self._dispatcher = Dispatcher(
+            backends,
+            source,
+            self._memory,
+            folder / "workspace",
+            ctx.environ,
+            report_changes=partial(_report_changes, ctx),
+        )
         if ctx.providers is not None:
             ctx.providers.add_factory(ACTIVE, self._provider, optional=True, needs_key=False)
             for backend in backends:
@@ -128,6 +141,21 @@ class CliBackends(Plugin):
     async def _forget(self, rest: str, ctx: CommandContext) -> str:
         count = 0 if self._memory is None else await self._memory.clear(ctx.session)
         return f"Facts removed: {count}."
+
+
+def _report_changes(ctx: PluginContext, options: DispatchOptions, backend: str, changes: GitChanges) -> None:
+    """Emit an event for each file that a program changed, as far as git shows it."""
+    events = ctx.events
+    if events is None:
+        return
+    if len(changes.files) > MOST_EVENTS:
+        log.warning("too many changed files for events", backend=backend, files=len(changes.files))
+    gone = frozenset(changes.deleted)
+    for name in changes.files[:MOST_EVENTS]:
+        kind = FileDeleted if name in gone else FileModified
+        if events.wants(kind, options.conversation_id):
+            path = str(Path(changes.root, name))
+            events.emit(kind(options.conversation_id, path, options.answer_id, by=backend))
 
 
 def _stored_key(providers: ProviderService | None, provider_id: str) -> str:

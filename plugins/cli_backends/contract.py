@@ -136,11 +136,16 @@ class Usage(Struct, frozen=True):
 
 
 class GitChanges(Struct, frozen=True):
-    """The changes of a dispatch: git's summary, the changed files, and the new commits, newest first."""
+    """The changes of a dispatch: git's summary, the changed files, and the new commits, newest first.
+
+    Files are relative to ``root``, the folder of the repository; ``deleted`` are those that are gone.
+    """
 
     stat: str
     files: tuple[str, ...]
     new_commits: tuple[str, ...] = ()
+    deleted: tuple[str, ...] = ()
+    root: str = ""
 
 
 class Context(Struct, frozen=True):

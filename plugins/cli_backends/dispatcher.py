@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from pathlib import Path
 
 import msgspec
@@ -30,7 +30,7 @@ from plugins.cli_backends.contract import (
     report_progress,
 )
 from plugins.cli_backends.environment import environment_for
-from plugins.cli_backends.git import GitError, Repository, Snapshot
+from plugins.cli_backends.git import GIT_SECONDS, GitError, Repository, Snapshot
 from plugins.cli_backends.prompt import gather_context
 from plugins.cli_backends.settings import CliSettings, SettingsSource
 from plugins.cli_backends.state import Memory
@@ -42,6 +42,14 @@ _CLEANUP_MS = 3_600_000
 
 _FINAL: frozenset[Code] = frozenset({"ABORTED", "BUFFER_OVERFLOW"})
 """Codes after which no other backend is tried."""
+
+
+ReportChanges = Callable[[DispatchOptions, str, GitChanges], None]
+"""Takes the changes of a dispatch, with the name of its backend."""
+
+
+def _ignore(options: DispatchOptions, backend: str, changes: GitChanges) -> None:
+    """Do nothing with changes."""
 
 
 class WorkspaceState(msgspec.Struct, frozen=True):
@@ -56,6 +64,7 @@ class Dispatcher:
     """The path of every dispatch: the choice of a backend, its run and its fallbacks.
 
     ``check_seconds`` is the time limit of an availability check if there is another backend to try.
+    ``report_changes`` also gets the changes of a dispatch that failed or was aborted.
     """
 
     def __init__(
@@ -67,6 +76,7 @@ class Dispatcher:
         environ: Mapping[str, str],
         check_seconds: float = AVAILABLE_SECONDS,
         clock: Callable[[], int] = now_ms,
+        report_changes: ReportChanges = _ignore,
     ) -> None:
         self.backends = {backend.name: backend for backend in backends}
         self._source = source
@@ -75,6 +85,7 @@ class Dispatcher:
         self._environ = environ
         self._check_seconds = check_seconds
         self._clock = clock
+        self._report_changes = report_changes
         self._cleaned_at: int | None = None
 
     async def dispatch(
@@ -139,13 +150,14 @@ class Dispatcher:
         workspace: WorkspaceState | None = None
         failed: BackendError | None = None
         result: DispatchResult | None = None
+        used, reported = chain[0], False
         try:
             for index, backend in enumerate(chain):
                 seconds = self._check_seconds if backend is not chain[-1] else None
                 if not await self._is_available(backend, seconds):
                     failed = failed or BackendError("SPAWN_FAILURE", backend.name, backend.unavailable_reason)
                     continue
-                workspace = workspace or await self._read_workspace(options)
+                workspace, used = workspace or await self._read_workspace(options), backend
                 async with aclosing(backend.stream(prompt, workspace.context, options)) as steps:
                     async for step in steps:
                         match step:
@@ -162,10 +174,18 @@ class Dispatcher:
                 failed = result.error
                 if not on_error or failed.code in _FINAL:
                     break
-            yield Done(await self._complete(result, failed, chain, options, workspace))
+            changes = await self._changes(workspace, options, used.name)
+            reported = True
+            yield Done(self._complete(result, failed, chain, options, changes))
         finally:
             if workspace is not None and workspace.repository is not None:
-                await asyncio.to_thread(workspace.repository.close)
+                try:
+                    if not reported:  # an aborted program has changed files, too
+                        with suppress(TimeoutError):
+                            async with asyncio.timeout(GIT_SECONDS):
+                                await self._changes(workspace, options, used.name)
+                finally:
+                    await asyncio.to_thread(workspace.repository.close)
 
     async def _is_available(self, backend: SpawnedBackend, seconds: float | None) -> bool:
         log.debug("dispatch", step="available", backend=backend.name)
@@ -197,29 +217,35 @@ class Dispatcher:
             return result
         return msgspec.structs.replace(result, fallback_from=chain[0].name, fallback_index=index - 1)
 
-    async def _complete(
+    def _complete(
         self,
         result: DispatchResult | None,
         failed: BackendError | None,
         chain: list[SpawnedBackend],
         options: DispatchOptions,
-        workspace: WorkspaceState | None,
+        changes: GitChanges | None,
     ) -> DispatchResult:
         if result is None:
             result = DispatchResult(task_id=options.task_id, backend=chain[0].name, error=failed)
         if result.error is not None:
             return msgspec.structs.replace(result, fallback_chain_exhausted=len(chain) > 1)
-        log.debug("dispatch", step="changes", task=options.task_id)
-        return msgspec.structs.replace(result, git_changes=await self._changes(workspace))
+        return msgspec.structs.replace(result, git_changes=changes)
 
-    async def _changes(self, workspace: WorkspaceState | None) -> GitChanges | None:
+    async def _changes(
+        self, workspace: WorkspaceState | None, options: DispatchOptions, backend: str
+    ) -> GitChanges | None:
+        """Report what changed in the repository since the beginning, and return it."""
+        log.debug("dispatch", step="changes", task=options.task_id)
         if workspace is None or workspace.repository is None or workspace.before is None:
             return None
         try:
-            return await workspace.repository.changes(workspace.before)
+            changes = await workspace.repository.changes(workspace.before)
         except GitError as error:
             log.info("git changes unknown", reason=str(error))
             return None
+        if changes is not None:
+            self._report_changes(options, backend, changes)
+        return changes
 
     def _folder(self, settings: CliSettings, options: DispatchOptions) -> str:
         path = options.working_directory or settings.working_directory

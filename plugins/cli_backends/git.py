@@ -116,8 +116,12 @@ class Repository:
             return None
         trees = (before.tree, now.tree)
         stat = await self._run("diff", "--stat", *_DIFF_OPTIONS, *trees)
-        names = await self._run("diff", "--name-only", *_DIFF_OPTIONS, *trees)
-        return GitChanges(stat, tuple(names.splitlines()), tuple(commits))
+        # Separated by NUL: a name may have any other character.
+        found = await self._run("diff", "--name-status", "--no-renames", "-z", *_DIFF_OPTIONS, *trees)
+        fields = found.split("\0")[:-1]
+        states = dict(zip(fields[1::2], fields[::2], strict=True))
+        deleted = tuple(name for name, state in states.items() if state == "D")
+        return GitChanges(stat, tuple(states), tuple(commits), deleted, self._root)
 
     async def _open(self) -> None:
         folder = self._root

@@ -81,7 +81,7 @@ class Broker:
         self._open: dict[str, list[list[Deadline]]] = {}
         """The clocks of the calls that the gateway makes, by session."""
         needs = manifest.capabilities
-        files = Files(needs.filesystem, services.workspace, gate, services.events)
+        files = Files(needs.filesystem, services.workspace, gate, services.events, manifest.name)
         programs = Programs(needs.exec, gate, services.run)
         values = Values(needs.storage_mb, gate, services.table)
         chats = Conversations(needs, gate, self.works_in, services.sessions, services.send, services.models)

@@ -70,14 +70,17 @@ class _Place(Struct, frozen=True):
 
 
 class Files:
-    """Files of one plugin."""
+    """Files of one plugin. ``plugin`` is its name."""
 
-    def __init__(self, access: FilesystemAccess, workspace: Path, gate: Gate, events: EventService) -> None:
+    def __init__(
+        self, access: FilesystemAccess, workspace: Path, gate: Gate, events: EventService, plugin: str
+    ) -> None:
         self._access = access
         self._workspace = workspace
         self._roots = [(root, self._folder(root)) for root in access.roots]
         self._gate = gate
         self._events = events
+        self._by = f"plugin:{plugin}"
 
     async def open(self, call: PathCall) -> Reply:
         """Open a file for reading. The reply carries a descriptor."""
@@ -118,7 +121,7 @@ class Files:
             raise _failed(call.path, error) from None
         finally:
             os.close(descriptor)
-        self._events.emit(FileModified(call.session, place.path))
+        self._events.emit(FileModified(call.session, place.path, by=self._by))
         return len(data)
 
     async def delete(self, call: PathCall) -> None:
@@ -134,7 +137,7 @@ class Files:
             raise _failed(call.path, error) from None
         finally:
             os.close(descriptor)
-        self._events.emit(FileDeleted(call.session, place.path))
+        self._events.emit(FileDeleted(call.session, place.path, by=self._by))
 
     async def _checked(self, verb: Verb, path: str, session: str) -> _Place:
         """Return the place of a path that may be used in this way. Raises CapabilityDenied."""

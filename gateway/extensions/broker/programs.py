@@ -57,11 +57,12 @@ class ProgramResult(Struct, frozen=True):
 class RunsPrograms(Protocol):
     """Runs a program with an empty environment, and ends it after a number of seconds.
 
-    ``confined``: without network and with the workspace as its only folder. Raises ToolError.
+    ``confined``: without network and with the workspace as its only folder. ``session`` is the one that its
+    events belong to. Raises ToolError.
     """
 
     async def __call__(
-        self, argv: Sequence[str], data: bytes, seconds: float, *, confined: bool
+        self, argv: Sequence[str], data: bytes, seconds: float, *, confined: bool, session: str
     ) -> tuple[int, bytes, bytes]: ...
 
 
@@ -96,7 +97,7 @@ class Programs:
             call.argv,
         )
         await self._gate.check(use)
-        return await self._result((program, *call.argv[1:]), call.input, call.timeout, confined=True)
+        return await self._result((program, *call.argv[1:]), call, confined=True)
 
     async def docker(self, declared: bool, call: DockerCall) -> ProgramResult:
         """Run a command in a container without network, capabilities and writable folders."""
@@ -112,7 +113,7 @@ class Programs:
         if docker is None:
             raise ToolError("docker.run: the program docker is not installed on the gateway's machine")
         argv = (docker, *_DOCKER, call.image, *call.argv)
-        return await self._result(argv, call.input, call.timeout, confined=False)
+        return await self._result(argv, call, confined=False)
 
     def _covering(self, argv: Sequence[str]) -> tuple[str | None, str]:
         """Return the pattern that covers a command, and the path of its program."""
@@ -125,9 +126,11 @@ class Programs:
         return None, argv[0]
 
     async def _result(
-        self, argv: Sequence[str], text: str, seconds: float, *, confined: bool
+        self, argv: Sequence[str], call: ExecCall | DockerCall, *, confined: bool
     ) -> ProgramResult:
-        code, stdout, stderr = await self._run(argv, text.encode(), seconds, confined=confined)
+        code, stdout, stderr = await self._run(
+            argv, call.input.encode(), call.timeout, confined=confined, session=call.session
+        )
         return ProgramResult(code, *(_cut(data.decode(errors="replace")) for data in (stdout, stderr)))
 
 

@@ -34,6 +34,7 @@ from gateway.contract.plugin import (
 from gateway.contract.provider import ChatOptions, ToolDefinition
 from gateway.contract.services import TaskService
 from gateway.contract.tool import Tool, ToolContext, ToolOutput
+from gateway.events.types import FileDeleted, FileModified
 from gateway.extensions.admission.capabilities import Grant
 from gateway.extensions.admission.manifest import Admitted
 from gateway.extensions.confined import answers
@@ -372,6 +373,8 @@ class ConfinedPlugin(Plugin):
         return await self._call(session, "event", params, seconds or self._hook_seconds)
 
     def _observe(self, name: str, event: BusEvent) -> None:
+        if isinstance(event, FileModified | FileDeleted) and event.by == f"plugin:{self.name}":
+            return  # it would be asked to handle what it does when it handles such an event
         payload = payload_of(event, name, self.access)
         try:
             self.process.notify("event", {"event": name, "payload": payload, "observed": True})

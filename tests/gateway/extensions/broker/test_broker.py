@@ -162,7 +162,7 @@ class Box:
         self.sent.append((session, text, key))
 
     async def _run(
-        self, argv: Sequence[str], data: bytes, seconds: float, *, confined: bool
+        self, argv: Sequence[str], data: bytes, seconds: float, *, confined: bool, session: str
     ) -> tuple[int, bytes, bytes]:
         self.ran.append((tuple(argv), confined))
         return 0, data, b""

@@ -1,9 +1,9 @@
-"""Plugins with a manifest, run over the in-process transport, with a broker that records its calls."""
+"""Plugins with a manifest, over the in-process transport or confined, with a broker that records calls."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,11 @@ from gateway.contract.errors import TrunklineError
 from gateway.extensions.admission.capabilities import Capabilities
 from gateway.extensions.admission.manifest import Admitted, Manifest, Trust
 from gateway.extensions.confined.inprocess import InProcess
-from gateway.extensions.confined.plugin import ConfinedPlugin
+from gateway.extensions.confined.plugin import ConfinedPlugin, OnStart, Process
+from gateway.extensions.process import kernel
+from gateway.extensions.process.frames import Serve
+from gateway.extensions.process.launcher import Launcher
+from gateway.extensions.process.supervisor import ProcessSupervisor
 from gateway.settings import PluginSettings
 
 
@@ -55,6 +59,27 @@ class RecordingBroker:
 
 
 Write = Callable[..., ConfinedPlugin]
+Start = Callable[[Admitted, Serve, OnStart], Process]
+
+
+@pytest.fixture
+async def confined() -> AsyncIterator[Start]:
+    """Make real confined processes; pass it as ``start`` to ``write``."""
+    if missing := kernel.missing(kernel.layers(), strict=False):
+        pytest.skip("; ".join(missing))
+    launcher = Launcher()
+    async with asyncio.TaskGroup() as tasks:
+
+        def start(admitted: Admitted, serve: Serve, on_start: OnStart) -> Process:
+            name = admitted.manifest.name
+            return ProcessSupervisor(
+                *(name, launcher, admitted, serve), on_start=on_start, audit=lambda _: None, tasks=tasks
+            )
+
+        try:
+            yield start
+        finally:
+            await launcher.close()
 
 
 @pytest.fixture
@@ -70,6 +95,7 @@ def write(tmp_path: Path) -> Write:
         trust: Trust = "sandbox",
         granted: bool = True,
         needs: Capabilities | None = None,
+        start: Start = InProcess,
         **fields: Any,
     ) -> ConfinedPlugin:
         folder = tmp_path / "plugins" / name
@@ -82,7 +108,7 @@ def write(tmp_path: Path) -> Write:
             admitted,
             settings or PluginSettings(),
             broker or RecordingBroker(),
-            lambda serve, on_start: InProcess(admitted, serve, on_start),
+            lambda serve, on_start: start(admitted, serve, on_start),
             lambda grant: granted and grant in admitted.grants,
         )
 

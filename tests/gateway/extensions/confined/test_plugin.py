@@ -47,7 +47,7 @@ async def security(ctx):
 """
 
 
-async def test_001_12_a_handler_that_raises_blocks_the_call_and_its_text_is_the_reason(
+async def test_001_10_a_handler_that_raises_blocks_the_call_and_its_text_is_the_reason(
     tmp_path: Path, write: Write
 ) -> None:
     plugin = write(SECURITY, events=("tool.execute.before",), needs=BLOCKING)
@@ -63,7 +63,7 @@ async def test_001_12_a_handler_that_raises_blocks_the_call_and_its_text_is_the_
         assert not fine.is_error
 
 
-async def test_001_12_a_deciding_handler_that_is_stopped_blocks_and_an_open_one_does_not(
+async def test_001_10_a_deciding_handler_that_is_stopped_blocks_and_an_open_one_does_not(
     tmp_path: Path, write: Write
 ) -> None:
     closed = write(SECURITY, events=("tool.execute.before",), needs=BLOCKING)
@@ -226,7 +226,9 @@ def f(ctx):
         assert not plugin.asks_by_default
 
 
-async def test_001_18_the_context_is_scoped_and_its_config_is_read_only(tmp_path: Path, write: Write) -> None:
+async def test_001_18_and_001_19_the_context_is_scoped_and_its_config_is_read_only(
+    tmp_path: Path, write: Write
+) -> None:
     code = """
 from .helper import NAME
 from trunkline_plugin import CapabilityDenied, plugin
@@ -301,7 +303,7 @@ def command(text: str) -> Use:
     return Use("program", f'{{"command": "{text}"}}')
 
 
-async def test_001_13_a_decision_of_a_plugin_replaces_the_question(tmp_path: Path, write: Write) -> None:
+async def test_001_11_a_decision_of_a_plugin_replaces_the_question(tmp_path: Path, write: Write) -> None:
     plugin = write(PERMITTING, events=("permission.ask",), tools=("own",), needs=DECIDING)
     replied: list[PermissionReplied] = []
     async with chatting(tmp_path, plugin, Programs(), permissions={}, limits=SOON) as chat:
@@ -332,7 +334,7 @@ async def test_001_13_a_decision_of_a_plugin_replaces_the_question(tmp_path: Pat
         ({"program": "allow"}, "ran npm install"),
     ],
 )
-async def test_001_13_no_plugin_overrides_a_rule(
+async def test_001_11_no_plugin_overrides_a_rule(
     tmp_path: Path, write: Write, rules: dict[str, Any], output: str
 ) -> None:
     plugin = write(PERMITTING, events=("permission.ask",), tools=("own",), needs=DECIDING)
@@ -340,7 +342,7 @@ async def test_001_13_no_plugin_overrides_a_rule(
         assert output in (await outcome(chat, command("npm install"))).output
 
 
-async def test_001_13_deny_of_a_later_plugin_overrides_allow(tmp_path: Path, write: Write) -> None:
+async def test_001_11_deny_of_a_later_plugin_overrides_allow(tmp_path: Path, write: Write) -> None:
     first = write(PERMITTING, events=("permission.ask",), tools=("own",), needs=DECIDING)
     refusing = """
 from trunkline_plugin import plugin
@@ -355,7 +357,7 @@ def f(ctx):
     assert result.output == "Error: Tool 'program' denied by the plugin 'second'."
 
 
-async def test_001_13_an_approval_does_not_count_for_a_call_that_the_model_repeats(
+async def test_001_11_an_approval_does_not_count_for_a_call_that_the_model_repeats(
     tmp_path: Path, write: Write
 ) -> None:
     plugin = write(PERMITTING, events=("permission.ask",), tools=("own",), needs=DECIDING)
@@ -395,7 +397,7 @@ def f(ctx):
 """
 
 
-async def test_001_09_chat_message_passes_changes_or_answers(tmp_path: Path, write: Write) -> None:
+async def test_001_13_chat_message_passes_changes_or_answers(tmp_path: Path, write: Write) -> None:
     plugin = write(CHATTING, events=("chat.message",), needs=CHANGING)
     async with chatting(tmp_path, plugin) as chat:
         assert (await chat.say("ping")).text == "pong"
@@ -417,7 +419,7 @@ async def test_a_closed_filter_of_messages_blocks_what_it_cannot_check(tmp_path:
         assert chat.model.calls == []
 
 
-async def test_001_08_a_plugin_gives_the_summary_or_the_instructions(tmp_path: Path, write: Write) -> None:
+async def test_001_12_a_plugin_gives_the_summary_or_the_instructions(tmp_path: Path, write: Write) -> None:
     code = """
 from trunkline_plugin import plugin
 
