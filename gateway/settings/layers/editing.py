@@ -12,9 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-import tomlkit
-from tomlkit.exceptions import TOMLKitError
-
 from gateway.contract.errors import SettingsError, TrunklineError
 from gateway.settings.loader import load_settings
 
@@ -23,6 +20,10 @@ class EditedFile:
     """A TOML settings file that keeps its comments and order when a value changes."""
 
     def __init__(self, path: Path) -> None:
+        import tomlkit  # at first use: a gateway seldom edits its settings
+        from tomlkit.exceptions import TOMLKitError
+
+        self._toml = tomlkit
         self.path = path
         if path.suffix != ".toml":
             raise SettingsError(f"{path}: only TOML files are edited; name one with --config")
@@ -48,27 +49,27 @@ class EditedFile:
         table: Any = self._document
         for name in section:
             if name not in table:
-                table[name] = tomlkit.table(is_super_table=name != section[-1])
+                table[name] = self._toml.table(is_super_table=name != section[-1])
             table = table[name]
         try:
             _merge(table, values)
         except (TypeError, ValueError) as error:  # TOML has no null, and no numbers of any size
-            self._document = tomlkit.parse(self._before)
+            self._document = self._toml.parse(self._before)
             raise SettingsError(f"{self.path}: a value cannot be written: {error}") from None
         before = self._before
-        self._write(tomlkit.dumps(self._document))
+        self._write(self._toml.dumps(self._document))
         try:
             (check or partial(load_settings, self.path))()
         except TrunklineError:
             self._write(before)
-            self._document = tomlkit.parse(before)
+            self._document = self._toml.parse(before)
             raise
 
     def drop(self, section: tuple[str, str]) -> None:
         """Remove a table and write the file."""
         parent, name = section
         self._document[parent].remove(name)  # type: ignore[union-attr]
-        self._write(tomlkit.dumps(self._document))
+        self._write(self._toml.dumps(self._document))
 
     def change_list(self, section: tuple[str, ...], key: str, *, add: str = "", remove: str = "") -> bool:
         """Add a text to a list, or remove it, and write the file. Return whether the list changed.
