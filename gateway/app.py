@@ -80,6 +80,7 @@ from gateway.pipeline.runner import Runner
 from gateway.pipeline.submission import Submission
 from gateway.pipeline.tools import ToolRunner
 from gateway.plugin_services import GrantQuestions, OpenServices, PluginActions, PluginCompletions, Resolver
+from gateway.plugin_services.live import LivePlugins
 from gateway.rooms.context import RoomContext
 from gateway.rooms.envelope import Envelopes
 from gateway.session import OwnedSessions, Session, Sessions
@@ -177,6 +178,7 @@ class Gateway:
             lambda plugin: partial(self._announce, plugin),
             lambda: self.parts.completions,
         )
+        self.live_plugins = LivePlugins(settings, self.activator, self._resolver, self._choose_model)
         self._opened = asyncio.Event()
         """Set once announcements and questions of plugins are accepted."""
         self._background: list[asyncio.Task[None]] = []

@@ -211,11 +211,12 @@ COMMANDS: Mapping[str, Entry] = {
                 "plugins.installing:uninstall", "Remove an installed plugin, its approval and its grants"
             ),
             "enable": Command(
-                "plugins.switching:enable", "Enable a plugin in the settings file; comments in it stay"
+                "plugins.switching:enable",
+                "Enable a plugin in the settings file; a running gateway starts it at once",
             ),
             "disable": Command(
                 "plugins.switching:disable",
-                "Disable a plugin in the settings file; its approval, grants and data stay",
+                "Disable a plugin in the settings file; a running gateway stops it at once",
             ),
             "doctor": Command(
                 "doctor.command:plugin_doctor",

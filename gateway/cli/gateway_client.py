@@ -40,7 +40,7 @@ def running_gateway(settings: Settings) -> str | None:
     return url if isinstance(answer, dict) and "ok" in answer else None
 
 
-def call(settings: Settings, method: str, path: str, body: Any = None) -> Any:
+def call(settings: Settings, method: str, path: str, body: Any = None, seconds: float = _CALL_SECONDS) -> Any:
     """Call the running gateway. Return the JSON of its response, or None if that has no body.
 
     Raises the error that the response names (NotFoundError, UnauthorizedError …), and
@@ -48,7 +48,7 @@ def call(settings: Settings, method: str, path: str, body: Any = None) -> Any:
     """
     url = address(settings)
     try:
-        answer = _exchange(_request(settings, method, f"{url}{path}", body), _CALL_SECONDS)
+        answer = _exchange(_request(settings, method, f"{url}{path}", body), seconds)
         report_to(url, partial(_report, settings))
         return answer
     except urllib.error.HTTPError as refusal:

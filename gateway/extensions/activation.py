@@ -36,6 +36,7 @@ class PluginActivator:
         self._settings = settings.plugins
         self._team = settings.teams.plugins
         self._names: dict[str, str] = {}
+        self._entries: set[str] = set()
         self._required_failures: dict[str, PluginError] = {}
         self._skipped: dict[str, Plugin | None] = {}
 
@@ -56,14 +57,50 @@ class PluginActivator:
                 if not built_in:
                     self._check_team(name, Path(name).stem)
                 plugin = resolve(name)
-                if plugin is not None:
+                if plugin is not None and plugin.name not in self._settings.disabled:
                     if not built_in:
                         self._check_team(plugin.name, name, Path(name).stem)
+                        self._entries.add(name)
                     self._names[plugin.name] = name
                     await self._registry.register(plugin, built_in=built_in or name in SHIPPED_PLUGINS)
             except PluginError as error:
                 self._record_failure(name, plugin, error)
             self._record_owners(name, before)
+
+    def use(self, settings: Settings) -> None:
+        """Use these settings from now on."""
+        self._settings, self._team = settings.plugins, settings.teams.plugins
+
+    def find(self, entry: str) -> Plugin | None:
+        """Return the active plugin of an entry of ``plugins.enabled`` or ``plugins.disabled``, or None."""
+        found = (self._registry.get(name) for name, known in self._names.items() if known == entry)
+        return next((plugin for plugin in found if plugin is not None), None)
+
+    def enabled(self) -> Mapping[str, Plugin]:
+        """Return the active plugins that the settings enabled, by their entry in ``plugins.enabled``."""
+        found = ((entry, self._registry.get(name)) for name, entry in self._names.items())
+        return {entry: plugin for entry, plugin in found if plugin is not None and entry in self._entries}
+
+    async def exchange(self, entry: str, plugin: Plugin, old: Plugin | None) -> None:
+        """Register a plugin, in place of the old one if there is one. Raises PluginError, and keeps that."""
+        before = self._providers.known()
+        self._check_team(plugin.name, entry, Path(entry).stem)
+        self._names[plugin.name] = entry
+        if old is None:
+            await self._registry.register(plugin, built_in=entry in SHIPPED_PLUGINS)
+        else:
+            await self._registry.replace(old.name, plugin)
+        self._entries.add(entry)
+        for failures in (self.failed, self._required_failures, self._skipped):
+            failures.pop(entry, None)
+        self._record_owners(entry, before)
+
+    async def remove(self, plugin: Plugin) -> None:
+        """Unregister a plugin. Raises PluginError for one that the team requires."""
+        entry = self._names.get(plugin.name, plugin.name)
+        if required := next((name for name in (plugin.name, entry) if name in self._team.required), None):
+            raise PluginError(missing_required(required, (required,)))
+        await self._registry.unregister(plugin.name)
 
     def check(self) -> None:
         """Raise for every plugin that failed and is not optional.

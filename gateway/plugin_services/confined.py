@@ -27,6 +27,7 @@ from gateway.extensions.confined.inprocess import InProcess
 from gateway.extensions.confined.plugin import ConfinedPlugin, OnStart, Process
 from gateway.extensions.contributions import ConsoleUI
 from gateway.extensions.process.frames import ProcessEnded, Serve
+from gateway.extensions.process.records import PluginRecord
 from gateway.extensions.process.service import Processes
 from gateway.extensions.process.supervisor import ProcessEvent, ProcessSupervisor
 from gateway.extensions.registry import PluginRegistry
@@ -60,11 +61,11 @@ class ConfinedPlugins:
         announce: Callable[[str], Announce],
         models: Callable[[], CompletionService],
     ) -> None:
-        self._settings = settings
         self._registry = registry
         self._grants = grants
         self._actions = actions
         self._processes = processes
+        self._records: dict[str, PluginRecord] = {}
         secrets = PluginSecrets(settings.data_dir)
         self._brokers = Brokers(
             settings,
@@ -86,7 +87,7 @@ class ConfinedPlugins:
         run = ProgramRunner(self._processes.launcher, Path.cwd())
         return await run(argv, data, seconds, confined=confined)
 
-    def make(self, admission: Admission, entry: str) -> ConfinedPlugin:
+    def make(self, settings: Settings, admission: Admission, entry: str) -> ConfinedPlugin:
         """Return the plugin for an entry of ``plugins.enabled``. Raises PluginError."""
         admitted = with_grants(admission.admit(entry))
         check_supported(admitted)
@@ -94,17 +95,20 @@ class ConfinedPlugins:
         broker = self._brokers.of(admitted, lambda reason: plugin.stop_soon(reason))
         plugin = ConfinedPlugin(
             admitted,
-            self._settings.plugins.of(entry, name),
+            settings.plugins.of(entry, name),
             broker,
-            partial(self._process, admitted),
+            partial(self._process, admitted, partial(_check_content, admission, entry, admitted)),
             partial(self._holds, admitted),
-            read_config(self._settings, entry, admitted),
+            read_config(settings, entry, admitted),
         )
         return plugin
 
-    def _process(self, admitted: Admitted, serve: Serve, on_start: OnStart) -> Process:
+    def _process(
+        self, admitted: Admitted, check: Callable[[], None], serve: Serve, on_start: OnStart
+    ) -> Process:
+        record = self._records.setdefault(admitted.manifest.name, PluginRecord())
         if admitted.trust == "full":
-            return InProcess(admitted, serve, on_start)
+            return InProcess(admitted, serve, on_start, record)
         tasks = self._registry.task_group
         assert tasks is not None, "the gateway runs"
         return ProcessSupervisor(
@@ -115,6 +119,8 @@ class ConfinedPlugins:
             on_start=on_start,
             audit=partial(self._record, admitted),
             tasks=tasks,
+            record=record,
+            check=check,
         )
 
     def _holds(self, admitted: Admitted, grant: Grant) -> bool:
@@ -126,6 +132,13 @@ class ConfinedPlugins:
         manifest = admitted.manifest
         about = (manifest.name, manifest.version, admitted.digest)
         self._actions.record(about, f"process.{event.kind}", event.reason)
+
+
+def _check_content(admission: Admission, entry: str, admitted: Admitted) -> None:
+    """Raise PluginError if a plugin's files are not those that were admitted."""
+    if admission.admit(entry).digest != admitted.digest:
+        name = admitted.manifest.name
+        raise PluginError(f"the files of {name!r} were changed; run `trunkline plugin enable {name}`")
 
 
 def check_supported(admitted: Admitted) -> None:
@@ -195,6 +208,9 @@ class _NoProcess:
     state: Literal["stopped"] = "stopped"
     reason = "the gateway does not run"
     objects: Mapping[str, Any] = {}
+
+    def __init__(self) -> None:
+        self.record = PluginRecord()
 
     async def start(self, seconds: float) -> None:
         """Start nothing."""

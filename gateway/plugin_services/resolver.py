@@ -61,6 +61,28 @@ class Resolver:
         self._admission = Admission(settings, home=Path.home())
         self._confined: ConfinedPlugins | None = None
 
+    def use(self, settings: Settings) -> None:
+        """Make plugins with these settings from now on."""
+        self._settings = settings
+        self._admission = Admission(settings, home=Path.home())
+
+    def owns(self, entry: str) -> bool:
+        """Return whether an entry of ``plugins.enabled`` denotes a plugin with a manifest."""
+        return self._admission.owns(entry)
+
+    def name_of(self, entry: str) -> str:
+        """Return the name of the plugin that an entry of ``plugins.enabled`` denotes. Raises PluginError."""
+        return self._admission.find(entry).name if self._admission.owns(entry) else Path(entry).stem
+
+    def is_same(self, old: Plugin, new: Plugin) -> bool:
+        """Return whether a plugin with a manifest runs, and another one would be equal to it."""
+        # As in ``load``.
+        from gateway.extensions.confined.plugin import ConfinedPlugin
+
+        if not (isinstance(old, ConfinedPlugin) and isinstance(new, ConfinedPlugin)):
+            return False
+        return old.process.state == "running" and old.made_of == new.made_of
+
     async def install_missing(self, environ: Mapping[str, str]) -> None:
         """Install the plugins that the lock names and this machine does not have."""
         if self.services is not None:
@@ -103,4 +125,4 @@ class Resolver:
                 self._announce,
                 self._completions,
             )
-        return self._confined.make(self._admission, entry)
+        return self._confined.make(self._settings, self._admission, entry)

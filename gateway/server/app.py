@@ -24,7 +24,7 @@ from gateway.server.events import GatewayEvents, SessionEvents
 from gateway.server.guard import Guard
 from gateway.server.openai.routes import OpenAiRoutes
 from gateway.server.openapi import describe_routes
-from gateway.server.plugins import ConfigRoutes
+from gateway.server.plugins import ConfigRoutes, LivePluginRoutes
 from gateway.server.routes import Binder, PlainCall, PluginRoutes, Route
 from gateway.server.sessions import BranchRoutes, FileRoutes, SearchRoutes, SessionRoutes
 from gateway.server.status import DeadLetterRoutes, StatusRoutes
@@ -63,6 +63,7 @@ class Api:
             *DeadLetterRoutes(parts.dead_letters).routes(),
             *self._openai.routes(),
             *AccessRoutes(parts.access).routes(),
+            *LivePluginRoutes(self._gateway).routes(),
             *StatusRoutes(self._gateway, self._selection).routes(),
             *ConfigRoutes(self._configs).routes(),
             Route(

@@ -540,6 +540,12 @@ class Settings(BaseSettings):
         """Return the folder that a plugin's file name is relative to: that of its settings file."""
         return self._origin.bases.get(name, Path())
 
+    def with_plugins_again(self) -> Settings:
+        """Return a copy with the settings of plugins as the sources have them now. Raises SettingsError."""
+        now = self.reread()
+        copy = self.model_copy(update={"plugins": now.plugins, "teams": now.teams})
+        return copy.with_origin(now.origin)
+
     def duration_warnings(self) -> list[str]:
         """Return warnings about milliseconds that look like seconds."""
         return [

@@ -51,7 +51,7 @@ def config_(
             values = _values(found.schema, changes or (), unset or ())
             found = configs.change(name, ConfigChange(values=values))
             if not as_json:
-                typer.echo(f"{name} is changed; {operator.effect()}", err=True)
+                typer.echo(f"{name} is changed; {operator.take_effect(name)}", err=True)
         elif found.problem:
             raise PluginError(f"{name}: {found.problem}")
     if as_json:

@@ -10,7 +10,7 @@ import typer
 from gateway.cli.options import AsJson, File
 from gateway.cli.output import echo_json
 from gateway.cli.plugins.operator import Allow, Name, Operator, Yes, one_line_errors
-from gateway.contract.errors import PluginError
+from gateway.contract.errors import PluginError, TrunklineError
 from gateway.extensions.admission.admission import IN_PLACE, checked
 from gateway.extensions.admission.capabilities import Grant
 from gateway.extensions.admission.consent import added, describe_grant
@@ -79,6 +79,9 @@ def update(
 ) -> None:
     """Install the newest version of a plugin: show the difference, and ask for new capabilities.
 
+    A running gateway replaces the plugin at once. If the new version does not start there, the one before
+    stays.
+
     \b
     Examples:
       trunkline plugin update weather
@@ -105,7 +108,12 @@ def update(
             new = operator.consent(prepared.manifest, wanted, allow=allow or (), yes=yes, question=question)
             grants = (*prepared.kept, *granted(new, operator.name))
             operator.installer.place(prepared, grants, operator.name)
-        _report(prepared.manifest, new, "updated", operator.effect(), as_json)
+        try:
+            then = operator.take_effect(name)
+        except TrunklineError as error:
+            operator.installer.put_back(name, locked)
+            raise PluginError(f"{error}; {name} {locked.version} stays") from None
+        _report(prepared.manifest, new, "updated", then, as_json)
 
 
 def approve(
@@ -114,7 +122,7 @@ def approve(
     """Approve the present content of a plugin in a folder, and grant what it may do.
 
     The folder is in .trunkline/plugins, or NAME is the path of another one. A changed plugin is refused
-    until it is approved again.
+    until it is approved again. A running gateway replaces the plugin at once.
 
     \b
     Examples:
@@ -134,7 +142,13 @@ def approve(
             question="Approve its content and grant this?",
         )
         operator.installer.approve(entry, new, operator.name)
-        _report(manifest, new, "approved", operator.effect(), as_json)
+        try:
+            then = operator.take_effect(manifest.name)
+        except TrunklineError as error:
+            raise PluginError(
+                f"{manifest.name} is approved, but not changed in the gateway: {error}"
+            ) from None
+        _report(manifest, new, "approved", then, as_json)
 
 
 def uninstall(

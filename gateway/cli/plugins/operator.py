@@ -8,11 +8,11 @@ import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from gateway.cli.gateway_client import running_gateway
+from gateway.cli.gateway_client import call, running_gateway
 from gateway.cli.options import fail, settings_from
 from gateway.cli.output import plain
 from gateway.contract.errors import TrunklineError
@@ -36,6 +36,17 @@ Allow = Annotated[
 Yes = Annotated[
     bool, typer.Option("--yes", help="Do not ask; grant only what --allow names, and nothing without it.")
 ]
+
+
+_APPLY_SECONDS = 60.0
+"""More than the gateway takes to start a plugin and to end the one before."""
+_EFFECTS = {
+    "started": "the running gateway has started it",
+    "replaced": "the running gateway has replaced it; turns that run end with the one before",
+    "stopped": "the running gateway has stopped it",
+    "unchanged": "it runs",
+    "disabled": "it is not enabled",
+}
 
 
 class Operator:
@@ -78,11 +89,29 @@ class Operator:
             fail("nothing was changed")
         return given
 
-    def effect(self) -> str:
-        """Return when a change of the plugins takes effect."""
+    def take_effect(self, name: str, *, changed: bool = True) -> str:
+        """Let a running gateway apply the change of a plugin. Return when it takes effect.
+
+        Raises the error with which the gateway refused it; what ran before goes on.
+        """
+        url = running_gateway(self.settings)
+        if url is None:
+            return "it takes effect at the next start" if changed else "nothing was changed"
+        answer = call(self.settings, "POST", "/api/plugins/apply", {"name": name}, _APPLY_SECONDS)
+        if not self.is_own(answer["settings"]):
+            return f"it takes effect at the next start; the gateway at {url} has other settings"
+        return _EFFECTS[answer["change"]["outcome"]]
+
+    def running_plugins(self) -> list[dict[str, Any]] | None:
+        """Return the plugins of the running gateway, or None if there is none with these settings."""
         if running_gateway(self.settings) is None:
-            return "it takes effect at the next start"
-        return "it takes effect at the next start; restart the running gateway"
+            return None
+        answer = call(self.settings, "GET", "/api/plugins/running")
+        return answer["plugins"] if self.is_own(answer["settings"]) else None
+
+    def is_own(self, file: str) -> bool:
+        """Return whether a gateway that reads this settings file is the one of these settings."""
+        return Path(file) == self.settings.file.absolute()
 
 
 @contextmanager

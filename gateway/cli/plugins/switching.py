@@ -12,7 +12,7 @@ import typer
 from gateway.cli.options import AsJson, File
 from gateway.cli.output import echo_json
 from gateway.cli.plugins.operator import Name, Operator, one_line_errors
-from gateway.contract.errors import PluginError
+from gateway.contract.errors import PluginError, TrunklineError
 from gateway.extensions.activation import missing_required
 from gateway.extensions.admission.admission import checked, is_module
 from gateway.extensions.admission.secrets import PluginSecrets
@@ -23,7 +23,10 @@ Secret = Annotated[str, typer.Argument(metavar="SECRET", help="Name of the secre
 
 
 def enable(name: Name, as_json: AsJson = False, config: File = None) -> None:
-    """Enable a plugin in the settings file; comments in it stay.
+    """Enable a plugin in the settings file; a running gateway starts it at once.
+
+    Comments in the file stay. If the running gateway cannot start the plugin, the file stays as it was. A
+    plugin that is enabled, but was stopped or is in quarantine, is started again.
 
     NAME is the name of a plugin with a manifest or of a module, or the path of a folder or Python file.
 
@@ -45,11 +48,18 @@ def enable(name: Name, as_json: AsJson = False, config: File = None) -> None:
         changed = file.change_list(("plugins",), "disabled", remove=entry)
         if entry not in settings.plugins.enabled:
             changed |= file.change_list(("plugins",), "enabled", add=entry)
-        _report(operator, entry, enabled=True, changed=changed, as_json=as_json)
+        try:
+            then = operator.take_effect(entry, changed=changed)
+        except TrunklineError:
+            file.restore()
+            raise
+        _report(entry, then, enabled=True, changed=changed, as_json=as_json)
 
 
 def disable(name: Name, as_json: AsJson = False, config: File = None) -> None:
-    """Disable a plugin in the settings file; its approval, grants and data stay.
+    """Disable a plugin in the settings file; a running gateway stops it at once.
+
+    Its approval, grants and data stay.
 
     \b
     Examples:
@@ -67,7 +77,8 @@ def disable(name: Name, as_json: AsJson = False, config: File = None) -> None:
         now = load_settings(config).plugins
         if (entry in now.enabled or not changed) and entry not in now.disabled:
             changed |= file.change_list(("plugins",), "disabled", add=entry)
-        _report(operator, entry, enabled=False, changed=changed, as_json=as_json)
+        then = operator.take_effect(entry, changed=changed)
+        _report(entry, then, enabled=False, changed=changed, as_json=as_json)
 
 
 def set_secret(name: Name, secret: Secret, as_json: AsJson = False, config: File = None) -> None:
@@ -120,8 +131,7 @@ def _entry(name: str, settings: Settings) -> str:
     return str(path)
 
 
-def _report(operator: Operator, entry: str, *, enabled: bool, changed: bool, as_json: bool) -> None:
-    then = operator.effect() if changed else "nothing was changed"
+def _report(entry: str, then: str, *, enabled: bool, changed: bool, as_json: bool) -> None:
     if as_json:
         echo_json({"name": entry, "enabled": enabled, "changed": changed, "next": then})
     else:

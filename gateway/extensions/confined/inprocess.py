@@ -21,6 +21,7 @@ from gateway.contract.errors import CATCHABLE, PluginError, is_cancellation_requ
 from gateway.extensions.admission.manifest import Admitted
 from gateway.extensions.confined.plugin import OnStart
 from gateway.extensions.process.frames import Connection, ProcessEnded, Serve
+from gateway.extensions.process.records import PluginRecord
 
 log = structlog.get_logger("trunkline.plugins")
 
@@ -31,10 +32,11 @@ _CHILD = Path(__file__).parent.parent / "child"
 class InProcess:
     """Runs a plugin's code as a task of the gateway's event loop, over a socketpair."""
 
-    def __init__(self, admitted: Admitted, serve: Serve, on_start: OnStart) -> None:
+    def __init__(
+        self, admitted: Admitted, serve: Serve, on_start: OnStart, record: PluginRecord | None = None
+    ) -> None:
         self.state, self.reason = "stopped", "it was not started"
-        self.deaths = 0
-        self.stderr = b""
+        self.record = record or PluginRecord()
         self.objects: dict[str, Any] = {}
         """What the plugin's code returned beside handlers, such as model providers, by key."""
         self._admitted = admitted
@@ -90,7 +92,7 @@ class InProcess:
             log.error("a plugin broke the protocol", plugin=self._admitted.manifest.name, error=str(error))
         if self._connection is connection:
             self.state, self.reason = "stopped", "its code ended"
-            self.deaths += 1
+            self.record.deaths += 1
 
     async def _run(self, sock: socket.socket) -> None:
         admitted = self._admitted

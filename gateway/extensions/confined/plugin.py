@@ -6,6 +6,7 @@ handler that is not listed, and a listed one that is missing, are refused.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -40,6 +41,7 @@ from gateway.extensions.admission.manifest import Admitted
 from gateway.extensions.confined import answers
 from gateway.extensions.confined.events import ALIASES, DECIDING, Access, kind_of, payload_of
 from gateway.extensions.process.frames import Connection, ProcessEnded, RemoteError, Serve
+from gateway.extensions.process.records import Recorded
 from gateway.settings import PluginSettings
 
 log = structlog.get_logger("trunkline.plugins")
@@ -64,18 +66,8 @@ _NEEDED: Mapping[str, tuple[str, ...]] = {
 """The grants of which a handler needs one."""
 
 
-class Process(Protocol):
+class Process(Recorded, Protocol):
     """The process of a plugin; ``call`` raises ProcessEnded at once while it does not run."""
-
-    @property
-    def state(self) -> str:
-        """The state: starting, running, restarting, quarantined or stopped."""
-        ...
-
-    @property
-    def reason(self) -> str:
-        """Why it does not run; "" while it does."""
-        ...
 
     async def start(self, seconds: float) -> None:
         """Start the process and activate the plugin in it."""
@@ -186,6 +178,7 @@ class ConfinedPlugin(Plugin):
         self.asks_by_default = admitted.trust == "sandbox"
         self.on_failure = manifest.on_failure
         self.admitted = admitted
+        self.made_of = (admitted, settings, config)
         self.declaration = Declaration()
         self._needs = manifest.capabilities
         self._holds = holds
@@ -354,8 +347,13 @@ class ConfinedPlugin(Plugin):
     async def _call(self, session: str, method: str, params: Mapping[str, Any], seconds: float) -> Any:
         # Less than the limit of the hook around it, because a process that misses its own often is ended.
         seconds = max(seconds - _MARGIN, seconds / 2)
-        with self._broker.working_in(session):
-            return await self.process.call(method, params, seconds)
+        begun = time.perf_counter()
+        try:
+            with self._broker.working_in(session):
+                return await self.process.call(method, params, seconds)
+        finally:
+            called = params.get("name") or params["event"]
+            self.process.record.add_time(f"{method} {called}", time.perf_counter() - begun)
 
     async def _hook(self, name: str, ctx: TurnContext, *args: Any) -> Any:
         """Call a hook of the process. Raises PluginError with the text of the plugin's error."""

@@ -22,13 +22,11 @@ import structlog
 from gateway.contract.errors import PluginError
 from gateway.extensions.process import kernel
 from gateway.extensions.process.profile import PluginTarget, Profile, ProgramTarget, Target
+from gateway.extensions.process.records import STDERR_BYTES
 
 log = structlog.get_logger("trunkline.plugins")
 
 Mode = Literal["strict", "standard"]
-
-STDERR_BYTES = 65_536
-"""What is kept of a process's stderr: its end."""
 
 _ZYGOTE = Path(__file__).parent.parent / "child" / "zygote.py"
 _NAMESPACES = ("user", "pid", "net", "ipc", "uts", "mount")
@@ -79,6 +77,7 @@ class Child:
         self.layers: tuple[str, ...] = ()
         self.stderr = bytearray()
         """The end of what it wrote to stderr, 64 KiB."""
+        self.on_stderr: Callable[[bytes], None] | None = None
         self.problem = ""
         """Why the launcher ended it, if it did."""
         self._stderr = stderr
@@ -168,6 +167,8 @@ class Child:
             return False
         self.stderr += data
         del self.stderr[:-STDERR_BYTES]
+        if self.on_stderr is not None:
+            self.on_stderr(data)
         return len(data) == _CHUNK
 
     def _close_stderr(self) -> None:

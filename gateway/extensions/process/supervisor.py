@@ -17,8 +17,9 @@ from gateway.contract.errors import PluginActivationError, PluginError
 from gateway.extensions.admission.manifest import Admitted
 from gateway.extensions.process import kernel
 from gateway.extensions.process.frames import Connection, ProcessEnded, ProtocolViolation, Serve
-from gateway.extensions.process.launcher import STDERR_BYTES, Child, Launcher
+from gateway.extensions.process.launcher import Child, Launcher
 from gateway.extensions.process.profile import MIB, PluginTarget, ProcessLimits, Profile, plugin
+from gateway.extensions.process.records import PluginRecord
 
 log = structlog.get_logger("trunkline.plugins")
 
@@ -59,7 +60,8 @@ class ProcessSupervisor:
     """Keeps the process of one plugin alive. ``serve`` answers its calls.
 
     ``on_start`` activates each new process; its failure counts as a death. ``audit`` gets each start and end.
-    ``tasks`` is the group in which the supervisor runs. ``profile`` replaces that of the manifest.
+    ``tasks`` is the group in which the supervisor runs. ``profile`` replaces that of the manifest. ``record``
+    takes deaths and stderr. ``check`` raises PluginError if the plugin's files must not be started again.
     """
 
     def __init__(
@@ -75,11 +77,14 @@ class ProcessSupervisor:
         runtime: Runtime = SDK,
         pauses: Sequence[float] = PAUSES,
         profile: Profile | None = None,
+        record: PluginRecord | None = None,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         self.name = name
         self.state: State = "stopped"
         self.reason = "it was not started"
-        self.deaths = 0
+        self.record = record or PluginRecord()
+        self._check = check
         self._launcher = launcher
         self._limits = admitted.manifest.limits
         self._profile = profile or _profile(admitted, runtime)
@@ -92,17 +97,10 @@ class ProcessSupervisor:
         self._task: asyncio.Task[None] | None = None
         self._connection: Connection | None = None
         self._child: Child | None = None
-        self._earlier_stderr = b""
         self._recent: deque[float] = deque(maxlen=MOST_DEATHS)
         self._spent: dict[int, float] = {}
         self._calls = 0
         self._expired = 0
-
-    @property
-    def stderr(self) -> bytes:
-        """The end of what the process and those before it wrote to stderr, 64 KiB."""
-        now = bytes(self._child.stderr) if self._child is not None else b""
-        return (self._earlier_stderr + now)[-STDERR_BYTES:]
 
     @property
     def pid(self) -> int | None:
@@ -181,7 +179,7 @@ class ProcessSupervisor:
         while True:
             reason, killed = await self._live(ready, seconds)
             self.reason = reason
-            self.deaths += 1
+            self.record.deaths += 1
             self._recent.append(loop.time())
             self._audit(ProcessEvent(self.name, "killed" if killed else "died", reason))
             log.warning("the process of a plugin ended", plugin=self.name, reason=reason)
@@ -200,6 +198,13 @@ class ProcessSupervisor:
             self.state = "restarting"
             recent = sum(loop.time() - death <= DEATH_SECONDS for death in self._recent)
             await asyncio.sleep(self._pauses[min(recent, len(self._pauses)) - 1])
+            try:
+                # The death gave no right to run other code: the files may have changed since the start.
+                await asyncio.to_thread(self._check)
+            except PluginError as error:
+                self.state, self.reason = "stopped", str(error)
+                log.error("a plugin is not started again", plugin=self.name, reason=self.reason)
+                return
 
     async def _live(self, ready: asyncio.Future[None], seconds: float) -> tuple[str, bool]:
         """Run one process to its end. Return the reason of the end, and whether it was killed for it."""
@@ -209,6 +214,8 @@ class ProcessSupervisor:
             return str(error), False
         assert child.sock is not None
         connection = Connection(child.sock, self._serve, in_flight=self._limits.in_flight)
+        self.record.hear(bytes(child.stderr))
+        child.on_stderr = self.record.hear
         child.when_ended(lambda: connection.close(f"the process of plugin {self.name} ended"))
         self._child, self._connection, self._expired = child, connection, 0
         try:
@@ -227,7 +234,6 @@ class ProcessSupervisor:
             self._connection = self._child = None
             connection.close(f"plugin {self.name} was stopped")
             child.close()
-            self._earlier_stderr = (self._earlier_stderr + bytes(child.stderr))[-STDERR_BYTES:]
         # A process whose socket was closed for a violation may end by itself before it is killed for that.
         broken = connection.violation and f"it broke the protocol: {connection.violation}"
         problem = child.problem or broken

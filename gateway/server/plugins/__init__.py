@@ -1,8 +1,10 @@
-"""Plugins over REST: the list, and the configuration of those with a manifest.
+"""Plugins over REST: the list, configurations, and the state of those that run, with changes at once.
 
-In: authenticated requests. Out: lists, configurations without secrets. Imported by ``gateway.server.app``.
+In: authenticated requests. Out: lists, configurations without secrets, stderr of plugins. Imported by
+``gateway.server.app``.
 """
 
 from gateway.server.plugins.configuration import ConfigRoutes
+from gateway.server.plugins.live import LivePluginRoutes
 
-__all__ = ["ConfigRoutes"]
+__all__ = ["ConfigRoutes", "LivePluginRoutes"]

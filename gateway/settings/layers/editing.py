@@ -29,6 +29,7 @@ class EditedFile:
             raise SettingsError(f"{path}: only TOML files are edited; name one with --config")
         try:
             self._before = path.read_text(encoding="utf-8") if path.exists() else ""
+            self._first = self._before
             self._document = tomlkit.parse(self._before)
         except (OSError, UnicodeDecodeError, TOMLKitError) as error:
             raise SettingsError(f"{path}: cannot be read: {error}") from None
@@ -93,6 +94,10 @@ class EditedFile:
             del listed[values.index(remove)]
         self.put(section, {})
         return True
+
+    def restore(self) -> None:
+        """Write the text that the file had when it was opened."""
+        self._write(self._first)
 
     def _write(self, text: str) -> None:
         """Replace the file. Raises SettingsError if it changed since it was read, or cannot be written."""

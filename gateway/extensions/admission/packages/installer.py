@@ -92,6 +92,11 @@ class Installer:
             if other not in (place, before):
                 shutil.rmtree(other, ignore_errors=True)
 
+    def put_back(self, name: str, before: Locked) -> None:
+        """Make the version before an update the installed one again; its files are still there."""
+        with editing(self._admission.lock_file) as lock:
+            lock.put(name, before)
+
     def restore(self, name: str, locked: Locked) -> None:
         """Install a plugin as the lock describes it. Raises PluginError if its content is another one."""
         with self._staging() as staging:

@@ -480,4 +480,4 @@ def f(ctx):
     async with chatting(tmp_path, plugin) as chat:
         assert (await chat.say("hello")).text == "You said: hello"
         await seen.until(lambda: len(seen.of("called")) == 2)
-    assert plugin.process.deaths == 0
+    assert plugin.process.record.deaths == 0

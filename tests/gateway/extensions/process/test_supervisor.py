@@ -80,11 +80,11 @@ async def test_the_end_of_stderr_is_kept_over_restarts(plugins: Any) -> None:
     )
     one = await plugins.start(code)
     await one.call("say", {}, 5)
-    await plugins.until(lambda: one.stderr.endswith(b"end\n"))
-    assert len(one.stderr) == 65_536
+    await plugins.until(lambda: one.record.stderr()[0].endswith(b"end\n"))
+    assert len(one.record.stderr()[0]) == 65_536
     one.kill("it is a test")
-    await plugins.until(lambda: one.state == "running" and one.deaths == 1)
-    assert one.stderr.endswith(b"end\n")
+    await plugins.until(lambda: one.state == "running" and one.record.deaths == 1)
+    assert one.record.stderr()[0].endswith(b"end\n")
     assert plugins.events[1].kind == "killed"
 
 
@@ -126,9 +126,9 @@ async def test_a_hog_ends_for_a_reason_that_is_audited_and_no_other_plugin_notic
         await asyncio.sleep(0.01)
     with pytest.raises(ProcessEnded):
         await call
-    await plugins.until(lambda: hog.deaths == 1)
+    await plugins.until(lambda: hog.record.deaths == 1)
     assert re.search(REASONS[kind], next(e.reason for e in plugins.events if e.kind in ("died", "killed")))
-    assert other.deaths == 0
+    assert other.record.deaths == 0
 
 
 async def test_a_flood_on_stderr_is_bounded(plugins: Any) -> None:
@@ -137,8 +137,8 @@ async def test_a_flood_on_stderr_is_bounded(plugins: Any) -> None:
     for _ in range(3):
         with pytest.raises((TimeoutError, ProcessEnded)):
             await hog.call("hog", {}, 0.2)
-    await plugins.until(lambda: hog.deaths == 1)
-    assert len(hog.stderr) <= 65_536
+    await plugins.until(lambda: hog.record.deaths == 1)
+    assert len(hog.record.stderr()[0]) <= 65_536
 
 
 async def test_a_plugin_that_sleeps_misses_deadlines_and_is_started_again(plugins: Any) -> None:
@@ -146,7 +146,7 @@ async def test_a_plugin_that_sleeps_misses_deadlines_and_is_started_again(plugin
     for _ in range(3):
         with pytest.raises((TimeoutError, ProcessEnded)):
             await hog.call("hog", {}, 0.05)
-    await plugins.until(lambda: hog.deaths == 1 and hog.state == "running")
+    await plugins.until(lambda: hog.record.deaths == 1 and hog.state == "running")
     assert "did not answer 3 calls" in next(e.reason for e in plugins.events if e.kind == "killed")
 
 

@@ -1,0 +1,213 @@
+"""Plugins that are started, replaced and stopped while the gateway runs: in real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from gateway import PluginError
+from gateway.extensions.confined.plugin import ConfinedPlugin
+from gateway.extensions.process.supervisor import ProcessSupervisor
+from gateway.testing.chat import Chat
+from gateway.testing.fake_models.script import Reply, Say, Use
+from gateway.testing.plugins import approve, running
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="confinement needs Linux"),
+]
+
+MANIFEST = """\
+api: 1
+name: greeter
+version: {version}
+commands: [greet]
+{more}"""
+CODE = """\
+import asyncio, os, sys
+from trunkline_plugin import plugin
+
+VERSION = {version!r}
+
+
+@plugin
+async def greeter(ctx):
+    {begin}
+
+    async def greet(args, call):
+        return f"{{VERSION}} greets"
+
+    return {{"commands": [{{"name": "greet", "description": "Greet", "execute": greet}}], {offers}}}
+"""
+PATIENT = {"activate_timeout_ms": 60_000, "hook_timeout_ms": 60_000}
+
+
+def write(folder: Path, version: str, *, begin: str = "pass", offers: str = "", more: str = "") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "plugin.yml").write_text(MANIFEST.format(version=version, more=more))
+    (folder / "main.py").write_text(CODE.format(version=version, begin=begin, offers=offers))
+    return folder
+
+
+def greeter(chat: Chat) -> ConfinedPlugin:
+    found = chat.gateway.registry.get("greeter")
+    assert isinstance(found, ConfinedPlugin)
+    return found
+
+
+def process(chat: Chat) -> ProcessSupervisor:
+    return cast("ProcessSupervisor", greeter(chat).process)
+
+
+async def change(chat: Chat, tmp_path: Path, version: str, **parts: str) -> None:
+    """Write another version and approve it, without grants for what it adds."""
+    write(tmp_path / "plugin", version, **parts)
+    await asyncio.to_thread(approve, chat.gateway.settings, tmp_path / "plugin")
+
+
+async def until(reached: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not reached():
+            await asyncio.sleep(0.02)
+
+
+async def apply(chat: Chat, seconds: float = 60) -> str:
+    return (await chat.gateway.live_plugins.apply("greeter", seconds)).outcome
+
+
+async def test_001_35_an_edited_plugin_is_replaced_without_a_restart(tmp_path: Path) -> None:
+    async with running(write(tmp_path / "source", "1.0"), tmp_path, options=PATIENT) as chat:
+        assert (await chat.say("/greet")).text == "1.0 greets"
+        first = process(chat)
+        assert await apply(chat) == "unchanged"
+        await change(chat, tmp_path, "2.0")
+        assert await apply(chat) == "replaced"
+        assert (await chat.say("/greet")).text == "2.0 greets"
+        await until(lambda: first.state == "stopped")
+
+
+@pytest.mark.parametrize(
+    ("parts", "seconds", "told"),
+    [
+        ({"begin": "raise ValueError('no luck')"}, 60, "no luck"),
+        ({"begin": "await asyncio.sleep(3600)"}, 1, "was not ready within 1 s"),
+        ({"more": "tools: [none]\n"}, 60, "lists 'none', which its code does not have"),
+        ({"more": "name: other\n"}, 60, "is written twice"),
+        ({"more": "hooks: [transform_user_input]\ncapabilities: {messages: read}\n"}, 60, "is not granted"),
+    ],
+)
+async def test_001_35_a_generation_that_fails_leaves_the_one_before(
+    tmp_path: Path, parts: dict[str, str], seconds: float, told: str
+) -> None:
+    async with running(write(tmp_path / "source", "1.0"), tmp_path, options=PATIENT) as chat:
+        before = process(chat)
+        if "name:" in parts.get("more", ""):
+            write(tmp_path / "plugin", "2.0", **parts)
+        else:
+            await change(chat, tmp_path, "2.0", **parts)
+        with pytest.raises(PluginError, match=told):
+            await apply(chat, seconds)
+        assert process(chat) is before
+        assert (await chat.say("/greet")).text == "1.0 greets"
+
+
+async def test_what_an_update_adds_waits_for_consent(tmp_path: Path) -> None:
+    source = write(tmp_path / "source", "1.0", more="capabilities: {storage_mb: 1}\n")
+    async with running(source, tmp_path, options=PATIENT) as chat:
+        await change(chat, tmp_path, "2.0", more="capabilities: {storage_mb: 1, send: true}\n")
+        assert await apply(chat) == "replaced"
+        assert greeter(chat).admitted.grants == {"storage"}
+        await asyncio.to_thread(approve, chat.gateway.settings, tmp_path / "plugin", ("send",))
+        assert await apply(chat) == "replaced"
+        assert greeter(chat).admitted.grants == {"storage", "send"}
+
+
+async def test_a_quarantine_ends_when_the_plugin_is_enabled_again(tmp_path: Path) -> None:
+    async with running(write(tmp_path / "source", "1.0"), tmp_path, options=PATIENT) as chat:
+        found = process(chat)
+        cast("Any", found)._pauses = (0.0,)
+        for deaths in range(1, 6):
+            await until(lambda: found.state == "running")
+            assert found.pid is not None
+            os.kill(found.pid, signal.SIGKILL)
+            await until(lambda deaths=deaths: found.record.deaths == deaths)
+        await until(lambda: found.state == "quarantined")
+        assert await apply(chat) == "replaced"
+        assert (await chat.say("/greet")).text == "1.0 greets"
+        assert process(chat).record.deaths == 5
+
+
+async def test_files_that_were_changed_are_not_started_after_a_death(tmp_path: Path) -> None:
+    async with running(write(tmp_path / "source", "1.0"), tmp_path, options=PATIENT) as chat:
+        found = process(chat)
+        write(tmp_path / "plugin", "2.0")
+        assert found.pid is not None
+        os.kill(found.pid, signal.SIGKILL)
+        await until(lambda: found.state == "stopped")
+        assert "was changed after its approval" in found.reason
+        await change(chat, tmp_path, "2.0")
+        assert await apply(chat) == "replaced"
+        assert (await chat.say("/greet")).text == "2.0 greets"
+
+
+async def test_a_disabled_plugin_is_stopped_and_started_again(tmp_path: Path) -> None:
+    async with running(write(tmp_path / "source", "1.0"), tmp_path, options=PATIENT) as chat:
+        file = tmp_path / "trunkline.json"
+        enabled = file.read_text()
+        stopped = process(chat)
+        file.write_text(enabled.replace('"plugins": {', '"plugins": {"disabled": ["greeter"], '))
+        assert await apply(chat) == "stopped"
+        assert stopped.state == "stopped"
+        assert chat.gateway.registry.get("greeter") is None
+        assert await apply(chat) == "disabled"
+        file.write_text(enabled)
+        assert await apply(chat) == "started"
+        assert (await chat.say("/greet")).text == "1.0 greets"
+        # What comes with the gateway is not in the list, and stays.
+        assert (await chat.gateway.live_plugins.apply("commands")).outcome == "unchanged"
+
+
+async def test_a_required_plugin_is_not_stopped(tmp_path: Path) -> None:
+    team = {"plugins": {"required": ["greeter"]}}
+    async with running(write(tmp_path / "source", "1.0"), tmp_path, options=PATIENT, teams=team) as chat:
+        file = tmp_path / "trunkline.json"
+        file.write_text(
+            file.read_text().replace(
+                '"plugins": {"enabled"', '"plugins": {"disabled": ["greeter"], "enabled"'
+            )
+        )
+        with pytest.raises(PluginError, match="must not be disabled"):
+            await apply(chat)
+        assert (await chat.say("/greet")).text == "1.0 greets"
+
+
+async def test_a_turn_ends_with_the_generation_that_it_began_with(tmp_path: Path) -> None:
+    held = """\
+async def slow(args, call):
+        print("waiting", file=sys.stderr, flush=True)
+        while not os.path.exists(os.path.join(os.path.dirname(__file__), "go")):
+            await asyncio.sleep(0.02)
+        return VERSION"""
+    offers = '"tools": [{"name": "slow", "description": "Slow", "execute": slow}]'
+    parts = {"begin": held, "offers": offers, "more": "tools: [slow]\n"}
+    source = write(tmp_path / "source", "1.0", **parts)
+    async with running(source, tmp_path, options=PATIENT, permissions={"slow": "allow"}) as chat:
+        old = process(chat)
+        chat.model.then(Reply((Use("slow", "{}"),), "tools"), Reply((Say("one"),)))
+        first = await chat.accept("begin", "a")
+        await until(lambda: b"waiting" in old.record.stderr()[0])
+        await change(chat, tmp_path, "2.0", **parts)
+        assert await apply(chat) == "replaced"
+        assert process(chat) is not old
+        assert old.state == "running"
+        (tmp_path / "plugin/go").touch()  # No digest is compared until the next start.
+        assert (await chat.answer(first, "a")).text == "one"
+        assert "1.0" in repr(chat.model.calls[1].messages)
+        await until(lambda: old.state == "stopped")
