@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import chdir
 from pathlib import Path
 from runpy import run_path
 from typing import Any
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from gateway import ToolResultPart
 from gateway.contract.channel import Quoted
@@ -56,7 +61,7 @@ def test_security_audit_knows_three_patterns(command: str, blocked: bool) -> Non
     assert any(pattern.search(command) for pattern in patterns) is blocked
 
 
-async def test_001_43_security_audit_blocks_in_a_process_of_its_own(tmp_path: Path) -> None:
+async def test_001_40_security_audit_blocks_in_a_process_of_its_own(tmp_path: Path) -> None:
     async with chatting(tmp_path, plugins={"enabled": ["security-audit"]}) as chat:
         blocked = await result_of(chat, "rm -rf /")
         assert blocked.output == (
@@ -68,6 +73,13 @@ async def test_001_43_security_audit_blocks_in_a_process_of_its_own(tmp_path: Pa
         assert plugin.asks_by_default
 
 
+async def until(done: Callable[[], bool]) -> None:
+    """Wait for what a plugin does in its process."""
+    async with asyncio.timeout(60):
+        while not done():
+            await asyncio.sleep(0.02)
+
+
 async def sent_by(chat: Chat, plugin: str) -> list[str]:
     """The sessions that a plugin has written to."""
     actions = chat.gateway.parts.actions
@@ -75,7 +87,7 @@ async def sent_by(chat: Chat, plugin: str) -> list[str]:
     return [each.value for each in await actions.latest(plugin) if each.action == "send"]
 
 
-async def test_001_42_budget_alert_writes_once_at_eighty_percent(tmp_path: Path) -> None:
+async def test_001_39_budget_alert_writes_once_at_eighty_percent(tmp_path: Path) -> None:
     settings = {
         "plugins": {"enabled": ["budget-alert"], "budget-alert": {"max_cost": 0.05}},
         "models": {"script/one": {"input_price": 1000, "output_price": 1000}},
@@ -163,3 +175,109 @@ async def test_secrets_of_plugins_are_masked_in_streamed_answers(tmp_path: Path)
     async with chatting(tmp_path) as chat:
         chat.model.then(Reply((Say(secret[:9]), Say(f"{secret[9:]}."))))
         assert (await chat.say("key?")).text == "**********."
+
+
+RUFF = Path(sys.executable).with_name("ruff")
+UGLY, FORMATTED = "x = {  'a':1 }\n", 'x = {"a": 1}\n'
+
+
+async def test_001_38_formatter_formats_the_listed_endings(tmp_path: Path) -> None:
+    work, other = tmp_path / "work", tmp_path / "other"
+    work.mkdir()
+    other.mkdir()
+    settings = {
+        "enabled": ["files", "formatter"],
+        "files": {"roots": [str(work), str(other)]},
+        "formatter": {"commands": {".py": f"{RUFF} format --no-cache *"}},
+    }
+    with chdir(work):
+        async with chatting(tmp_path / "data", plugins=settings) as chat:
+            for path in (other / "x.py", work / "x.txt", work / "-x.py"):
+                arguments = json.dumps({"path": str(path), "content": UGLY})
+                chat.model.then(Reply((Use("write", arguments),), "tools"))
+                await chat.say("write it")
+            await until(lambda: (work / "-x.py").read_text() == FORMATTED)
+            assert [path.read_text() for path in (other / "x.py", work / "x.txt")] == [UGLY, UGLY]
+            actions = chat.gateway.parts.actions
+            await actions.flush()
+            (run,) = [each for each in await actions.latest("formatter") if each.action == "exec"]
+            assert run.allowed
+            assert run.value.endswith("/-x.py")
+
+
+class FakeForge:
+    """The part of GitHub's API that makes and updates comments. ``comments`` are their texts by id."""
+
+    def __init__(self) -> None:
+        self.comments: dict[int, str] = {}
+        self.tokens: set[str] = set()
+        self.broken = False
+        self.app = web.Application()
+        self.app.router.add_post("/api/v1/repos/ada/x/issues/7/comments", self._create)
+        self.app.router.add_patch("/api/v1/repos/ada/x/issues/comments/{id}", self._update)
+
+    async def _create(self, request: web.Request) -> web.Response:
+        if self.broken:
+            return web.json_response({"message": "broken"}, status=500)
+        return await self._put(request, len(self.comments) + 1, 201)
+
+    async def _update(self, request: web.Request) -> web.Response:
+        number = int(request.match_info["id"])
+        if number not in self.comments:
+            return web.json_response({"message": "Not Found"}, status=404)
+        return await self._put(request, number, 200)
+
+    async def _put(self, request: web.Request, number: int, status: int) -> web.Response:
+        self.tokens.add(request.headers["authorization"])
+        self.comments[number] = (await request.json())["body"]
+        return web.json_response({"id": number}, status=status)
+
+
+@pytest.fixture
+async def forge() -> AsyncIterator[tuple[FakeForge, str]]:
+    """A fake forge and the address of its API."""
+    fake = FakeForge()
+    async with TestServer(fake.app) as server:
+        yield fake, str(server.make_url("/api/v1"))
+
+
+async def test_001_42_pr_comment_posts_the_answer_of_a_conversation(
+    tmp_path: Path, forge: tuple[FakeForge, str]
+) -> None:
+    fake, api = forge
+    PluginSecrets(tmp_path).put("pr-comment", "TOKEN", "token-of-the-plugin")
+    own = {"api": api, "repository": "ada/x", "pull_request": "7"}
+    settings = {
+        "plugins": {"enabled": ["pr-comment"], "pr-comment": own},
+        "fetch": {"allow": ["127.0.0.0/8"]},
+    }
+    fake.broken = True
+    async with chatting(tmp_path, **settings) as chat:
+        await chat.say("lost")
+        fake.broken = False
+        await chat.say("first")
+        await until(lambda: list(fake.comments.values()) == ["You said: first"])
+    async with chatting(tmp_path, **settings) as chat:
+        await chat.say("second")
+        await until(lambda: fake.comments == {1: "You said: second"})
+        fake.comments.clear()
+        await chat.say("third")
+        await until(lambda: fake.comments == {1: "You said: third"})
+    assert fake.tokens == {"Bearer token-of-the-plugin"}
+
+
+async def test_pr_comment_without_a_pull_request_posts_nothing(
+    tmp_path: Path, forge: tuple[FakeForge, str]
+) -> None:
+    own = {"api": forge[1], "repository": "ada/x"}
+    async with chatting(tmp_path, plugins={"enabled": ["pr-comment"], "pr-comment": own}) as chat:
+        await chat.say("hello")
+        plugin = chat.gateway.registry.get("pr-comment")
+        assert isinstance(plugin, ConfinedPlugin)
+        await plugin.deactivate()  # its events are handled by then
+        actions = chat.gateway.parts.actions
+        await actions.flush()
+        assert {each.action for each in await actions.latest("pr-comment")} <= {
+            "process.started",
+            "process.stopped",
+        }

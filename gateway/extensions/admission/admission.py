@@ -6,7 +6,11 @@ from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
+from msgspec import structs
+
 from gateway.contract.errors import PluginError
+from gateway.extensions.admission.capabilities import Grant, from_config, granted_with, with_config
+from gateway.extensions.admission.config_schema import plugin_config
 from gateway.extensions.admission.locations import SHIPPED, Found, Locations, first
 from gateway.extensions.admission.lock import LOCK, Lock, Locked
 from gateway.extensions.admission.manifest import MANIFEST, Admitted, Manifest, Trust, is_name
@@ -87,13 +91,18 @@ class Admission:
         locked = self.lock().get(manifest.name)
         if found.location != "shipped":
             self._check(found, manifest, digest, locked)
-        declared = {*manifest.capabilities.grants()}
+        given = {each.grant for each in locked.grants} if locked else set[Grant]()
+        if from_config(needs := manifest.capabilities):
+            names = tuple(dict.fromkeys((entry, manifest.name)))
+            config = plugin_config(self._settings, names, manifest.config)
+            given = set(granted_with(given, needs, self._settings.plugins.of(*names).options))
+            manifest = structs.replace(manifest, capabilities=with_config(needs, config))
         site = found.folder / SITE
         return Admitted(
             manifest=manifest,
             folder=found.folder,
             digest=digest,
-            grants=frozenset({each.grant for each in locked.grants} & declared if locked else ()),
+            grants=frozenset(given & {*manifest.capabilities.grants()}),
             trust=self._settings.plugins.of(entry, manifest.name).trust,
             site=site if site.is_dir() else None,
             source=locked.source if locked else f"{found.location}:{found.folder}",

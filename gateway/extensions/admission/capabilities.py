@@ -6,13 +6,15 @@ the manifest does not declare can never be granted; one that is declared can be 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, cast
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 Grant = str
 """A capability, or a capability and one of its values: ``filesystem.read:workspace``."""
+FROM_CONFIG = "config:"
+"""Begins an entry of an allow list that stands for a setting of the plugin, such as ``config:commands``."""
 
 
 class FilesystemAccess(Struct, frozen=True, forbid_unknown_fields=True):
@@ -29,7 +31,10 @@ class FilesystemAccess(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NetworkAccess(Struct, frozen=True, forbid_unknown_fields=True):
-    """Requests to hosts: ``api.example.org``, ``*.example.org:8443`` (subdomains); port 443 unless named."""
+    """Requests to hosts: ``api.example.org``, ``*.example.org:8443`` (subdomains); port 443 unless named.
+
+    ``config:KEY`` is the host of an address in the plugin's settings.
+    """
 
     enabled: bool = False
     allowlist: tuple[str, ...] = ()
@@ -37,7 +42,7 @@ class NetworkAccess(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ExecAccess(Struct, frozen=True, forbid_unknown_fields=True):
-    """Commands, word by word; a last ``*`` is any further arguments."""
+    """Commands, word by word; a last ``*`` is any further arguments. ``config:KEY`` are those in settings."""
 
     enabled: bool = False
     allowlist: tuple[str, ...] = ()
@@ -91,3 +96,66 @@ class Capabilities(Struct, frozen=True, forbid_unknown_fields=True):
             "docker": self.docker,
         }
         yield from (name for name, declared in alone.items() if declared)
+
+
+def from_config(capabilities: Capabilities) -> bool:
+    """Return whether an allow list names settings of the plugin."""
+    listed = (*capabilities.network.allowlist, *capabilities.exec.allowlist)
+    return any(entry.startswith(FROM_CONFIG) for entry in listed)
+
+
+def with_config(capabilities: Capabilities, config: Mapping[str, Any]) -> Capabilities:
+    """Return capabilities with the settings that allow lists name replaced by their values."""
+    hosts = _values(capabilities.network.allowlist, config, _host)
+    commands = _values(capabilities.exec.allowlist, config, lambda text: " ".join(text.split()))
+    return structs.replace(
+        capabilities,
+        network=structs.replace(capabilities.network, allowlist=tuple(hosts)),
+        exec=structs.replace(capabilities.exec, allowlist=tuple(commands)),
+    )
+
+
+def granted_with(
+    grants: Iterable[Grant], capabilities: Capabilities, config: Mapping[str, Any]
+) -> Iterator[Grant]:
+    """Yield grants with one for each value of a setting that they name.
+
+    ``config`` is what the operator wrote: defaults are the author's, and may change with the next version.
+    """
+    for grant in grants:
+        capability, _, value = grant.partition(":")
+        if not value.startswith(FROM_CONFIG) or capability not in ("network", "exec"):
+            yield grant
+            continue
+        access = structs.replace(getattr(capabilities, capability), allowlist=(value,))
+        named = with_config(structs.replace(capabilities, **{capability: access}), config)
+        yield from (f"{capability}:{entry}" for entry in getattr(named, capability).allowlist)
+
+
+def _values(
+    entries: Sequence[str], config: Mapping[str, Any], convert: Callable[[str], str]
+) -> Iterator[str]:
+    for entry in entries:
+        key = entry.removeprefix(FROM_CONFIG)
+        yield from (entry,) if key == entry else map(convert, _texts(config, key.split(".")))
+
+
+def _texts(value: Any, path: Sequence[str]) -> Iterator[str]:
+    """Yield texts of a setting: itself, or those directly in it. A path leads into each item of a list."""
+    if isinstance(value, list | tuple):
+        for item in cast("Sequence[Any]", value):
+            yield from _texts(item, path)
+    elif path:
+        if isinstance(value, Mapping) and path[0] in value:
+            yield from _texts(cast("Mapping[str, Any]", value)[path[0]], path[1:])
+    elif isinstance(value, Mapping):
+        yield from (text for text in cast("Mapping[str, Any]", value).values() if isinstance(text, str))
+    elif isinstance(value, str) and value.strip():
+        yield value
+
+
+def _host(address: str) -> str:
+    """Return the host of an address as an entry of an allow list; without a scheme it is https."""
+    scheme, separator, rest = address.strip().lower().partition("://")
+    host = (rest if separator else scheme).partition("/")[0].rpartition("@")[2]
+    return f"http://{host}" if separator and scheme == "http" else host

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from gateway.contract.errors import PluginError
-from gateway.extensions.admission.capabilities import Grant
+from gateway.extensions.admission.capabilities import FROM_CONFIG, Grant
 from gateway.extensions.admission.manifest import Manifest
 
 _FIXED = {
@@ -38,6 +38,11 @@ def describe_grant(manifest: Manifest, grant: Grant) -> str:
         closed = capabilities.filesystem.restricted
         kept = f", except {', '.join(closed)}" if closed else ""
         return f"{_FILES[capability.removeprefix('filesystem.')]} {where}{kept}"
+    if value.startswith(FROM_CONFIG):
+        setting = f"its setting {value.removeprefix(FROM_CONFIG)}"
+        if capability == "exec":
+            return f"run the commands in {setting}"
+        return f"connect to the host in {setting} ({', '.join(capabilities.network.methods)})"
     if capability == "network":
         return f"connect to {value} ({', '.join(capabilities.network.methods)})"
     if capability == "exec":

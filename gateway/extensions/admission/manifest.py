@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
 from zoneinfo import ZoneInfo
@@ -13,6 +13,7 @@ from msgspec import Struct, structs
 from gateway.contract.errors import PluginError
 from gateway.extensions.admission import fields
 from gateway.extensions.admission.capabilities import (
+    FROM_CONFIG,
     Capabilities,
     ExecAccess,
     FilesystemAccess,
@@ -65,6 +66,7 @@ ALIASES = {"session.completed": "session.idle"}
 PLUGIN_HOOKS = tuple(hook for hook in HOOKS if hook != "session_compacting")
 """The hooks that a manifest may name; ``session.compacting`` is an event."""
 
+_SETTING = re.compile(rf"{FROM_CONFIG}\w+(\.\w+)*")
 _LEVELS: Mapping[str, tuple[str, ...]] = {
     "messages": ("none", "read", "change"),
     "tools": ("none", "block", "decide"),
@@ -195,7 +197,7 @@ def _composed(report: Report, root: Node, found: Mapping[str, Any], *, has_code:
         if name in _IMPLIED:
             capabilities = _raised(capabilities, *_IMPLIED[name])
     values["capabilities"] = capabilities
-    _check_lists(report, root, capabilities)
+    _check_lists(report, root, capabilities, values.get("config", {}).get("properties", {}))
     if values.get("schedule") and not capabilities.schedule:
         report.add(root.lines["schedule"], "schedule", "needs capabilities.schedule: true; add it")
     if "entry" not in values and not has_code:
@@ -208,10 +210,18 @@ def _composed(report: Report, root: Node, found: Mapping[str, Any], *, has_code:
     return Manifest(**values)
 
 
-def _check_lists(report: Report, root: Node, capabilities: Capabilities) -> None:
-    """Complain about capabilities that are enabled for nothing."""
+def _check_lists(report: Report, root: Node, capabilities: Capabilities, properties: Collection[str]) -> None:
+    """Complain about capabilities that are enabled for nothing, or for a setting that is not described."""
     declared = root.table["capabilities"] if root.table and "capabilities" in root.table else root
     for name, what in (("network", "hosts"), ("exec", "commands")):
+        for entry in getattr(capabilities, name).allowlist:
+            key = entry.removeprefix(FROM_CONFIG).partition(".")[0]
+            if entry.startswith(FROM_CONFIG) and key not in properties:
+                report.add(
+                    root.lines["capabilities"],
+                    f"capabilities.{name}.allowlist",
+                    f'"{entry}" names no property of config; add {key} to config.properties',
+                )
         table = declared.table[name].table if declared.table and name in declared.table else None
         enabled = getattr(capabilities, name).enabled
         if enabled and not (table or {}).get("allowlist"):
@@ -288,6 +298,8 @@ def _root(report: Report, node: Node, key: str) -> str:
 
 
 def _host(_report: Report, node: Node, _key: str) -> str:
+    if _SETTING.fullmatch(node.text or ""):
+        return node.text or ""
     found = (node.text or "").lower()
     if not re.fullmatch(
         r"(http://)?(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*(:\d{1,5})?|(http://)?\[[0-9a-f:.]+\](:\d{1,5})?", found

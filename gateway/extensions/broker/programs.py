@@ -84,6 +84,11 @@ class Programs:
     async def exec(self, call: ExecCall) -> ProgramResult:
         """Run a command that a pattern of the manifest covers."""
         _check(call.argv, call.input, call.timeout)
+        if call.argv[0] in self._paths and self._paths[call.argv[0]] is None:
+            raise ToolError(
+                f"exec: there was no program {call.argv[0]!r} in {_PATH} at the start; install it there, or "
+                "name its absolute path"
+            )
         pattern, program = self._covering(call.argv)
         shown = shlex.join(call.argv)
         use = Use(

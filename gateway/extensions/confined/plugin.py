@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
@@ -217,10 +218,12 @@ class ConfinedPlugin(Plugin):
         """Start the process, and subscribe to the events that the manifest lists."""
         self._check_grants()
         manifest = self.admitted.manifest
+        root = Path.cwd()
+        worktree = next((each for each in (root, *root.parents) if (each / ".git").exists()), root)
         self._params = {
             "name": self.name,
             "config": dict(ctx.config if self._config is None else self._config),
-            "project": {"root": ctx.cwd, "worktree": ctx.cwd},
+            "project": {"root": str(root), "worktree": str(worktree)},
             "in_flight": manifest.limits.in_flight,
         }
         self._tasks = ctx.tasks

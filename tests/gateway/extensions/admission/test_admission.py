@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from gateway import PluginError
 from gateway.extensions.admission.capabilities import Capabilities
+from gateway.extensions.admission.consent import describe
 from gateway.extensions.admission.lock import Granted, Lock, Locked, Wheel, editing, granted
 from gateway.extensions.admission.tree import tree_digest
 
@@ -325,3 +326,49 @@ def test_the_hash_does_not_depend_on_place_time_and_order(tmp_path: Path) -> Non
     (tmp_path / "c/.git").mkdir()
     (tmp_path / "c/.git/HEAD").touch()
     assert tree_digest(tmp_path / "a") == tree_digest(tmp_path / "c")
+
+
+SETTINGS = """
+capabilities:
+  network: {enabled: true, allowlist: ["config:api", example.org], methods: [POST]}
+  exec: {enabled: true, allowlist: ["config:hooks.command", "config:commands"]}
+config:
+  type: object
+  properties:
+    api: {type: string, default: "https://api.example.org/v3"}
+    hooks: {type: array, default: []}
+    commands: {type: object, default: {}}
+"""
+WRITTEN = """
+[plugins.audit]
+hooks = [{ matcher = "auto", command = "save  x" }, { matcher = "manual", command = "other" }]
+commands = { ".py" = "ruff format *" }
+"""
+
+
+def test_allow_lists_name_settings_that_the_operator_writes(desk: Desk) -> None:
+    desk.project(more=SETTINGS)
+    assert describe(desk.admission.find("audit").manifest or pytest.fail("no manifest")) == [
+        "connect to the host in its setting api (POST)",
+        "connect to example.org (POST)",
+        "run the commands in its setting hooks.command",
+        "run the commands in its setting commands",
+    ]
+    desk.installer.approve("audit", ("network:config:api", "exec:config:hooks.command"), "operator")
+    desk.set(WRITTEN)
+    admitted = desk.admission.admit("audit")
+    needs = admitted.manifest.capabilities
+    assert needs.network.allowlist == ("api.example.org", "example.org")
+    assert needs.exec.allowlist == ("save x", "other", "ruff format *")
+    assert admitted.grants == {"exec:save x", "exec:other"}, "a default is the author's, and asks"
+    desk.set(WRITTEN + 'api = "http://127.0.0.1:8080/x"')
+    admitted = desk.admission.admit("audit")
+    assert admitted.manifest.capabilities.network.allowlist[0] == "http://127.0.0.1:8080"
+    assert "network:http://127.0.0.1:8080" in admitted.grants
+
+
+def test_an_allow_list_names_only_settings_that_the_manifest_describes(desk: Desk) -> None:
+    desk.project(more=SETTINGS.replace("hooks:", "others:"))
+    assert 'capabilities.exec.allowlist: "config:hooks.command" names no property of config' in refusal(
+        desk, "audit"
+    )

@@ -264,7 +264,7 @@ async def f(ctx):
         text = (await chat.say("/try")).text
     assert text == (
         "helped 3 1 ['TypeError', 'TypeError', 'TypeError'] network: 'example.org' is not declared "
-        f"guarded {tmp_path}"
+        f"guarded {Path.cwd()}"
     )
 
 
