@@ -265,6 +265,7 @@ class Gateway:
             "titles": parts.titles.run(),
             "search": parts.search.run(),
             "plugin actions": self._actions.run(),
+            "plugin indexes": self._resolver.watch(),
             "logins": logins.run(),
         }.items():
             self._keep(tasks, name, work)

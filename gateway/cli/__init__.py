@@ -195,6 +195,10 @@ COMMANDS: Mapping[str, Entry] = {
                 "plugins.listing:info",
                 "Show a plugin: its origin, what it may do, what was granted by whom, and what it offers",
             ),
+            "search": Command(
+                "plugins.searching:search",
+                "Find plugins in the indexes of the settings, with what each may do; without WORD all",
+            ),
             "install": Command(
                 "plugins.installing:install",
                 "Install a plugin: show what it may do, ask, and record its content in the lock",

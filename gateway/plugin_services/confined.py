@@ -215,7 +215,7 @@ class _NoProcess:
     async def start(self, seconds: float) -> None:
         """Start nothing."""
 
-    async def stop(self) -> None:
+    async def stop(self, reason: str = "") -> None:
         """End nothing."""
 
     async def call(self, method: str, params: Mapping[str, Any] | Struct, seconds: float) -> Any:

@@ -92,6 +92,15 @@ class Resolver:
         """Return the secrets that plugins were given, so that they can be masked. Raises PluginError."""
         return PluginSecrets(self._settings.data_dir).values()
 
+    async def watch(self) -> None:
+        """Stop plugins that must not run any more, until cancelled; without indexes return at once."""
+        if self.services is None or not self._settings.plugins.indexes:
+            return
+        # As in ``load``.
+        from gateway.plugin_services.withdrawals import Withdrawals
+
+        await Withdrawals(self._settings, self._admission, self._registry, self.services.actions).run()
+
     def with_tokens(self, config: ProviderConfig) -> ProviderConfig:
         """Return a provider's configuration, with the tokens of the plugin that its ``auth`` names."""
         given = self._settings.providers.get(config.id)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
-from typing import Literal
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field, JsonValue
+from pydantic import AfterValidator, Field, JsonValue, model_validator
 
 from gateway.settings.section import Milliseconds, OpenSection, Section
 
@@ -52,6 +54,37 @@ class PluginSettings(OpenSection):
     )
 
 
+def _hex(value: str) -> str:
+    if not re.fullmatch("[0-9a-f]{64}", value):
+        raise ValueError("must be 64 digits of 0-9 and a-f")
+    return value
+
+
+class PluginIndex(Section):
+    """An index of plugins. One at an address is pinned by its hash, or signed."""
+
+    url: str = Field(
+        description="Address of the index, or path of a file, relative to the working directory", min_length=1
+    )
+    sha256: Annotated[str, AfterValidator(_hex)] | None = Field(
+        default=None, description="SHA-256 of the file, if it never changes"
+    )
+    key: str | None = Field(
+        default=None,
+        description="Public key of Ed25519 in base64, as in its PEM file; the signature is at the address "
+        "with .sig (needs the extra interactions)",
+    )
+
+    @model_validator(mode="after")
+    def _guarded(self) -> PluginIndex:
+        scheme = urlsplit(self.url).scheme
+        if scheme not in ("", "http", "https"):
+            raise ValueError("has a url that is neither an http or https address nor a path")
+        if scheme and self.sha256 is None and self.key is None:
+            raise ValueError("is at an address, so it needs key or sha256")
+        return self
+
+
 class PluginsSettings(OpenSection):
     """The plugins to load; each may have a table ``[plugins.<name>]``."""
 
@@ -67,6 +100,17 @@ class PluginsSettings(OpenSection):
     )
     disabled: tuple[str, ...] = Field(
         default=(), description="Plugins not to load, built-in ones included; default none"
+    )
+
+    indexes: tuple[PluginIndex, ...] = Field(
+        default=(),
+        description="Indexes that `trunkline plugin search` and `install` use, the first with a name wins; "
+        "default none",
+    )
+    index_check_ms: Milliseconds = Field(
+        default=3_600_000,
+        gt=0,
+        description="Time between checks of the indexes for withdrawn versions, in ms; default 3600000",
     )
 
     sandbox: Literal["standard", "strict"] = Field(

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from gateway.cli.options import AsJson, File
-from gateway.cli.output import echo_json
+from gateway.cli.output import echo_json, plain
 from gateway.cli.plugins.operator import Allow, Name, Operator, Yes, one_line_errors
 from gateway.contract.errors import PluginError, TrunklineError
 from gateway.extensions.admission.admission import IN_PLACE, checked
@@ -16,13 +16,14 @@ from gateway.extensions.admission.capabilities import Grant
 from gateway.extensions.admission.consent import added, describe_grant
 from gateway.extensions.admission.lock import granted
 from gateway.extensions.admission.manifest import Manifest
+from gateway.extensions.admission.packages.index import notes
 from gateway.extensions.admission.packages.installer import Prepared, kept_grants
 
 Source = Annotated[
     str,
     typer.Argument(
         metavar="SOURCE",
-        help="NAME or NAME==VERSION of the package index, git+https://HOST/PATH@REF, a folder or a wheel.",
+        help="NAME or NAME==VERSION of an index, git+https://HOST/PATH@REF, a folder or a wheel.",
     ),
 ]
 To = Annotated[
@@ -55,6 +56,7 @@ def install(
                 raise PluginError(
                     f"plugin {name!r} is installed from {origin}; run `trunkline plugin update {name}`"
                 )
+            _note(prepared)
             question = "Install it and grant this?"
             new = operator.consent(
                 prepared.manifest,
@@ -102,6 +104,7 @@ def update(
             if prepared.digest == locked.digest:
                 _report(prepared.manifest, (), "is up to date", "nothing was changed", as_json)
                 return
+            _note(prepared)
             _difference(prepared)
             question = "Update it and grant this?"
             wanted = added(prepared.manifest, before)
@@ -176,6 +179,12 @@ def uninstall(
             echo_json({"name": name, "removed": True, "purged": purge})
         else:
             typer.echo(f"{name} is removed")
+
+
+def _note(prepared: Prepared) -> None:
+    """Print what the index says about a plugin that is from one."""
+    for line in notes(prepared.offer) if prepared.offer else ():
+        typer.echo(f"  {plain(line)}", err=True)
 
 
 def _difference(prepared: Prepared) -> None:

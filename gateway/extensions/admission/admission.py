@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from gateway.extensions.admission.config_schema import plugin_config
 from gateway.extensions.admission.locations import SHIPPED, Found, Locations, first
 from gateway.extensions.admission.lock import LOCK, Lock, Locked
 from gateway.extensions.admission.manifest import MANIFEST, Admitted, Manifest, Trust, is_name
+from gateway.extensions.admission.packages.index import PluginIndexes
 from gateway.extensions.admission.tree import SITE, tree_digest
 from gateway.settings import Settings
 
@@ -29,7 +30,9 @@ class Admission:
 
     def __init__(self, settings: Settings, cwd: Path | None = None, home: Path | None = None) -> None:
         self.lock_file = settings.file.parent / LOCK
+        self.networks = settings.fetch.allow
         self.locations = Locations(cwd or Path.cwd(), home, settings.data_dir)
+        self.indexes = PluginIndexes(settings)
         self._settings = settings
         self._failures: dict[str, str] = {}
 
@@ -89,6 +92,9 @@ class Admission:
         # What comes with Trunkline or was installed beside it may have been compiled by its installer.
         digest = tree_digest(found.folder, compiled=found.location in ("environment", "shipped"))
         locked = self.lock().get(manifest.name)
+        wheels = tuple(wheel.sha256 for wheel in locked.wheels) if locked else ()
+        if reason := self.withdrawal(manifest, wheels):
+            raise PluginError(reason)
         if found.location != "shipped":
             self._check(found, manifest, digest, locked)
         given = {each.grant for each in locked.grants} if locked else set[Grant]()
@@ -106,12 +112,23 @@ class Admission:
             trust=self._settings.plugins.of(entry, manifest.name).trust,
             site=site if site.is_dir() else None,
             source=locked.source if locked else f"{found.location}:{found.folder}",
+            wheels=wheels,
         )
 
     def check_team(self, *names: str) -> None:
         """Raise PluginError if the rules of the team refuse a plugin with these names."""
         if reason := self._settings.teams.plugins.refusal(*names):
             raise PluginError(reason)
+
+    def withdrawal(self, manifest: Manifest, wheels: Sequence[str]) -> str | None:
+        """Return why a plugin with these wheels must not run, as the copies of the indexes say, or None.
+
+        Raises PluginError.
+        """
+        name = manifest.name
+        reason = self.indexes.withdrawal(wheels) if wheels else None
+        advice = f"run `trunkline plugin update {name}`, or disable it"
+        return reason and f"plugin {name!r} {manifest.version} {reason}; {advice}"
 
     def install_missing(self, entries: Iterable[str], environ: Mapping[str, str]) -> None:
         """Install plugins that are locked, but not on this machine; nothing else is installed.

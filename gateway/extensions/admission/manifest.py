@@ -136,7 +136,8 @@ class Admitted(Struct, frozen=True):
     """A plugin that may be started: its manifest, its folder, the hash of its content, and its grants.
 
     ``site`` is the folder of its own dependencies. ``grants`` are those of the lock file; later ones are rows
-    of the database. ``source`` names its origin.
+    of the database. ``source`` names its origin, ``wheels``
+    are the hashes of the packages that it was installed from.
     """
 
     manifest: Manifest
@@ -146,6 +147,7 @@ class Admitted(Struct, frozen=True):
     trust: Trust = "sandbox"
     site: Path | None = None
     source: str = ""
+    wheels: tuple[str, ...] = ()
 
 
 def is_name(name: str) -> bool:

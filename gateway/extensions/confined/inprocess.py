@@ -62,9 +62,9 @@ class InProcess:
             raise
         self.state, self.reason = "running", ""
 
-    async def stop(self) -> None:
-        """Close the connection, which ends the plugin's code."""
-        await self._end("it was stopped")
+    async def stop(self, reason: str = "it was stopped") -> None:
+        """Close the connection, which ends the plugin's code; ``reason`` says why."""
+        await self._end(reason)
 
     async def call(self, method: str, params: Mapping[str, Any] | Struct, seconds: float) -> Any:
         """Call the plugin. Raises RemoteError, TimeoutError or ProcessEnded."""

@@ -74,8 +74,8 @@ class Process(Recorded, Protocol):
         """Start the process and activate the plugin in it."""
         ...
 
-    async def stop(self) -> None:
-        """End the process."""
+    async def stop(self, reason: str = "it was stopped") -> None:
+        """End the process; ``reason`` says why."""
         ...
 
     async def call(self, method: str, params: Mapping[str, Any] | Struct, seconds: float) -> Any:
@@ -236,10 +236,10 @@ class ConfinedPlugin(Plugin):
             self._adopt(ctx, dict(self.process.objects))
 
     def stop_soon(self, reason: str) -> None:
-        """Stop the plugin for good: it misused what it may do."""
+        """Stop the plugin until the next start: it misused what it may do, or must not run any more."""
         log.error("a plugin is stopped", plugin=self.name, reason=reason)
         if self._tasks is not None:
-            self._tasks.create_task(self.process.stop(), name=f"stop {self.name}")
+            self._tasks.create_task(self.process.stop(reason), name=f"stop {self.name}")
 
     async def deactivate(self) -> None:
         """Let the plugin end, and end its process."""

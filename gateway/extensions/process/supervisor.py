@@ -134,16 +134,16 @@ class ProcessSupervisor:
             await self.stop()
             raise
 
-    async def stop(self) -> None:
-        """End the process, and do not start it again."""
+    async def stop(self, reason: str = "it was stopped") -> None:
+        """End the process, and do not start it again; ``reason`` says why."""
         if self._task is None:
             return
         task, self._task = self._task, None
         task.cancel()
         await asyncio.wait([task])
         if self.state != "quarantined":
-            self.state, self.reason = "stopped", "it was stopped"
-        self._audit(ProcessEvent(self.name, "stopped"))
+            self.state, self.reason = "stopped", reason
+        self._audit(ProcessEvent(self.name, "stopped", reason))
 
     async def call(self, method: str, params: Mapping[str, Any] | Struct, seconds: float) -> Any:
         """Call the plugin. Raises RemoteError, TimeoutError, or ProcessEnded at once if it is not running."""

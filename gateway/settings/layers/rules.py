@@ -61,6 +61,7 @@ ORGANIZATION_KEYS: tuple[KeyPath, ...] = (
 
 TRUSTED: KeyPath = ("trusted_projects",)
 _TOOLS = 3
+_OPERATORS_OWN: tuple[KeyPath, ...] = (("plugins", "sandbox"), ("plugins", "indexes"))
 
 
 def refused(entries: Sequence[Entry]) -> Iterator[str]:
@@ -83,7 +84,7 @@ def operators_own(entries: Iterable[Entry]) -> Iterator[str]:
     A project may bring plugins; that they run without confinement is not its decision.
     """
     for entry in entries:
-        kept = entry.path[:1] == ("teams",) or entry.path == ("plugins", "sandbox")
+        kept = entry.path[:1] == ("teams",) or entry.path[:2] in _OPERATORS_OWN
         trust = len(entry.path) == _TOOLS and entry.path[0] == "plugins" and entry.path[2] == "trust"
         if "trusted project" in entry.layers and (kept or trust):
             yield (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import stat
@@ -260,3 +261,38 @@ def test_the_settings_of_a_plugin_are_shown_and_set(home: Path) -> None:
     assert json.loads(run(home, "config", "weather", "--unset", "days", "--json"))["values"] == {"days": 3}
     schema = json.loads(trunkline("config", "schema", home=home).stdout)
     assert "days" in schema["$defs"]["PluginsSettings"]["properties"]["weather"]["properties"]
+
+
+def test_001_46_plugins_are_searched_in_an_index_and_installed_from_it(home: Path) -> None:
+    plugin(home)
+    wheel = Path(run(home, "pack", "./weather").strip())
+    data = (home / wheel).read_bytes()
+    release = {
+        "version": "1.0",
+        "url": str(wheel),
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "size": len(data),
+        "capabilities": ["network:api.example.org", "messages:change", "send"],
+    }
+    listed: dict[str, object] = {
+        "name": "weather",
+        "description": "Tells the weather",
+        "official": True,
+        "ratings": {"average": 4.5, "count": 2},
+        "versions": [release],
+        "advisories": [{"id": "A-1", "versions": "<2", "summary": "It rains"}],
+    }
+    (home / "index.json").write_text(json.dumps({"format": 1, "serial": 1, "plugins": [listed]}))
+    assert "there is no index; add one to plugins.indexes" in run(home, "search", "weather", status=1)
+    with (home / "config/trunkline.toml").open("a") as settings:
+        settings.write('indexes = [{ url = "index.json" }]\n')
+    (row,) = json.loads(run(home, "search", "tells", "--json"))
+    assert (row["name"], row["version"], row["official"], row["installed"]) == ("weather", "1.0", False, "")
+    assert row["capabilities"] == release["capabilities"]
+    assert re.search(r"weather +1\.0 .*4\.5 \(2\)", run(home, "search"))
+    assert "No plugin is found." in run(home, "search", "other")
+    said = run(home, "install", "weather", "--yes")
+    assert "not official" in said
+    assert "marked as official, but without a completed review" in said
+    assert "advisory A-1: It rains" in said
+    assert json.loads(run(home, "search", "weather", "--json"))[0]["installed"] == "1.0"

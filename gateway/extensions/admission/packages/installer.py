@@ -5,6 +5,7 @@ A failure at any moment leaves no files: the next installation removes what a ki
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import shutil
@@ -18,8 +19,10 @@ from msgspec import Struct
 from gateway.contract.errors import PluginError
 from gateway.extensions.admission.admission import IN_PLACE, Admission, checked
 from gateway.extensions.admission.capabilities import Grant
+from gateway.extensions.admission.locations import PREFIXES
 from gateway.extensions.admission.lock import Granted, Locked, editing, granted, now, sync_folder
-from gateway.extensions.admission.manifest import Manifest, read_manifest
+from gateway.extensions.admission.manifest import Manifest, is_name, read_manifest
+from gateway.extensions.admission.packages.index import Offer
 from gateway.extensions.admission.packages.sources import Fetched, Fetcher
 from gateway.extensions.admission.secrets import PluginSecrets
 from gateway.extensions.admission.tree import tree_digest
@@ -30,13 +33,17 @@ _PLACING = ".placing"
 
 
 class Prepared(Struct, frozen=True):
-    """A plugin in a staging folder, with its manifest and hash. ``before`` is its entry in the lock."""
+    """A plugin in a staging folder, with its manifest and hash. ``before`` is its entry in the lock.
+
+    ``offer`` is what an index says about it, if it is from one.
+    """
 
     manifest: Manifest
     fetched: Fetched
     digest: str
     requested: str
     before: Locked | None
+    offer: Offer | None = None
 
     @property
     def kept(self) -> tuple[Granted, ...]:
@@ -59,13 +66,16 @@ class Installer:
         Raises PluginError if the plugin is not safe, or not allowed.
         """
         with self._staging() as staging:
-            fetched = Fetcher(staging, self._environ).fetch(source)
+            offer = self._offer(source)
+            fetched = self._fetcher(staging).fetch(offer.source if offer else source)
             manifest = read_manifest(fetched.folder)
+            if offer is not None:
+                offer.check(manifest)
             self._admission.check_team(manifest.name)
             digest = tree_digest(fetched.folder)
             before = self._admission.lock().get(manifest.name)
-            requested = fetched.source if fetched.source.startswith("/") else source
-            yield Prepared(manifest, fetched, digest, requested, before)
+            requested = fetched.source if offer is None and fetched.source.startswith("/") else source
+            yield Prepared(manifest, fetched, digest, requested, before, offer)
 
     def place(self, prepared: Prepared, grants: Sequence[Granted], by: str) -> None:
         """Move a prepared plugin to its place and write the lock; both are durable afterwards."""
@@ -100,7 +110,7 @@ class Installer:
     def restore(self, name: str, locked: Locked) -> None:
         """Install a plugin as the lock describes it. Raises PluginError if its content is another one."""
         with self._staging() as staging:
-            fetched = Fetcher(staging, self._environ).fetch(locked.source, locked.wheels)
+            fetched = self._fetcher(staging).fetch(locked.source, locked.wheels)
             if read_manifest(fetched.folder).name != name or tree_digest(fetched.folder) != locked.digest:
                 raise PluginError(
                     f"{locked.source} has another content than the approved one; "
@@ -142,6 +152,26 @@ class Installer:
         if purge:
             PluginSecrets(self._folder.parent).forget(name)
         return known
+
+    def _fetcher(self, staging: Path) -> Fetcher:
+        return Fetcher(staging, self._environ, self._admission.networks)
+
+    def _offer(self, source: str) -> Offer | None:
+        """Return what the indexes of the settings offer for a bare name; None for any other source.
+
+        With an index, a name that is in none is refused, unless it is clearly a package: else the first to
+        publish a package of that name would be installed.
+        """
+        name, _, version = source.partition("==")
+        indexes, is_path = self._admission.indexes, "/" in name or name.startswith((".", "~"))
+        if not indexes.listed or not (is_name(name) or not (is_path or name.endswith(".whl"))):
+            return None
+        problems = asyncio.run(indexes.refresh())
+        offer = indexes.find(name, version or None)
+        if offer is None and not name.startswith(PREFIXES):
+            said = f"no index in plugins.indexes has a plugin {name!r}"
+            raise PluginError("; ".join((said, *problems, f"a package is named {PREFIXES[0]}NAME")))
+        return offer
 
     def _move(self, folder: Path, place: Path, digest: str) -> None:
         """Move a folder to its place, unless that has the same content: a running gateway may use it."""

@@ -6,16 +6,19 @@ runs: packages are wheels, and git neither checks out files nor runs hooks, filt
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import os
 import re
 import shutil
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from gateway.contract.errors import PluginError
+from gateway.contract.errors import PluginError, TrunklineError
 from gateway.extensions.admission.lock import Wheel
 from gateway.extensions.admission.manifest import MANIFEST
 from gateway.extensions.admission.packages.archive import Room, unpack_wheel
@@ -25,10 +28,17 @@ from gateway.extensions.admission.packages.dependencies import (
     parse_requirements,
 )
 from gateway.extensions.admission.packages.program import run_program
-from gateway.extensions.admission.tree import SITE, check_path, files_of
+from gateway.extensions.admission.tree import MOST_BYTES, SITE, check_path, files_of
+
+if TYPE_CHECKING:
+    from pydantic import IPvAnyNetwork
 
 _GIT = re.compile(r"git\+(https://[\w.-]+(?::\d+)?/[\w./~-]+)@(\w[\w./-]*)")
 _INDEX = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?:==([A-Za-z0-9.!+_-]+))?")
+_PINNED = re.compile(r"(/.+|https?://.+)#sha256=([0-9a-f]{64})&size=(\d{1,9})")
+_WHEEL = re.compile(r"[A-Za-z0-9_.+-]+\.whl")
+_SECONDS = 120.0
+"""Time limit for the download of a wheel."""
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _SOURCE_ARCHIVES = (".tar.gz", ".tgz", ".tar", ".tar.bz2", ".tar.xz", ".zip")
 _GIT_SETTINGS = (
@@ -64,9 +74,15 @@ class Fetched(Struct, frozen=True):
 
 
 class Fetcher:
-    """Copies the plugin of one source into an empty staging folder."""
+    """Copies the plugin of one source into an empty staging folder.
 
-    def __init__(self, staging: Path, environ: Mapping[str, str]) -> None:
+    ``networks`` are private ones in which the address of a wheel may be.
+    """
+
+    def __init__(
+        self, staging: Path, environ: Mapping[str, str], networks: Sequence[IPvAnyNetwork] = ()
+    ) -> None:
+        self._networks = tuple(networks)
         self._staging = staging
         self._environ = environ
         self._room = Room()
@@ -78,10 +94,35 @@ class Fetcher:
         """Fetch a source; with ``wheels`` only these packages. Raises PluginError."""
         if source.startswith("git+"):
             return self._git(source, wheels)
+        if matched := _PINNED.fullmatch(source):
+            return self._pinned(matched[1], matched[2], int(matched[3]), wheels)
         # A bare name is one of the index, also if a folder has this name.
         if "/" in source or source.startswith((".", "~")) or source.endswith(".whl"):
             return self._local(Path(source).expanduser().absolute(), wheels)
         return self._index(source, wheels)
+
+    def _pinned(self, place: str, digest: str, size: int, wheels: Sequence[Wheel]) -> Fetched:
+        """Fetch a wheel of a plugin index from its address or path, and check its hash."""
+        name = place.rpartition("/")[2]
+        if not _WHEEL.fullmatch(name):
+            raise PluginError(f"{place} is not the address or path of a wheel")
+        data = asyncio.run(self._content(place, min(size, MOST_BYTES)))
+        found = hashlib.sha256(data).hexdigest()
+        if found != digest:
+            raise PluginError(f"{place} has the hash {found} instead of {digest}; it was changed or damaged")
+        (self._downloads / name).write_bytes(data)
+        return self._own_wheel(name, f"{place}#sha256={digest}&size={size}", wheels)
+
+    async def _content(self, place: str, most: int) -> bytes:
+        # At first use: the HTTP client takes 0.1 s.
+        from gateway.fetching import Reach, fetch
+
+        try:
+            if "://" not in place:
+                return await asyncio.to_thread(Path(place).read_bytes)
+            return (await fetch(place, Reach(self._networks, most, _SECONDS))).data
+        except (OSError, TrunklineError) as error:
+            raise PluginError(f"{place} cannot be fetched: {error}") from None
 
     def _local(self, path: Path, wheels: Sequence[Wheel]) -> Fetched:
         if path.is_dir():
@@ -94,13 +135,17 @@ class Fetcher:
         if path.suffix != ".whl" or not path.is_file():
             raise PluginError(f"{path} is neither a folder nor a wheel; give one of them")
         shutil.copyfile(path, self._downloads / path.name)
+        return self._own_wheel(path.name, str(path), wheels)
+
+    def _own_wheel(self, name: str, source: str, wheels: Sequence[Wheel]) -> Fetched:
+        """Unpack a plugin's own wheel, which is downloaded, with its dependencies."""
         dependencies = Dependencies(self._downloads)
-        others = [wheel for wheel in wheels if wheel.file != path.name]
+        others = [wheel for wheel in wheels if wheel.file != name]
         if not wheels:
             dependencies.resolve(())
         elif others:
             dependencies.restore(others)
-        return self._unpacked(path.name, str(path), wheels, dependencies)
+        return self._unpacked(name, source, wheels, dependencies)
 
     def _index(self, source: str, wheels: Sequence[Wheel]) -> Fetched:
         from packaging.requirements import Requirement
