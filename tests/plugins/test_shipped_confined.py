@@ -281,3 +281,49 @@ async def test_pr_comment_without_a_pull_request_posts_nothing(
             "process.started",
             "process.stopped",
         }
+
+
+async def test_001_41_precompact_runs_the_hooks_that_match(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    hooks = [
+        {"command": "sh -c 'cat > auto.json; echo Keep the numbers.'", "timeout": 25},
+        {
+            "matcher": "manual",
+            "command": "sh -c 'cat > manual.json; echo \"Keep  the names.\"'",
+            "timeout": 25,
+        },
+        {"command": "sh -c 'touch failed; echo Never.; exit 3'"},
+        {"command": "sleep 60", "timeout": 0.5},
+        {"command": "there-is-no-such-program"},
+    ]
+    settings = {
+        "plugins": {"enabled": ["precompact"], "precompact": {"hooks": hooks}},
+        "models": {"script/one": {"context_window": 4_833}},
+        "max_tokens": 500,
+        "titles": False,
+    }
+
+    def instructions() -> str:
+        prompts = (call.options.system_prompt for call in chat.model.calls)
+        return next((prompt for prompt in prompts if "Keep the numbers." in prompt), "")
+
+    with chdir(work):
+        async with chatting(tmp_path / "data", **settings) as chat:
+            for number in range(8):
+                chat.model.then(Reply((Say("Fine."),)))
+                await chat.say(f"{number} {'the quick brown fox jumps over the lazy dog ' * 40}")
+                if instructions():
+                    break
+            told = json.loads((work / "auto.json").read_text())
+            assert told == {"trigger": "auto", "session_id": "s", "custom_instructions": ""}
+            assert instructions().endswith("instructions:\nKeep the numbers.")
+            assert (work / "failed").exists()
+            assert not (work / "manual.json").exists()
+            chat.model.calls.clear()
+            chat.model.forget()
+            chat.model.then(Reply((Say("All."),)))
+            assert "Summarized" in (await chat.say("/compact be short")).text
+            told = json.loads((work / "manual.json").read_text())
+            assert told == {"trigger": "manual", "session_id": "s", "custom_instructions": "be short"}
+            assert instructions().endswith("be short\n\nKeep the numbers.\n\nKeep  the names.")

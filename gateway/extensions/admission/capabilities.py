@@ -107,7 +107,7 @@ def from_config(capabilities: Capabilities) -> bool:
 def with_config(capabilities: Capabilities, config: Mapping[str, Any]) -> Capabilities:
     """Return capabilities with the settings that allow lists name replaced by their values."""
     hosts = _values(capabilities.network.allowlist, config, _host)
-    commands = _values(capabilities.exec.allowlist, config, lambda text: " ".join(text.split()))
+    commands = _values(capabilities.exec.allowlist, config, str.strip)
     return structs.replace(
         capabilities,
         network=structs.replace(capabilities.network, allowlist=tuple(hosts)),

@@ -341,7 +341,7 @@ config:
 """
 WRITTEN = """
 [plugins.audit]
-hooks = [{ matcher = "auto", command = "save  x" }, { matcher = "manual", command = "other" }]
+hooks = [{ matcher = "auto", command = " save 'x  y'" }, { matcher = "manual", command = "other" }]
 commands = { ".py" = "ruff format *" }
 """
 
@@ -359,8 +359,8 @@ def test_allow_lists_name_settings_that_the_operator_writes(desk: Desk) -> None:
     admitted = desk.admission.admit("audit")
     needs = admitted.manifest.capabilities
     assert needs.network.allowlist == ("api.example.org", "example.org")
-    assert needs.exec.allowlist == ("save x", "other", "ruff format *")
-    assert admitted.grants == {"exec:save x", "exec:other"}, "a default is the author's, and asks"
+    assert needs.exec.allowlist == ("save 'x  y'", "other", "ruff format *")
+    assert admitted.grants == {"exec:save 'x  y'", "exec:other"}, "a default is the author's, and asks"
     desk.set(WRITTEN + 'api = "http://127.0.0.1:8080/x"')
     admitted = desk.admission.admit("audit")
     assert admitted.manifest.capabilities.network.allowlist[0] == "http://127.0.0.1:8080"
