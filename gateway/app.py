@@ -277,7 +277,7 @@ class Gateway:
         timeout_ms = self.settings.limits.approval_timeout_ms
         self._grants = GrantQuestions(access, self.channels, sessions, questions, timeout_ms)
         self._actions = PluginActions(store)
-        self._resolver.services = OpenServices(sessions, tables, self._grants, self._actions)
+        self._resolver.services = OpenServices(store, sessions, tables, self._grants, self._actions)
 
     async def _forget(self, session: str) -> None:
         """Delete the files of a session that was deleted."""

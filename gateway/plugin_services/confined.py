@@ -34,9 +34,11 @@ from gateway.extensions.registry import PluginRegistry
 from gateway.plugin_services.actions import PluginActions
 from gateway.plugin_services.brokers import Brokers
 from gateway.plugin_services.grant_questions import GrantQuestions
+from gateway.plugin_services.jobs import Jobs
 from gateway.plugin_services.programs import ProgramRunner
 from gateway.session import Sessions
 from gateway.settings import Settings
+from gateway.store import Store
 from gateway.tables import PluginTables
 
 SHIPPED = "shipped:"
@@ -54,6 +56,7 @@ class ConfinedPlugins:
         settings: Settings,
         registry: PluginRegistry,
         processes: Processes,
+        store: Store,
         sessions: Sessions,
         tables: PluginTables,
         grants: GrantQuestions,
@@ -61,6 +64,7 @@ class ConfinedPlugins:
         announce: Callable[[str], Announce],
         models: Callable[[], CompletionService],
     ) -> None:
+        self._jobs = Jobs(store, settings.timezone)
         self._registry = registry
         self._grants = grants
         self._actions = actions
@@ -100,6 +104,7 @@ class ConfinedPlugins:
             partial(self._process, admitted, partial(_check_content, admission, entry, admitted)),
             partial(self._holds, admitted),
             read_config(settings, entry, admitted),
+            self._jobs,
         )
         return plugin
 
@@ -145,7 +150,6 @@ def check_supported(admitted: Admitted) -> None:
     """Raise PluginError for a plugin that would start, and of which a part would never run."""
     manifest = admitted.manifest
     parts = {
-        "schedule": bool(manifest.schedule),
         "capabilities.routes": manifest.capabilities.routes != "none",
         "no code (an entry such as main.py)": not manifest.entry,
     }
@@ -202,6 +206,9 @@ class _NoBroker:
 
     def working_in(self, session: str) -> AbstractContextManager[None]:
         return nullcontext()
+
+    async def check_job(self, name: str, due: int) -> None:
+        raise PluginError(f"{name}: the gateway does not run")
 
 
 class _NoProcess:

@@ -23,6 +23,7 @@ from gateway.plugin_services.completions import PluginCompletions
 from gateway.plugin_services.grant_questions import GrantQuestions
 from gateway.session import Sessions
 from gateway.settings import Settings
+from gateway.store import Store
 from gateway.tables import PluginTables
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 class OpenServices(Struct, frozen=True):
     """Services for plugins with a manifest; they need an open store."""
 
+    store: Store
     sessions: Sessions
     tables: PluginTables
     grants: GrantQuestions
@@ -127,6 +129,7 @@ class Resolver:
                 self._settings,
                 self._registry,
                 self._processes,
+                self.services.store,
                 self.services.sessions,
                 self.services.tables,
                 self.services.grants,

@@ -475,6 +475,21 @@ plugin_action = Table(
 """Audit log of confined plugins. ``content`` is the hash of the plugin's files, ``arguments`` a digest,
 ``risk`` 50 to 100."""
 
+plugin_job = Table(
+    "plugin_job",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("plugin", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("times", Text, nullable=False),
+    Column("next_at", BigInteger, nullable=False),
+    Column("claimed", Text, nullable=False),
+    Column("claimed_until", BigInteger, nullable=False),
+)
+"""Scheduled jobs of confined plugins. ``times`` are the cron fields and the time zone, ``next_at`` is the due
+time (ms) that has not run yet. ``claimed`` is random text of the process that runs it, "" if none does, and
+``claimed_until`` the time (ms) at which another process may take it over."""
+
 question = Table(
     "question",
     metadata,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
+from datetime import datetime
 
 import typer
 from msgspec import Struct
@@ -14,9 +16,12 @@ from gateway.cli.output import echo_json, plain, print_table
 from gateway.cli.plugins.operator import Name, Operator, one_line_errors
 from gateway.contract.errors import PluginError
 from gateway.extensions.admission.admission import checked, rights
+from gateway.extensions.admission.config_schema import plugin_config
 from gateway.extensions.admission.consent import describe_grant, describe_rest
 from gateway.extensions.admission.locations import Found
+from gateway.extensions.admission.manifest import Manifest, Schedule
 from gateway.extensions.admission.secrets import PluginSecrets
+from gateway.plugin_services.jobs import zone_of
 
 
 class Row(Struct, frozen=True):
@@ -98,8 +103,20 @@ def _about(operator: Operator, found: Found, entry: str) -> Mapping[str, str | l
         "receives": [*describe_rest(manifest)],
         "hooks": list(manifest.hooks),
         "secrets": [f"{each}: {'set' if each in secrets else 'not set'}" for each in manifest.secrets],
-        "schedule": [f"{each.name}: {each.cron} ({each.timezone})" for each in manifest.schedule],
+        "schedule": [_scheduled(operator, manifest, entry, job) for job in manifest.schedule],
     }
+
+
+def _scheduled(operator: Operator, manifest: Manifest, entry: str, job: Schedule) -> str:
+    """Return when a job runs: its cron fields, their zone, and the next time."""
+    settings = operator.settings
+    try:
+        config = plugin_config(settings, (entry, manifest.name), manifest.config)
+        zone = zone_of(manifest.name, job, config, settings.timezone)
+    except PluginError as error:
+        return f"{job.name}: {job.cron}; {error}"
+    coming = datetime.fromtimestamp(job.next_after(time.time(), zone), zone)
+    return f"{job.name}: {job.cron} ({zone.key}), next {coming:%Y-%m-%d %H:%M %Z}"
 
 
 def _modules(operator: Operator) -> list[Row]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, cast
 from zoneinfo import ZoneInfo
@@ -99,11 +100,22 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Schedule(Struct, frozen=True, forbid_unknown_fields=True):
-    """A job: five fields of cron, in a time zone; ``config`` is the gateway's zone."""
+    """A job: five fields of cron, in a time zone; ``config`` is the zone of the settings."""
 
     name: str
     cron: str
     timezone: str = "config"
+
+    def next_after(self, seconds: float, zone: ZoneInfo) -> int:
+        """Return the first time of the job after a time; both are seconds since the epoch.
+
+        If the clocks change, a job with a fixed hour runs once: after a gap at its end, and in an hour that
+        comes twice the first time. One with ``*`` as its hour runs in each hour that passes.
+        """
+        from cronsim import CronSim
+
+        times = CronSim(self.cron, datetime.fromtimestamp(seconds, zone))
+        return next(at for each in times if (at := int(each.timestamp())) > seconds)
 
 
 class Manifest(Struct, frozen=True):
@@ -200,8 +212,11 @@ def _composed(report: Report, root: Node, found: Mapping[str, Any], *, has_code:
             capabilities = _raised(capabilities, *_IMPLIED[name])
     values["capabilities"] = capabilities
     _check_lists(report, root, capabilities, values.get("config", {}).get("properties", {}))
-    if values.get("schedule") and not capabilities.schedule:
+    jobs: tuple[Schedule | None, ...] = values.get("schedule", ())  # None for one with a mistake
+    if jobs and not capabilities.schedule:
         report.add(root.lines["schedule"], "schedule", "needs capabilities.schedule: true; add it")
+    if len({each and each.name for each in jobs}) < len(jobs):
+        report.add(root.lines["schedule"], "schedule", "has two jobs with one name; rename one")
     if "entry" not in values and not has_code:
         values["entry"] = ""
         for key in ("events", "hooks", "tools", "schedule"):
@@ -331,6 +346,20 @@ def _level(name: str) -> Reader:
     return fields.choice(_LEVELS[name], f"a value of {name}")
 
 
+def _cron(report: Report, node: Node, key: str) -> str:
+    from cronsim import CronSimError
+
+    found: str = fields.text(r"\S+( +\S+){4}", 'five fields, like "0 8 * * 1-5"')(report, node, key)
+    try:
+        Schedule("", found).next_after(0, ZoneInfo("UTC"))
+    except CronSimError as error:
+        reason = str(error).lower()
+        raise Wrong(f'{fields.shown(node)} has a {reason}; write fields like "0 8 * * 1-5"') from None
+    except StopIteration:
+        raise Wrong(f"{fields.shown(node)} never occurs; choose a day that the month has") from None
+    return found
+
+
 def _zone(report: Report, node: Node, key: str) -> str:
     found: str = fields.text()(report, node, key)
     try:
@@ -408,7 +437,7 @@ _FIELDS: Mapping[str, Reader] = {
         fields.table(
             {
                 "name": fields.text(r"[a-z][a-z0-9_-]{0,62}", "a name of a-z, 0-9, _ and -"),
-                "cron": fields.text(r"\S+( +\S+){4}", 'five fields, like "0 8 * * 1-5"'),
+                "cron": _cron,
                 "timezone": _zone,
             },
             Schedule,

@@ -18,7 +18,7 @@ from gateway.contract.tool import Tool
 from gateway.extensions.admission.manifest import Admitted
 from gateway.extensions.broker.conversations import CompleteCall, Conversations, MessagesCall, SendCall
 from gateway.extensions.broker.files import Files, PathCall, WriteCall
-from gateway.extensions.broker.gate import Gate
+from gateway.extensions.broker.gate import Gate, Use
 from gateway.extensions.broker.network import Http, HttpCall
 from gateway.extensions.broker.programs import DockerCall, ExecCall, Programs, RunsPrograms
 from gateway.extensions.broker.services import CompletionService, SendService, SizedTable
@@ -76,11 +76,13 @@ class Broker:
     def __init__(self, admitted: Admitted, gate: Gate, services: BrokerServices) -> None:
         manifest = admitted.manifest
         self._name = manifest.name
+        self._gate = gate
         gate.paused = self._paused
         self._services = services
         self._open: dict[str, list[list[Deadline]]] = {}
         """The clocks of the calls that the gateway makes, by session."""
         needs = manifest.capabilities
+        self._schedules = needs.schedule
         files = Files(needs.filesystem, services.workspace, gate, services.events, manifest.name)
         programs = Programs(needs.exec, gate, services.run)
         values = Values(needs.storage_mb, gate, services.table)
@@ -135,6 +137,12 @@ class Broker:
     def works_in(self, session: str) -> bool:
         """Return whether the gateway waits for the plugin in a session."""
         return bool(session) and session in self._open
+
+    async def check_job(self, name: str, due: int) -> None:
+        """Check and record a run of a scheduled job. Raises CapabilityDenied."""
+        action, missing = "run at the times that it names", "capabilities.schedule: true"
+        grant = "schedule" if self._schedules else None
+        await self._gate.check(Use("schedule", name, grant, action, missing, arguments=(name, due)))
 
     async def serve(self, method: str, params: Any) -> Any:
         """Answer a call. Raises TrunklineError, which the process gets as its error."""

@@ -7,7 +7,7 @@ handler that is not listed, and a listed one that is missing, are refused.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from gateway.contract.errors import PluginError, ToolError
+from gateway.contract.errors import PluginError, ToolError, TrunklineError
 from gateway.contract.events import BusEvent, ChatMessage, PermissionAsked, ToolStarting
 from gateway.contract.messages import Message, now_ms, to_json
 from gateway.contract.plugin import (
@@ -38,7 +38,7 @@ from gateway.contract.services import TaskService
 from gateway.contract.tool import Tool, ToolContext, ToolOutput
 from gateway.events.types import FileDeleted, FileModified
 from gateway.extensions.admission.capabilities import Grant
-from gateway.extensions.admission.manifest import Admitted
+from gateway.extensions.admission.manifest import Admitted, Schedule
 from gateway.extensions.confined import answers
 from gateway.extensions.confined.events import ALIASES, DECIDING, Access, kind_of, payload_of
 from gateway.extensions.process.frames import Connection, ProcessEnded, RemoteError, Serve
@@ -48,7 +48,7 @@ from gateway.settings import PluginSettings
 log = structlog.get_logger("trunkline.plugins")
 
 COMMAND_SECONDS, AUTH_SECONDS, DEACTIVATE_SECONDS = 30.0, 30.0, 2.0
-COMPACTING_SECONDS = 30.0
+COMPACTING_SECONDS, JOB_SECONDS = 30.0, 600.0
 _MARGIN = 0.1
 BLOCK = "Block"
 """The name of the error with which a handler blocks."""
@@ -108,6 +108,32 @@ class Answers(Protocol):
         """Let the plugin ask and read in a session during a call."""
         ...
 
+    async def check_job(self, name: str, due: int) -> None:
+        """Check and record a run of a scheduled job. Raises TrunklineError if it may not run."""
+        ...
+
+
+class RunsJobs(Protocol):
+    """A plugin that runs its scheduled jobs."""
+
+    def is_ready(self) -> bool:
+        """Return whether a job can be run now."""
+        ...
+
+    async def run_job(self, name: str, due: int) -> bool:
+        """Run a job for a due time (ms). Return False if the plugin's process ended meanwhile."""
+        ...
+
+
+class FollowsJobs(Protocol):
+    """Runs jobs when they are due."""
+
+    def follow(
+        self, plugin: str, entries: Sequence[Schedule], config: Mapping[str, Any], runner: RunsJobs
+    ) -> Coroutine[Any, Any, None]:
+        """Return what runs the jobs of a plugin until cancelled. Raises PluginError for a wrong zone."""
+        ...
+
 
 OnStart = Callable[[Connection], Awaitable[None]]
 MakeProcess = Callable[[Serve, OnStart], Process]
@@ -137,6 +163,7 @@ class Declaration(Struct, frozen=True):
     hooks: tuple[str, ...] = ()
     events: tuple[str, ...] = ()
     auth: tuple[str, ...] = ()
+    schedule: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
 
 
@@ -162,7 +189,8 @@ class ConfinedPlugin(Plugin):
     """The gateway's side of a plugin with a manifest.
 
     ``holds`` returns whether a grant was given; ``make_process`` creates the process. ``config`` are its own
-    settings, with the defaults of the manifest; without them it gets those of its context.
+    settings, with the defaults of the manifest; without them it gets those of its context. ``jobs`` runs
+    those that its manifest schedules.
     """
 
     def __init__(
@@ -173,6 +201,7 @@ class ConfinedPlugin(Plugin):
         make_process: MakeProcess,
         holds: Callable[[Grant], bool],
         config: Mapping[str, Any] | None = None,
+        jobs: FollowsJobs | None = None,
     ) -> None:
         manifest = admitted.manifest
         self.name, self.version = manifest.name, manifest.version
@@ -189,6 +218,7 @@ class ConfinedPlugin(Plugin):
         self._activate_seconds = settings.activate_timeout_ms / 1000
         self.process = make_process(self._serve, self._on_start)
         self._config = config
+        self._jobs = jobs
         self._tasks: TaskService | None = None
         self._params: dict[str, Any] = {}
         self._progress: dict[str, Callable[[str], None]] = {}
@@ -234,6 +264,9 @@ class ConfinedPlugin(Plugin):
                 ctx.events.subscribe(kind, partial(self._observe, self._written(name)))
         if isinstance(self.process, BringsObjects):
             self._adopt(ctx, dict(self.process.objects))
+        if manifest.schedule and self._jobs is not None and ctx.tasks is not None:
+            following = self._jobs.follow(self.name, manifest.schedule, self._params["config"], self)
+            ctx.tasks.create_task(following, name="schedule")
 
     def stop_soon(self, reason: str) -> None:
         """Stop the plugin until the next start: it misused what it may do, or must not run any more."""
@@ -273,6 +306,11 @@ class ConfinedPlugin(Plugin):
 
     def _check_grants(self) -> None:
         manifest = self.admitted.manifest
+        if manifest.schedule and not self._granted("schedule"):
+            raise PluginError(
+                "schedule needs the capability schedule, which is not granted; grant it with: "
+                f"trunkline plugin approve {self.name} --allow schedule"
+            )
         for handler in (*manifest.events, *manifest.hooks):
             needed = _NEEDED.get(_canonical(handler), ())
             declared = [grant for grant in needed if grant in self._needs.grants()]
@@ -301,6 +339,7 @@ class ConfinedPlugin(Plugin):
             raise PluginError(f"it handles {unknown[0]!r}, which is no event")
         _compare("events", map(_canonical, manifest.events), map(_canonical, found.events))
         _compare("hooks", manifest.hooks, found.hooks)
+        _compare("schedule", [each.name for each in manifest.schedule], found.schedule)
         if manifest.tools is not None:
             _compare("tools", manifest.tools, [each.name for each in found.tools])
         if manifest.commands is not None:
@@ -532,6 +571,24 @@ class ConfinedPlugin(Plugin):
             reason = str(error) or f"no answer within {COMMAND_SECONDS:g} s"
             raise PluginError(f"plugin {self.name!r} failed in /{name}: {reason}") from None
         return None if answer is None else str(answer)
+
+    def is_ready(self) -> bool:
+        """Return whether the process runs."""
+        return self.process.state == "running"
+
+    async def run_job(self, name: str, due: int) -> bool:
+        """Run a scheduled job. Return False if the process ended, so that it runs again with the same key."""
+        try:
+            await self._broker.check_job(name, due)
+            params = {"name": name, "due": due, "key": f"{name} {due}"}
+            await self.process.call("schedule", params, JOB_SECONDS)
+        except ProcessEnded as error:
+            log.warning("a process ended in a job", plugin=self.name, job=name, reason=str(error))
+            return False
+        except (TrunklineError, TimeoutError) as error:
+            reason = str(error) or f"no end within {JOB_SECONDS:g} s"
+            log.warning("a job of a plugin failed", plugin=self.name, job=name, due=due, reason=reason)
+        return True
 
     async def token(self, provider: str, config: Mapping[str, Any]) -> Token:
         """Return a token of an auth provider. Raises PluginError, whose text has no token."""

@@ -62,6 +62,27 @@ def listed(home: Path) -> dict[str, dict[str, object]]:
     return {row["name"]: row for row in json.loads(run(home, "list", "--json"))}
 
 
+def test_info_shows_when_jobs_run_next(home: Path) -> None:
+    folder = plugin(home)
+    with (folder / "plugin.yml").open("a") as manifest:
+        manifest.write(
+            "schedule: [{name: digest, cron: '0 8 1 1 *'}, {name: tidy, cron: '5 4 * * *', timezone: UTC}]\n"
+        )
+    text = (folder / "plugin.yml").read_text()
+    text = text.replace("capabilities:\n", "capabilities:\n  schedule: true\n")
+    (folder / "plugin.yml").write_text(text)
+    settings = home / "config/trunkline.toml"
+    settings.write_text(f'timezone = "Asia/Tokyo"\n{SETTINGS}')
+    run(home, "approve", str(folder), "--yes")
+    [digest, tidy] = json.loads(run(home, "info", str(folder), "--json"))["schedule"]
+    assert re.fullmatch(r"digest: 0 8 1 1 \* \(Asia/Tokyo\), next \d{4}-01-01 08:00 JST", digest)
+    assert re.fullmatch(r"tidy: 5 4 \* \* \* \(UTC\), next \d{4}-\d\d-\d\d 04:05 UTC", tidy)
+    (folder / "plugin.yml").write_text(text.replace(", additionalProperties: false", ""))
+    settings.write_text(f'{SETTINGS}[plugins.weather]\ntimezone = "Mars"\n')
+    [digest, _] = json.loads(run(home, "info", str(folder), "--json"))["schedule"]
+    assert digest.startswith("digest: 0 8 1 1 *; plugins.weather.timezone: 'Mars' is not a time zone")
+
+
 def test_001_32_a_plugin_is_installed_enabled_shown_disabled_and_uninstalled(home: Path) -> None:
     plugin(home)
     said = run(home, "install", "./weather", "--yes", "--allow", "network")

@@ -133,7 +133,6 @@ async def test_001_18_a_hook_waits_for_the_admin_beyond_its_own_time_limit(
 @pytest.mark.parametrize(
     ("lines", "named"),
     [
-        ("schedule: [{name: digest, cron: '0 8 * * *'}]\ncapabilities: {schedule: true}\n", "schedule"),
         ("capabilities: {routes: true}\n", "capabilities.routes"),
     ],
 )

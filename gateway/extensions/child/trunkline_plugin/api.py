@@ -114,6 +114,7 @@ def plugin(function: Callable[[Context], Any]) -> Factory:
     """Mark the factory of the plugin: a function of its context, async or not.
 
     It returns a mapping with any of ``on`` (handlers by event), ``hooks`` (functions by hook), ``tools``,
-    ``commands`` and ``auth`` (``{"providers": {name: async function of the provider's settings}}``).
+    ``commands``, ``schedule`` (functions of a run by job; a run has ``name``, ``due`` in ms, and ``key``) and
+    ``auth`` (``{"providers": {name: async function of the provider's settings}}``).
     """
     return Factory(function)

@@ -22,7 +22,7 @@ from .frames import Peer
 
 OBSERVING_SECONDS = {"file.modified": 30.0, "file.deleted": 30.0}
 """Time limits of observing handlers; 5 s for the other events."""
-_KEYS = ("on", "hooks", "tools", "commands", "auth")
+_KEYS = ("on", "hooks", "tools", "commands", "auth", "schedule")
 
 
 def main(fd: int, folder: str, entry: str, site: str | None) -> None:
@@ -70,6 +70,7 @@ class Runtime:
         self._tools: dict[str, Tool] = {}
         self._commands: dict[str, Command] = {}
         self._auth: dict[str, Handler] = {}
+        self._jobs: dict[str, Handler] = {}
         self._methods: dict[str, Callable[[Any], Any]] = {
             "activate": self._activate,
             "hook": self._hook,
@@ -77,6 +78,7 @@ class Runtime:
             "tool": self._tool,
             "command": self._command,
             "auth": self._token,
+            "schedule": self._job,
             "deactivate": lambda _: None,
         }
 
@@ -131,7 +133,9 @@ class Runtime:
         self._commands = {each.name: each for each in map(_as_command, made.get("commands") or ())}
         auth: Mapping[str, Any] = made.get("auth") or {}
         self._auth = dict(auth.get("providers") or {})
-        for kind, handlers in (("on", self._on), ("hooks", self._hooks), ("auth.providers", self._auth)):
+        self._jobs = dict(made.get("schedule") or {})
+        by_kind = {"on": self._on, "hooks": self._hooks, "auth.providers": self._auth, "schedule": self._jobs}
+        for kind, handlers in by_kind.items():
             for name, handler in handlers.items():
                 if not callable(handler):
                     raise TypeError(f"{kind}: {name!r} is not a function")
@@ -150,6 +154,7 @@ class Runtime:
             "hooks": list(self._hooks),
             "events": list(self._on),
             "auth": list(self._auth),
+            "schedule": list(self._jobs),
             "others": others,
         }
 
@@ -191,6 +196,11 @@ class Runtime:
         if inspect.isawaitable(reply):
             reply = await reply
         return None if reply is None else _as_result(reply)["content"]
+
+    async def _job(self, params: Mapping[str, Any]) -> None:
+        made = self._jobs[params["name"]](Data(params))
+        if inspect.isawaitable(made):
+            await made
 
     async def _token(self, params: Mapping[str, Any]) -> Any:
         made = self._auth[params["name"]](wrap(params.get("config") or {}))

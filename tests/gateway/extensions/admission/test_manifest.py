@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+from datetime import datetime
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 from gateway import PluginError
 from gateway.extensions.admission.capabilities import Capabilities, FilesystemAccess
-from gateway.extensions.admission.manifest import is_name, parse_manifest, read_manifest
+from gateway.extensions.admission.manifest import Schedule, is_name, parse_manifest, read_manifest
 
 WHOLE = b"""\
 api: 1
@@ -74,6 +76,27 @@ def test_a_manifest_keeps_what_is_written() -> None:
     assert manifest.capabilities.routes == "token"
     assert manifest.schedule[0].cron == "0 8 * * 1-5"
     assert manifest.tools == ("scan",)
+
+
+@pytest.mark.parametrize(
+    ("cron", "after", "times"),
+    [
+        # The clocks go forward at 2:00: the missing time runs at the end of the gap.
+        ("30 2 * * *", "2027-03-27T12:00+01:00", ["28 03:00+02:00", "29 02:30+02:00"]),
+        ("30 * * * *", "2027-03-28T01:00+01:00", ["28 01:30+01:00", "28 03:30+02:00"]),
+        # They go back at 3:00: a fixed time runs once, "each hour" also in the second one.
+        ("30 2 * * *", "2027-10-30T12:00+02:00", ["31 02:30+02:00", "01 02:30+01:00"]),
+        ("30 2 * * *", "2027-10-31T02:10+01:00", ["01 02:30+01:00", "02 02:30+01:00"]),
+        ("30 * * * *", "2027-10-31T02:00+02:00", ["31 02:30+02:00", "31 02:30+01:00", "31 03:30+01:00"]),
+    ],
+)
+def test_a_schedule_follows_the_clocks_of_its_zone(cron: str, after: str, times: list[str]) -> None:
+    zone, moment = ZoneInfo("Europe/Berlin"), datetime.fromisoformat(after)
+    found: list[str] = []
+    for _ in times:
+        moment = datetime.fromtimestamp(Schedule("a", cron).next_after(moment.timestamp(), zone), zone)
+        found.append(f"{moment:%d %H:%M%z}"[:-2] + ":00")
+    assert found == times
 
 
 def test_a_hook_may_get_the_newest_messages_only() -> None:
@@ -147,6 +170,14 @@ def test_001_31_a_manifest_of_the_original_format_is_read() -> None:
         (MINIMAL + b"entry: /main.py", "entry: "),
         (MINIMAL + b'description: "a\\u202eb"', "has the invisible character U+202E"),
         (MINIMAL + b"schedule: [{name: a, cron: '* * * * *'}]", "needs capabilities.schedule: true"),
+        (MINIMAL + b"schedule: [{name: a, cron: '0 8'}]", "must be five fields, like"),
+        (MINIMAL + b"schedule: [{name: a, cron: '0 25 * * *'}]", '"0 25 * * *" has a bad hour; write'),
+        (MINIMAL + b"schedule: [{name: a, cron: '0 8 31 4 *'}]", "has a bad day-of-month"),
+        (MINIMAL + b"schedule: [{name: a, cron: '0 8 */31 2 1#5'}]", "never occurs"),
+        (
+            MINIMAL + b"schedule: [{name: a, cron: '0 8 * * *'}, {name: a, cron: '0 9 * * *'}]",
+            "has two jobs with one name; rename one",
+        ),
         (MINIMAL + b"capabilities: {network: {enabled: true}}", "allowlist: is missing; name the hosts"),
         (MINIMAL + b"capabilities: {network: {enabled: true, allowlist: ['*']}}", '"*" must be a host'),
         (MINIMAL + b"capabilities: {network: {enabled: true, allowlist: ['http://a/']}}", "without a path"),

@@ -49,6 +49,9 @@ class RecordingBroker:
         async with self._called, asyncio.timeout(20):
             await self._called.wait_for(done)
 
+    async def check_job(self, name: str, due: int) -> None:
+        await self.serve("schedule", {"name": name, "due": due})
+
     @contextmanager
     def working_in(self, session: str) -> Generator[None]:
         self.open.append(session)

@@ -12,6 +12,7 @@ from gateway import Plugin, Tool, ToolContext, ToolResultPart
 from gateway.contract.errors import PluginError
 from gateway.events import PermissionReplied, SessionCompacted
 from gateway.extensions.admission.capabilities import Capabilities
+from gateway.extensions.admission.manifest import Schedule
 from gateway.provider_http import ToolDefinition
 from gateway.testing.chat import Chat, chatting
 from gateway.testing.fake_models.script import Reply, Use
@@ -206,6 +207,58 @@ async def test_001_14_a_factory_that_fails_fails_its_plugin_with_the_reason(
     with pytest.raises(PluginError, match=reason):
         async with chatting(tmp_path, write(code)):
             pass
+
+
+SCHEDULING = """
+from trunkline_plugin import plugin
+
+@plugin
+def f(ctx):
+    async def digest(job):
+        if job.due == 13:
+            raise ValueError("unlucky")
+        await ctx.kv.set("ran", [job.name, job.due, job.key])
+    return {"schedule": {"digest": digest}}
+"""
+DIGEST = (Schedule("digest", "0 8 * * *"),)
+SCHEDULED = Capabilities(schedule=True)
+
+
+async def test_a_scheduled_job_runs_with_its_due_time_and_key(tmp_path: Path, write: Write) -> None:
+    broker = RecordingBroker()
+    plugin = write(SCHEDULING, schedule=DIGEST, needs=SCHEDULED, broker=broker)
+    async with chatting(tmp_path, plugin):
+        assert plugin.is_ready()
+        assert await plugin.run_job("digest", 7)
+        assert [(method, given.get("value")) for method, given in broker.calls] == [
+            ("schedule", None),
+            ("kv.set", ["digest", 7, "digest 7"]),
+        ]
+        # A job that fails, or may not run, is over; one whose process ended runs again.
+        assert await plugin.run_job("digest", 13)
+        broker.answers["schedule"] = CapabilityDenied("schedule was revoked")
+        assert await plugin.run_job("digest", 8)
+        assert len([method for method, _ in broker.calls if method == "kv.set"]) == 1
+        del broker.answers["schedule"]
+        await plugin.process.stop()
+        assert not plugin.is_ready()
+        assert not await plugin.run_job("digest", 9)
+
+
+async def test_scheduled_jobs_must_match_the_manifest_and_be_granted(tmp_path: Path, write: Write) -> None:
+    for name, code, fields, reason in (
+        ("one", SCHEDULING, {}, "its code has 'digest', which schedule in plugin.yml does not list"),
+        ("two", EVERYTHING, {"schedule": DIGEST}, "schedule in plugin.yml lists 'digest', which its code"),
+        (
+            "three",
+            SCHEDULING,
+            {"schedule": DIGEST, "granted": False},
+            "not granted; grant it with: trunkline plugin approve three --allow schedule",
+        ),
+    ):
+        with pytest.raises(PluginError, match=reason):
+            async with chatting(tmp_path, write(code, name, needs=SCHEDULED, **fields)):
+                pass
 
 
 async def test_a_plugin_with_full_trust_may_bring_what_cannot_cross_a_process(
