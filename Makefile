@@ -69,6 +69,7 @@ lock:  ## pin the dependencies anew (needs uv)
 	$(LOCK) pyproject.toml --extra files -c requirements.txt -o requirements-files.txt
 	$(LOCK) pyproject.toml --extra interactions -c requirements.txt -o requirements-interactions.txt
 	$(LOCK) pyproject.toml --extra keyring -c requirements.txt -o requirements-keyring.txt
+	$(LOCK) pyproject.toml --extra mcp -c requirements.txt -o requirements-mcp.txt
 	$(LOCK) pyproject.toml --extra vertex -c requirements.txt -o requirements-vertex.txt
 	$(LOCK) pyproject.toml --extra web -c requirements.txt -o requirements-web.txt
 	$(LOCK) pyproject.toml --extra otel -c requirements.txt -o requirements-otel.txt

@@ -586,6 +586,11 @@ class Gateway:
             await self.activator.activate(self.settings.plugins.enabled, resolve)
         for plugin in self._plugins:
             await self.registry.register(plugin)
+        if servers := self.settings.mcp:
+            from gateway.mcp import McpPlugin  # a gateway without servers shall not pay for it
+
+            # Last, because a tool of a server must not take the name of another one.
+            await self.activator.activate(("mcp",), lambda _name: McpPlugin(servers), built_in=True)
         await asyncio.to_thread(self.profiles.add_folders, self._agent_folders())
 
     def _conversations(self) -> tuple[Titles, Forks, Shares, Undo]:

@@ -41,6 +41,7 @@ EXTRAS = {
     "requirements-files.txt": ("files",),
     "requirements-interactions.txt": ("interactions",),
     "requirements-keyring.txt": ("keyring",),
+    "requirements-mcp.txt": ("mcp",),
     "requirements-otel.txt": ("otel",),
     "requirements-postgres.txt": ("postgres",),
     "requirements-testing.txt": (),

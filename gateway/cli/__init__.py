@@ -270,6 +270,31 @@ COMMANDS: Mapping[str, Entry] = {
             ),
         },
     ),
+    "mcp": Group(
+        "List, add, test and approve MCP servers and their tools",
+        {
+            "list": Command(
+                "mcp.servers:list_",
+                "List the MCP servers: connected, idle, disabled or failed, with their tools",
+            ),
+            "add": Command(
+                "mcp.servers:add",
+                "Add an MCP server to the settings, start it once, and approve the tools that it lists",
+            ),
+            "test": Command(
+                "mcp.servers:probe",
+                "Start an MCP server, list its tools and end it; exit with 1 if that fails",
+            ),
+            "tools": Command(
+                "mcp.servers:tools",
+                "List the tools of an MCP server, with the difference of those that wait for an approval",
+            ),
+            "approve": Command(
+                "mcp.servers:approve",
+                "Approve changed and new tools of an MCP server as they are now; shows the difference",
+            ),
+        },
+    ),
     "config": Group(
         "Check, show and describe the settings",
         {

@@ -37,6 +37,11 @@ class RunningProgram(Protocol):
         """Why the gateway ended it, if it did."""
         ...
 
+    @property
+    def stderr(self) -> bytearray:
+        """The end of what it wrote to stderr, if that is not its output."""
+        ...
+
     def terminate(self) -> None:
         """Ask it to end."""
         ...
@@ -70,10 +75,17 @@ class ProcessService(Protocol):
         ...
 
     async def start_program(
-        self, argv: Sequence[str], cwd: Path, environ: Mapping[str, str], access: ProgramAccess, output: int
+        self,
+        argv: Sequence[str],
+        cwd: Path,
+        environ: Mapping[str, str],
+        access: ProgramAccess,
+        output: int,
+        stdin: int | None = None,
     ) -> RunningProgram | None:
         """Start a program with this descriptor as its output; None if it cannot be confined here.
 
-        Raises PluginError if the program cannot be started.
+        With the descriptor ``stdin`` its stderr is kept apart. Raises PluginError if the program cannot be
+        started.
         """
         ...

@@ -35,6 +35,7 @@ class PluginActivator:
         self._providers = providers
         self._settings = settings.plugins
         self._team = settings.teams.plugins
+        self._servers = tuple(settings.mcp)
         self._names: dict[str, str] = {}
         self._entries: set[str] = set()
         self._required_failures: dict[str, PluginError] = {}
@@ -134,9 +135,11 @@ class PluginActivator:
     def may_contribute(self, tool: str) -> bool:
         """Return whether a plugin may still contribute this tool although no plugin offers it now.
 
-        True for the tools of a skipped plugin, and for names that begin with the name of a plugin that has
-        not listed its tools yet.
+        True for the tools of a skipped plugin, and for names that begin with the name of an MCP server, or of
+        a plugin that has not listed its tools yet.
         """
+        if any(tool.startswith(f"{server}_") for server in self._servers):
+            return True
         silent = [
             plugin.name
             for plugin in self._registry.list()

@@ -18,7 +18,7 @@ from gateway.settings.models import (
     ModelSettings,
     ProviderSettings,
 )
-from gateway.settings.plugins import PluginSettings, PluginsSettings
+from gateway.settings.plugins import McpServerSettings, PluginSettings, PluginsSettings
 from gateway.settings.sections import (
     Action,
     Limits,
@@ -44,6 +44,7 @@ __all__ = [
     "Groups",
     "Limits",
     "LogSettings",
+    "McpServerSettings",
     "ModelSettings",
     "PluginSettings",
     "PluginsSettings",

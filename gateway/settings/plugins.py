@@ -1,16 +1,18 @@
-"""Settings of plugins: which run, their timeouts, and their own keys."""
+"""Settings of plugins: which run, their timeouts, and their own keys; and of MCP servers."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, JsonValue, model_validator
+from pydantic import AfterValidator, Field, JsonValue, SecretStr, model_validator
 
 from gateway.settings.section import Milliseconds, OpenSection, Section
 
+_SERVER_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
 _PLUGIN_WITH_SETTINGS: dict[str, JsonValue] = {
     "type": "object",
     "properties": {
@@ -161,3 +163,74 @@ class TeamsSettings(Section):
     """Rules for all users of a team."""
 
     plugins: TeamPlugins = Field(default=TeamPlugins(), description="Which plugins may and must be enabled")
+
+
+def _folder(path: Path) -> Path:
+    path = path.expanduser()
+    if not path.is_absolute():
+        raise ValueError(f"has {str(path)!r}; write the absolute path of the folder or file")
+    return path
+
+
+class McpFilesystem(Section):
+    """Folders and files that a server may use besides its own program."""
+
+    read: bool = Field(default=True, description="Read below the roots; default true")
+    write: bool = Field(default=False, description="Write and delete below the roots; default false")
+    roots: tuple[Annotated[Path, AfterValidator(_folder)], ...] = Field(
+        default=(), description="Folders and files, by absolute path; default none"
+    )
+
+
+class McpNetwork(Section):
+    """The network of a server."""
+
+    advice = {"allowlist": "the kernel cannot limit a program to hosts; leave it out"}
+
+    enabled: bool = Field(default=False, description="Give it a network, to all hosts; default false")
+
+
+class McpCapabilities(Section):
+    """Rights of a server; without them it has its program, a /tmp of its own, and no network."""
+
+    filesystem: McpFilesystem = Field(default=McpFilesystem(), description="Folders that it may use")
+    network: McpNetwork = Field(default=McpNetwork(), description="Network of the server")
+
+
+class McpServerSettings(Section):
+    """One MCP server: a program on this machine."""
+
+    command: tuple[str, ...] = Field(
+        min_length=1, description="Program and arguments of the server, not interpreted by a shell"
+    )
+    enabled: bool = Field(default=True, description="Offer its tools; default true")
+    env: dict[str, SecretStr] = Field(default={}, description="Environment variables of the server")
+    cwd: Annotated[Path, AfterValidator(_folder)] | None = Field(
+        default=None, description="Working directory of the server; default: its first root, else /tmp"
+    )
+    capabilities: McpCapabilities = Field(default=McpCapabilities(), description="Rights of the server")
+    tools: tuple[str, ...] = Field(
+        default=("*",), description="Tools to offer, by name or pattern with *; default all"
+    )
+    timeout: Milliseconds = Field(
+        default=30_000, gt=0, description="Timeout of a start and of a call, in ms each; default 30000"
+    )
+    memory_mb: int = Field(
+        default=1024, ge=16, description="Most memory of the server and its processes in MB; default 1024"
+    )
+    processes: int = Field(
+        default=64, ge=1, le=10_000, description="Most processes of the server at once; default 64"
+    )
+    trust: Literal["sandbox", "full"] = Field(
+        default="sandbox",
+        description="sandbox confines it by the kernel, full gives it all rights of the "
+        "gateway; default sandbox",
+    )
+
+
+def check_names(servers: dict[str, McpServerSettings]) -> dict[str, McpServerSettings]:
+    """Raise ValueError for a name of a server that cannot begin the names of its tools."""
+    for name in servers:
+        if not _SERVER_NAME.fullmatch(name):
+            raise ValueError(f"has {name!r}; name a server with up to 32 letters, digits, _ and -")
+    return servers

@@ -39,7 +39,13 @@ from gateway.settings.models import (
     StopSequences,
     Trigger,
 )
-from gateway.settings.plugins import PluginSettings, PluginsSettings, TeamsSettings
+from gateway.settings.plugins import (
+    McpServerSettings,
+    PluginSettings,
+    PluginsSettings,
+    TeamsSettings,
+    check_names,
+)
 from gateway.settings.secrets import MASK, Secret, sounds_secret, without_passwords
 from gateway.settings.section import Days, Milliseconds, Minutes, Seconds, Section
 from gateway.settings.validation import (
@@ -452,6 +458,9 @@ class Settings(BaseSettings):
         default=PluginsSettings(), description="Plugins to load, and the settings of each"
     )
     teams: TeamsSettings = Field(default=TeamsSettings(), description="Rules for all users of a team")
+    mcp: Annotated[dict[str, McpServerSettings], AfterValidator(check_names)] = Field(
+        default={}, description="MCP servers, by name"
+    )
     permissions: Annotated[dict[str, Action | dict[str, Action]], AfterValidator(_known_roles)] = Field(
         default={},
         description=(
@@ -503,6 +512,8 @@ class Settings(BaseSettings):
         for provider in self.providers.values():
             given += [provider.api_key, *provider.api_keys, *provider.credentials.values()]
             given += provider.custom_headers.values()
+        for server in self.mcp.values():
+            given += [value for name, value in server.env.items() if sounds_secret(name)]
         yield from (secret.get_secret_value() for secret in given if secret is not None)
         yield unquote(urlsplit(self.store.url or "").password or "")
         for entry in self._origin.entries:

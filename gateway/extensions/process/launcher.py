@@ -394,7 +394,11 @@ class _Ends:
         self.stderr = -1
         self.report, reporting = os.pipe()
         if isinstance(target, ProgramTarget):
-            streams = [_copy(one) for one in (target.stdin, target.stdout, target.stderr)]
+            if target.stderr is None:
+                self.stderr, writing = os.pipe()
+            else:
+                writing = _copy(target.stderr)
+            streams = [_copy(target.stdin), _copy(target.stdout), writing]
         else:
             self.sock, theirs = socket.socketpair()
             self.sock.setblocking(False)
@@ -409,6 +413,7 @@ class _Ends:
         os.close(self.report)
         if self.sock is not None:
             self.sock.close()
+        if self.stderr >= 0:
             os.close(self.stderr)
 
 

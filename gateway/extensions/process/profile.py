@@ -102,13 +102,14 @@ class ProgramTarget(Struct, frozen=True, tag_field="kind", tag="program"):
     """An executable by its absolute path, its arguments, and its working directory.
 
     ``stdin``, ``stdout`` and ``stderr`` are descriptors; -1 is ``/dev/null``. The launcher keeps none open.
+    Without ``stderr`` it keeps the end of what the program writes there.
     """
 
     argv: tuple[str, ...]
     cwd: str
     stdin: int = -1
     stdout: int = -1
-    stderr: int = -1
+    stderr: int | None = -1
 
 
 Target = PluginTarget | ScriptTarget | ProgramTarget

@@ -97,11 +97,18 @@ class Processes:
         return await run_confined(python, script, arguments, data, limits, output)
 
     async def start_program(
-        self, argv: Sequence[str], cwd: Path, environ: Mapping[str, str], access: ProgramAccess, output: int
+        self,
+        argv: Sequence[str],
+        cwd: Path,
+        environ: Mapping[str, str],
+        access: ProgramAccess,
+        output: int,
+        stdin: int | None = None,
     ) -> RunningProgram | None:
         """Start a program under the profile ``program``, with the descriptor ``output`` as stdout and stderr.
 
-        None if that is impossible here. Raises ConfinementError if the program cannot be started.
+        With ``stdin`` the end of stderr is kept apart. None if that is impossible here. Raises
+        ConfinementError if the program cannot be started.
         """
         from gateway.extensions.process import profile as profiles
 
@@ -120,7 +127,13 @@ class Processes:
         profile = profiles.program(
             (*found, *readable, *writable), limits, network=access.network, environ=environ
         )
-        target = profiles.ProgramTarget(tuple(argv), str(cwd), stdout=output, stderr=output)
+        target = profiles.ProgramTarget(
+            tuple(argv),
+            str(cwd),
+            stdin=-1 if stdin is None else stdin,
+            stdout=output,
+            stderr=output if stdin is None else None,
+        )
         return await launcher.spawn(profile, target)
 
 

@@ -85,7 +85,7 @@ def operators_own(entries: Iterable[Entry]) -> Iterator[str]:
     """
     for entry in entries:
         kept = entry.path[:1] == ("teams",) or entry.path[:2] in _OPERATORS_OWN
-        trust = len(entry.path) == _TOOLS and entry.path[0] == "plugins" and entry.path[2] == "trust"
+        trust = len(entry.path) == _TOOLS and entry.path[0] in ("plugins", "mcp") and entry.path[2] == "trust"
         if "trusted project" in entry.layers and (kept or trust):
             yield (
                 f"{entry.place}: {entry.key} must not be set by the file of a project, even a trusted one; "

@@ -99,12 +99,12 @@ def test_004_T19_show_tells_the_layer_of_each_value(project: Path):
 
 def test_mistakes_of_all_layers_are_told_together(project: Path):
     (project / ".trunkline").mkdir()
-    (project / ".trunkline/trunkline.toml").write_text("\n[mcp]\nx = 1\n[server]\nport = 1\n")
+    (project / ".trunkline/trunkline.toml").write_text("\n[servers]\nx = 1\n[server]\nport = 1\n")
     done = run("check", cwd=project, MY_TOKEN="x" * 40, TRUNKLINE_MAX_TOKENS="many")
     assert done.returncode == 2
     lines = done.stderr.splitlines()
     assert lines[0] == "3 settings are wrong:"
-    assert lines[1].startswith("  .trunkline/trunkline.toml:3: mcp is not a setting")
+    assert lines[1].startswith("  .trunkline/trunkline.toml:3: servers is not a setting")
     assert lines[2].startswith(
         "  .trunkline/trunkline.toml:5: server.port must not be set by the file of a project"
     )

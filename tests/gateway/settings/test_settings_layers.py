@@ -494,6 +494,7 @@ def test_joined_lists_keep_the_first_of_each_in_order(lists: list[list[str]]):
     "text",
     [
         '[plugins.audit]\ntrust = "full"',
+        '[mcp.files]\ncommand = ["x"]\ntrust = "full"',
         '[plugins]\nsandbox = "standard"',
         '[teams.plugins]\nallowlist = ["audit"]',
         '[plugins]\nenabled = [{ name = "audit", config = { trust = "full" } }]',

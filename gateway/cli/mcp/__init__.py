@@ -1,0 +1,1 @@
+"""``trunkline mcp``: add, list, test and approve MCP servers."""

@@ -1,0 +1,301 @@
+"""``trunkline mcp list | add | test | tools | approve``.
+
+A running gateway is asked, and changes what it offers at once; otherwise the file of known tools is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from msgspec import Struct
+from rich.table import Table
+from rich.text import Text
+
+from gateway.cli.gateway_client import call, running_gateway
+from gateway.cli.options import FAILED, AsJson, File, fail, settings_from
+from gateway.cli.output import echo_json, plain, print_table, quiet
+from gateway.cli.plugins.operator import one_line_errors
+from gateway.contract.errors import NotFoundError, SettingsError, ToolError
+from gateway.extensions.process.service import Processes
+from gateway.extensions.scope import PluginTasks
+from gateway.mcp import McpPlugin, Server, ServerStatus, ToolState
+from gateway.mcp.plugin import known_tools
+from gateway.settings import Settings, load_settings
+from gateway.settings.layers.editing import EditedFile
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the server in the settings.")]
+Names = Annotated[list[str] | None, typer.Argument(metavar="TOOL...", help="Names of tools; default: all.")]
+Command = Annotated[
+    list[str], typer.Argument(metavar="-- COMMAND...", help="Program and arguments of the server.")
+]
+Folders = list[Path] | None
+_WAITING = ("changed", "new")
+_PATH = "/api/plugins/mcp/servers"
+
+
+class Tested(Struct, frozen=True):
+    """The outcome of a test. ``seconds`` is the time until the server had listed its tools."""
+
+    status: ServerStatus
+    seconds: float
+
+
+class Operator:
+    """The servers of the settings, in the running gateway or, without one, in their files."""
+
+    def __init__(self, config: Path | None) -> None:
+        self.settings: Settings = settings_from(config)
+        self._running = running_gateway(self.settings) is not None
+
+    def statuses(self) -> list[ServerStatus]:
+        """Return the states of all servers."""
+        if self._running and self.settings.mcp:
+            return self._ask("GET", "", list[ServerStatus], "servers")
+        return [self._server(name).status for name in self.settings.mcp]
+
+    def tools(self, name: str) -> list[ToolState]:
+        """Return the tools of a server, which is started if it was never listed."""
+        if self._running:
+            return self._ask("GET", f"/{name}", list[ToolState], "tools")
+        server = self._server(name)
+        if server.known.is_empty:
+            self.test(name)
+            server.known.load()
+        return server.known.states()
+
+    def approve(self, name: str, tools: Sequence[str]) -> list[str]:
+        """Approve tools as they are now. Return the names of those that had changed."""
+        if self._running:
+            return self._ask("POST", f"/{name}/approve", list[str], "approved", {"tools": list(tools)})
+        return self._server(name).known.approve(tools)
+
+    def test(self, name: str) -> Tested:
+        """Start a server, list its tools and end it. Raises ToolError."""
+        with quiet():
+            tested = asyncio.run(self._test(name))
+        if isinstance(tested, ToolError):
+            raise tested
+        return tested
+
+    def effect(self) -> str:
+        """Return when a change of the settings takes effect."""
+        return "restart the running gateway" if self._running else "it takes effect at the next start"
+
+    async def _test(self, name: str) -> Tested | ToolError:
+        begun, processes = time.monotonic(), Processes(self.settings.plugins.sandbox)
+        self._server(name)
+        async with asyncio.TaskGroup() as group:
+            tasks = PluginTasks("mcp", group)
+            server = self._server(name, processes, tasks)
+            try:
+                await server.connect()
+                return Tested(server.status, round(time.monotonic() - begun, 3))
+            except ToolError as error:
+                return error  # raised here, it would become a group of errors
+            finally:
+                await tasks.end()
+                await processes.close()
+
+    def _server(
+        self, name: str, processes: Processes | None = None, tasks: PluginTasks | None = None
+    ) -> Server:
+        settings = self.settings.mcp.get(name)
+        if settings is None:
+            names = ", ".join(self.settings.mcp) or "none"
+            raise NotFoundError(f"there is no MCP server {name!r}; the settings have {names}")
+        known = known_tools(self.settings.data_dir, name, settings)
+        known.load()
+        environ = {each: os.environ[each] for each in McpPlugin.environ if each in os.environ}
+        return Server(name, settings, known, processes, environ, tasks)
+
+    def _ask(self, method: str, path: str, kind: Any, key: str, body: Any = None) -> Any:
+        return msgspec.convert(call(self.settings, method, f"{_PATH}{path}", body)[key], kind)
+
+
+def list_(as_json: AsJson = False, config: File = None) -> None:
+    """List the MCP servers: connected, idle, disabled or failed, with their tools.
+
+    \b
+    Examples:
+      trunkline mcp list
+      trunkline mcp list --json
+    """
+    with one_line_errors():
+        statuses = Operator(config).statuses()
+    if as_json:
+        echo_json(statuses)
+        return
+    if not statuses:
+        typer.echo("The settings have no MCP server.", err=True)
+        return
+    table = Table("NAME", "STATE", "TOOLS", "WAITING", "SOURCE", "PROBLEM", box=None, pad_edge=False)
+    for one in statuses:
+        numbers = (str(one.tools), str(one.waiting))
+        table.add_row(
+            *(Text(plain(each)) for each in (one.name, one.state, *numbers, one.source, one.problem))
+        )
+    print_table(table)
+
+
+def add(
+    name: Name,
+    command: Command,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--env",
+            metavar="NAME=VALUE",
+            help="Variable of the server; ${VARIABLE} refers to the gateway's; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    read: Annotated[
+        Folders,
+        typer.Option("--read", metavar="FOLDER", help="It may read below; repeatable.", show_default=False),
+    ] = None,
+    write: Annotated[
+        Folders,
+        typer.Option(
+            "--write", metavar="FOLDER", help="It may read and write below; repeatable.", show_default=False
+        ),
+    ] = None,
+    network: Annotated[bool, typer.Option("--network", help="It may use the network.")] = False,
+    as_json: AsJson = False,
+    config: File = None,
+) -> None:
+    """Add an MCP server to the settings, start it once, and approve the tools that it lists.
+
+    A server that cannot be started is not added.
+
+    \b
+    Examples:
+      trunkline mcp add time -- mcp-server-time --local-timezone Europe/Berlin
+      trunkline mcp add notes --write /srv/notes -- node /opt/mcp/filesystem/index.js /srv/notes
+    """
+    with one_line_errors():
+        operator = Operator(config)
+        if name in operator.settings.mcp:
+            raise SettingsError(f"mcp.{name} exists; change it in {operator.settings.file}")
+        values = _values(command, env or (), read or (), write or (), network)
+        file = EditedFile(operator.settings.file)
+        file.put(("mcp", name), values)
+        try:
+            operator.settings = load_settings(config)
+            tested = operator.test(name)
+        except ToolError as error:
+            file.restore()
+            fail(plain(f"{error}; nothing was changed"))
+    if as_json:
+        echo_json({**msgspec.to_builtins(tested), "next": operator.effect()})
+    else:
+        typer.echo(plain(f"{name} is added with {tested.status.tools} tools; {operator.effect()}"))
+
+
+def probe(name: Name, as_json: AsJson = False, config: File = None) -> None:
+    """Start an MCP server, list its tools and end it; exit with 1 if that fails.
+
+    \b
+    Examples:
+      trunkline mcp test time
+      trunkline mcp test time --json
+    """
+    with one_line_errors():
+        tested = Operator(config).test(name)
+    if as_json:
+        echo_json(tested)
+        return
+    status = tested.status
+    typer.echo(f"{name} works: protocol {status.protocol}, {status.tools} tools, {tested.seconds:g} s")
+    for each in status.left_out:
+        typer.echo(plain(f"  left out: {each}"))
+    if status.waiting:
+        typer.echo(f"  {status.waiting} tools wait for `trunkline mcp approve {name}`")
+
+
+def tools(name: Name, as_json: AsJson = False, config: File = None) -> None:
+    """List the tools of an MCP server, with the difference of those that wait for an approval.
+
+    \b
+    Examples:
+      trunkline mcp tools time
+      trunkline mcp tools time --json
+    """
+    with one_line_errors():
+        found = Operator(config).tools(name)
+    if as_json:
+        echo_json(found)
+    else:
+        for tool in found:
+            _show(tool)
+
+
+def approve(
+    name: Name,
+    tool: Names = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+    config: File = None,
+) -> None:
+    """Approve changed and new tools of an MCP server as they are now; shows the difference.
+
+    \b
+    Examples:
+      trunkline mcp approve time
+      trunkline mcp approve time get_current_time --yes --json
+    """
+    with one_line_errors():
+        operator = Operator(config)
+        waiting = [each for each in operator.tools(name) if each.state in _WAITING]
+        chosen = [each for each in waiting if not tool or each.name in tool]
+        for each in () if as_json else chosen:
+            _show(each)
+        if chosen and not yes:
+            if not sys.stdin.isatty():
+                fail("stdin is not a terminal: give --yes")
+            if not typer.confirm("Approve this?", err=True):
+                fail("nothing was changed", FAILED)
+        approved = operator.approve(name, tool or ())
+    if as_json:
+        echo_json({"name": name, "approved": approved})
+    else:
+        typer.echo(plain(f"approved: {', '.join(approved) or 'nothing had changed'}"))
+
+
+def _show(tool: ToolState) -> None:
+    first = next(iter(tool.description.splitlines()), "")
+    typer.echo(plain(f"{tool.name} ({tool.state}): {first}"))
+    for line in tool.difference.splitlines()[2:]:
+        typer.echo(plain(f"  {line}"))
+
+
+def _values(
+    command: Sequence[str],
+    env: Sequence[str],
+    read: Sequence[Path],
+    write: Sequence[Path],
+    network: bool,
+) -> dict[str, Any]:
+    """Return the table of a new server. Raises SettingsError."""
+    if read and write:
+        raise SettingsError("--read and --write cannot be combined: a server writes below all roots or none")
+    values: dict[str, Any] = {"command": list(command)}
+    pairs = [each.partition("=") for each in env]
+    if any(not name or not equals for name, equals, _ in pairs):
+        raise SettingsError("--env must be NAME=VALUE")
+    if pairs:
+        values["env"] = {name: value for name, _, value in pairs}
+    capabilities: dict[str, Any] = {}
+    if read or write:
+        roots = [str(folder.expanduser().absolute()) for folder in (*read, *write)]
+        capabilities["filesystem"] = {"roots": roots, **({"write": True} if write else {})}
+    if network:
+        capabilities["network"] = {"enabled": True}
+    return {**values, **({"capabilities": capabilities} if capabilities else {})}

@@ -1,0 +1,218 @@
+"""Definitions of tools, as servers list them: their names for models, and their pins.
+
+A definition tells a model what to do, so a server must not change one unseen. The first list of a server is
+pinned by hash. What differs later, new tools included, is not offered until the operator approves it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from difflib import unified_diff
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct, structs
+
+from gateway.contract.errors import NotFoundError, PluginError
+
+MOST_TOOLS = 256
+"""Tools of one server; further ones are left out."""
+MOST_DEFINITION_BYTES = 64 * 1024
+"""Size of one definition; larger ones are left out."""
+LONGEST_NAME = 64
+"""Characters of a tool's name that all model providers accept."""
+
+_FOREIGN = re.compile(r"[^A-Za-z0-9_-]")
+_HIDDEN = re.compile(
+    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u00ad\\u061c\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff"
+    "\\ufff9-\\ufffb\\U000e0000-\\U000e007f]"
+)
+
+
+class Definition(Struct, frozen=True):
+    """A tool as its server describes it. ``schema`` is the JSON Schema of its arguments."""
+
+    name: str
+    description: str
+    schema: dict[str, Any]
+
+    @property
+    def digest(self) -> str:
+        """The hash by which the definition is pinned."""
+        return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()
+
+    def lines(self) -> list[str]:
+        """Return the definition as lines of text, to be compared."""
+        schema = msgspec.json.format(msgspec.json.encode(self.schema, order="sorted"), indent=1).decode()
+        return [*self.description.splitlines(), *schema.splitlines()]
+
+
+class Listing(Struct, frozen=True):
+    """The tools of a server, with what was left out of its list and why."""
+
+    tools: tuple[Definition, ...]
+    left_out: tuple[str, ...] = ()
+
+
+class ToolState(Struct, frozen=True):
+    """A tool with its state: offered, excluded by ``tools``, or waiting for an approval as changed or new.
+
+    ``name`` is the server's own, ``difference`` a unified diff from what was approved.
+    """
+
+    name: str
+    description: str
+    state: Literal["offered", "excluded", "changed", "new", "gone"]
+    difference: str = ""
+
+
+class _File(Struct, frozen=True):
+    approved: dict[str, Definition] = {}
+    seen: dict[str, Definition] = {}
+
+
+class KnownTools:
+    """The definitions of one server that were approved, and those that it listed last, in a file.
+
+    ``patterns`` select the tools to offer.
+    """
+
+    def __init__(self, file: Path, patterns: Sequence[str] = ("*",)) -> None:
+        self._file = file
+        self._patterns = patterns
+        self._kept = _File()
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether the server was never listed."""
+        return not self._kept.seen
+
+    def load(self) -> None:
+        """Read the file. Raises PluginError if it cannot be read: without pins nothing may be offered."""
+        try:
+            data = self._file.read_bytes()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise PluginError(f"{self._file} cannot be read: {error.strerror}") from None
+        try:
+            self._kept = msgspec.json.decode(data, type=_File)
+        except msgspec.DecodeError as error:
+            raise PluginError(
+                f"{self._file} is damaged ({error}); delete it, and approve the tools again"
+            ) from None
+
+    def update(self, tools: Iterable[Definition]) -> list[str]:
+        """Take the list of the server; the first one is approved. Return the tools that now wait for it."""
+        seen = {tool.name: tool for tool in tools}
+        approved = self._kept.approved if self._kept.approved or self._kept.seen else seen
+        if (seen, approved) != (self._kept.seen, self._kept.approved):
+            self._write(_File(approved, seen))
+        return [tool.name for tool in self.states() if tool.state in ("changed", "new")]
+
+    def approve(self, names: Collection[str] = ()) -> list[str]:
+        """Approve the present definitions of these tools, or of all. Return the names of those that changed.
+
+        Raises NotFoundError for a tool that the server does not have.
+        """
+        for name in names:
+            if name not in self._kept.seen:
+                raise NotFoundError(
+                    f"there is no tool {name!r}; it has {', '.join(self._kept.seen) or 'none'}"
+                )
+        wanted = {name: tool for name, tool in self._kept.seen.items() if not names or name in names}
+        new = [name for name, tool in wanted.items() if not self._is_pinned(tool)]
+        gone = [] if names else [name for name in self._kept.approved if name not in self._kept.seen]
+        if new or gone:
+            approved = {**self._kept.approved, **wanted}
+            self._write(
+                _File({name: approved[name] for name in approved if name not in gone}, self._kept.seen)
+            )
+        return new
+
+    def offered(self) -> Iterator[Definition]:
+        """Yield the tools that may be offered: unchanged since their approval, and selected."""
+        for tool in self._kept.seen.values():
+            if self._is_pinned(tool) and self._is_selected(tool.name):
+                yield tool
+
+    def states(self) -> list[ToolState]:
+        """Return all tools with their states."""
+        return [*map(self._state, self._kept.seen.values())] + [
+            ToolState(tool.name, tool.description, "gone")
+            for tool in self._kept.approved.values()
+            if tool.name not in self._kept.seen
+        ]
+
+    def _state(self, tool: Definition) -> ToolState:
+        before = self._kept.approved.get(tool.name)
+        shown = ToolState(tool.name, tool.description, "offered")
+        if not self._is_selected(tool.name):
+            return structs.replace(shown, state="excluded")
+        if self._is_pinned(tool):
+            return shown
+        old = [] if before is None else before.lines()
+        difference = "\n".join(unified_diff(old, tool.lines(), "approved", "now", lineterm=""))
+        return structs.replace(shown, state="changed" if before else "new", difference=difference)
+
+    def _is_pinned(self, tool: Definition) -> bool:
+        before = self._kept.approved.get(tool.name)
+        return before is not None and before.digest == tool.digest
+
+    def _is_selected(self, name: str) -> bool:
+        return any(fnmatchcase(name, pattern) for pattern in self._patterns)
+
+    def _write(self, kept: _File) -> None:
+        """Store definitions so that a crash leaves the old ones or the new ones."""
+        draft = self._file.with_suffix(".part")
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with draft.open("wb") as file:
+                file.write(msgspec.json.encode(kept))
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(self._file)
+        except OSError as error:
+            raise PluginError(f"{self._file} cannot be written: {error.strerror}") from None
+        self._kept = kept
+
+
+def model_name(server: str, tool: str) -> str:
+    """Return the name by which models call a tool: ``SERVER_tool`` in the characters that all accept."""
+    return _FOREIGN.sub("_", f"{server}_{tool}")[:LONGEST_NAME]
+
+
+def checked(tools: Iterable[tuple[str, str, Mapping[str, Any]]]) -> Listing:
+    """Return the tools of a list, by name, description and schema, without what no model should get."""
+    found: dict[str, Definition] = {}
+    left_out: list[str] = []
+    for name, description, schema in tools:
+        if len(found) == MOST_TOOLS:
+            left_out.append(f"all tools after the first {MOST_TOOLS}")
+            break
+        tool = Definition(name, _HIDDEN.sub("", description).strip(), _as_object(schema))
+        if name in found:
+            left_out.append(f"{name[:LONGEST_NAME]!r}, which it lists twice")
+        elif not name or len(name) > 2 * LONGEST_NAME or _HIDDEN.search(name):
+            left_out.append(f"{name[:LONGEST_NAME]!r}, which is no name")
+        elif len(msgspec.json.encode(tool)) > MOST_DEFINITION_BYTES:
+            left_out.append(f"{name!r}, whose definition has more than {MOST_DEFINITION_BYTES // 1024} KB")
+        else:
+            found[name] = tool
+    return Listing(tuple(found.values()), tuple(left_out))
+
+
+def _as_object(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a schema of an object without further properties, which model providers require."""
+    properties: object = schema.get("properties")
+    return {
+        **schema,
+        "type": "object",
+        "properties": properties if isinstance(properties, dict) else {},
+        "additionalProperties": False,
+    }

@@ -1,0 +1,182 @@
+"""The plugin of all MCP servers: their tools for models, and their states for the operator."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import structlog
+from msgspec import Struct, structs
+
+from gateway.contract.errors import NotFoundError, PluginError, ToolError
+from gateway.contract.messages import DisplayHints, to_json
+from gateway.contract.plugin import ApiCall, ApiRoute, Plugin, PluginContext
+from gateway.contract.provider import ToolDefinition
+from gateway.contract.tool import Tool, ToolContext, ToolOutput
+from gateway.mcp.definitions import Definition, KnownTools, ToolState, model_name
+from gateway.mcp.server import Server, ServerStatus
+from gateway.settings import McpServerSettings
+
+log = structlog.get_logger("trunkline.mcp")
+
+FOLDER = "mcp"
+"""Folder in the data directory with a file of known tools for each server."""
+
+
+class Statuses(Struct, frozen=True):
+    """The states of all servers."""
+
+    servers: tuple[ServerStatus, ...]
+
+
+class ServerPath(Struct, frozen=True):
+    """The path of one server."""
+
+    server: str
+
+
+class ServerTools(Struct, frozen=True):
+    """The tools of one server."""
+
+    tools: tuple[ToolState, ...]
+
+
+class Approval(Struct, frozen=True):
+    """Tools to approve as they are now; all without names."""
+
+    tools: tuple[str, ...] = ()
+
+
+class Approved(Struct, frozen=True):
+    """The tools whose definition was approved now."""
+
+    approved: tuple[str, ...]
+
+
+class McpPlugin(Plugin):
+    """The MCP servers of the settings. Each call of a tool needs an approval unless a rule names the tool."""
+
+    name = "mcp"
+    asks_by_default = True
+    environ = ("LANG", "LC_ALL", "PATH", "TZ")
+
+    def __init__(self, settings: Mapping[str, McpServerSettings]) -> None:
+        self._settings = settings
+        self._servers: dict[str, Server] = {}
+        self._tools: tuple[Tool, ...] = ()
+        self._context: PluginContext | None = None
+
+    async def activate(self, ctx: PluginContext) -> None:
+        """Read the known tools. Servers that were never seen are started once, in the background."""
+        self._context = ctx
+        for name, settings in self._settings.items():
+            known = known_tools(Path(ctx.cwd), name, settings)
+            await asyncio.to_thread(known.load)
+            self._servers[name] = Server(
+                name, settings, known, ctx.processes, ctx.environ, ctx.tasks, self._rebuild
+            )
+            if settings.enabled and known.is_empty and ctx.tasks is not None:
+                ctx.tasks.create_task(_learn(self._servers[name]), name=f"tools of MCP server {name}")
+        self._rebuild()
+
+    async def find_problem(self) -> str:
+        """Return which tools wait for an approval. `trunkline mcp test` starts a server."""
+        return "; ".join(
+            f"{server.status.waiting} tools of the MCP server {server.name!r} wait for "
+            f"`trunkline mcp approve {server.name}`"
+            for server in self._servers.values()
+            if server.settings.enabled and server.status.waiting
+        )
+
+    def tools(self) -> Sequence[Tool]:
+        """Return the tools of all servers, whether these run or not."""
+        return self._tools
+
+    def routes(self) -> Sequence[ApiRoute]:
+        """Return the routes for the operator's commands."""
+        missing = (NotFoundError,)
+        return (
+            ApiRoute("GET", "/servers", "List the MCP servers with their states", self._list),
+            ApiRoute("GET", "/servers/{server}", "List the tools of an MCP server", self._show, missing),
+            ApiRoute(
+                "POST", "/servers/{server}/approve", "Approve changed and new tools", self._approve, missing
+            ),
+        )
+
+    async def _list(self, call: ApiCall[None, None, None]) -> Statuses:
+        return Statuses(tuple(server.status for server in self._servers.values()))
+
+    async def _show(self, call: ApiCall[ServerPath, None, None]) -> ServerTools:
+        return ServerTools(tuple(self.server(call.path.server).known.states()))
+
+    async def _approve(self, call: ApiCall[ServerPath, None, Approval]) -> Approved:
+        server = self.server(call.path.server)
+        approved = await asyncio.to_thread(server.known.approve, call.body.tools)
+        self._rebuild()
+        log.info("tools of an MCP server were approved", server=server.name, tools=approved, by=call.user)
+        return Approved(tuple(approved))
+
+    def server(self, name: str) -> Server:
+        """Return a server. Raises NotFoundError."""
+        found = self._servers.get(name)
+        if found is None:
+            raise NotFoundError(
+                f"there is no MCP server {name!r}; the settings have {', '.join(self._servers)}"
+            )
+        return found
+
+    def _rebuild(self) -> None:
+        """List the tools anew, each with a name that no other tool has."""
+        assert self._context is not None, "servers are made by activate"
+        own = {id(tool) for tool in self._tools}
+        taken = {tool.name for tool in self._context.registry.get_tools() if id(tool) not in own}
+        found: list[Tool] = []
+        for server in self._servers.values():
+            for definition in server.known.offered() if server.settings.enabled else ():
+                tool = self._tool(server, definition)
+                if tool.name in taken:
+                    log.warning(
+                        "a tool of an MCP server is left out: another tool has its name",
+                        server=server.name,
+                        tool=definition.name,
+                        name=tool.name,
+                    )
+                    continue
+                taken.add(tool.name)
+                found.append(tool)
+        self._tools = tuple(found)
+
+    def _tool(self, server: Server, definition: Definition) -> Tool:
+        return Tool(
+            definition=ToolDefinition(
+                model_name(server.name, definition.name), definition.description, definition.schema
+            ),
+            execute=partial(_call, server, definition.name),
+            display=DisplayHints(verb=f"calling {server.name}"),
+            match_key=lambda given: to_json(dict(sorted(given.items()))).decode(),
+            # A call may have to start the server first.
+            timeout_ms=2 * server.settings.timeout,
+        )
+
+
+def known_tools(data_dir: Path, name: str, settings: McpServerSettings) -> KnownTools:
+    """Return the known tools of a server, not read yet."""
+    return KnownTools(data_dir / FOLDER / f"{name}.json", settings.tools)
+
+
+async def _call(server: Server, tool: str, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
+    """Call a tool. What a server got from elsewhere may instruct the model."""
+    output = await server.call(tool, arguments, context.progress)
+    settings = server.settings
+    reaches_others = settings.capabilities.network.enabled or settings.trust == "full"
+    return structs.replace(output, untrusted=reaches_others)
+
+
+async def _learn(server: Server) -> None:
+    try:
+        await server.connect()
+    except (ToolError, PluginError) as error:
+        log.warning("the tools of an MCP server are not known yet", server=server.name, reason=str(error))

@@ -1,0 +1,262 @@
+"""Sessions with servers, by the SDK ``mcp`` over streams of the gateway, which bound what a server sends.
+
+The SDK takes a second to import, so ``server`` imports this module with the first connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import mcp_types as types
+import structlog
+from mcp import Client, MCPError
+from mcp.client.subscriptions import SubscriptionLost
+from mcp.shared.message import SessionMessage
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from gateway.contract.errors import ToolError
+from gateway.contract.messages import Attachment, to_json
+from gateway.contract.tool import ToolOutput
+from gateway.mcp.definitions import MOST_TOOLS, Listing, checked
+from gateway.mcp.process import LocalProcess, first_of
+from gateway.version import VERSION
+
+log = structlog.get_logger("trunkline.mcp")
+
+MOST_MESSAGE_BYTES = 4 * 1024 * 1024
+"""Longest message of a local server; a longer one ends it."""
+MOST_PER_SECOND = 2_000
+"""Most lines of a local server in a second; more end it."""
+_MOST_WAITING_BYTES = 8 * 1024 * 1024
+_MOST_PAGES = 50
+_CLOSED = (asyncio.IncompleteReadError, OSError, anyio.ClosedResourceError, anyio.BrokenResourceError)
+_FAILURES = (MCPError, RuntimeError, ValueError, *_CLOSED)
+"""Errors of the SDK: those of the protocol, and those for answers that do not fit it."""
+
+
+class Guard:
+    """Counts and filters what a server sends. ``problem`` is why it has to end, once it has.
+
+    ``junk`` is the number of lines that were no messages, or answers to calls that were not made.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.problem = ""
+        self.junk = 0
+        self._name = name
+        self._open: set[types.RequestId] = set()
+        self._second = 0.0
+        self._count = 0
+
+    def send(self, message: types.JSONRPCMessage) -> None:
+        """Note a message to the server."""
+        if isinstance(message, types.JSONRPCRequest):
+            self._open.add(message.id)
+
+    def take(self, line: bytes) -> types.JSONRPCMessage | None:
+        """Return the message of a line; None for junk and if the server has to end."""
+        now = asyncio.get_running_loop().time()
+        if now - self._second >= 1:
+            self._second, self._count = now, 0
+        self._count += 1
+        if self._count > MOST_PER_SECOND:
+            self.problem = f"it sent more than {MOST_PER_SECOND:,} lines in a second"
+            return None
+        try:
+            message = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
+        except ValueError:
+            return self._drop("a line that is no message", line)
+        if isinstance(message, types.JSONRPCResponse | types.JSONRPCError) and message.id is not None:
+            if message.id not in self._open:
+                return self._drop("an answer to a call that was not made", line)
+            self._open.discard(message.id)
+        return message
+
+    def _drop(self, what: str, line: bytes) -> None:
+        self.junk += bool(line.strip())
+        if self.junk == 1:
+            log.warning(
+                f"an MCP server sent {what}; further ones are counted", server=self._name, line=line[:200]
+            )
+
+
+class Session:
+    """An open session. ``wake`` is set when it ends and when the list of tools has changed."""
+
+    def __init__(self, name: str) -> None:
+        self.guard = Guard(name)
+        self.wake = asyncio.Event()
+        self.is_open = True
+        self.has_changed = False
+        self._client: Client | None = None
+
+    @property
+    def client(self) -> Client:
+        """The connected client of the SDK."""
+        assert self._client is not None, "the session is connected before it is used"
+        return self._client
+
+    @property
+    def protocol(self) -> str:
+        """The revision of the protocol that was agreed on."""
+        return self.client.protocol_version
+
+    async def tools(self) -> Listing:
+        """Return the tools. Raises ToolError."""
+        found: list[types.Tool] = []
+        cursor: str | None = None
+        with _told():
+            for _ in range(_MOST_PAGES):
+                page = await self.client.list_tools(cursor=cursor, cache_mode="bypass")
+                found += page.tools
+                cursor = page.next_cursor
+                if cursor is None or len(found) > MOST_TOOLS:
+                    break
+        return checked((tool.name, tool.description or tool.title or "", tool.input_schema) for tool in found)
+
+    async def call(self, tool: str, arguments: Mapping[str, Any], show: Callable[[str], None]) -> ToolOutput:
+        """Call a tool. Raises ToolError."""
+
+        async def report(progress: float, total: float | None, message: str | None) -> None:
+            of = "" if total is None else f" of {total:g}"
+            show(f"{message or f'{progress:g}{of}'}\n")
+
+        with _told():
+            return _as_output(await self.client.call_tool(tool, dict(arguments), progress_callback=report))
+
+    async def listen(self) -> None:
+        """Be told of changed lists by a server of a revision in which that has to be requested."""
+        offered = self.client.server_capabilities.tools
+        if self.protocol not in MODERN_PROTOCOL_VERSIONS or offered is None or not offered.list_changed:
+            return
+        with contextlib.suppress(SubscriptionLost, MCPError, TimeoutError):
+            async with self.client.listen(tools_list_changed=True) as events:
+                async for _ in events:
+                    self.note_change()
+
+    def note_change(self) -> None:
+        """Note that the list of tools has changed."""
+        self.has_changed = True
+        self.wake.set()
+
+    def end(self) -> None:
+        """Note that the server closed the session."""
+        self.is_open = False
+        self.wake.set()
+
+    @asynccontextmanager
+    async def over(self, transport: Any) -> AsyncGenerator[None]:
+        """Be connected over a transport of the SDK for as long as the block. Raises ToolError."""
+
+        async def handle(message: object) -> None:
+            if isinstance(message, types.ToolListChangedNotification):
+                self.note_change()
+
+        client = Client(
+            transport,
+            message_handler=handle,
+            client_info=types.Implementation(name="trunkline", version=VERSION),
+            cache=None,
+        )
+        async with contextlib.AsyncExitStack() as stack:
+            with _told():
+                self._client = await stack.enter_async_context(client)
+            yield
+
+
+@asynccontextmanager
+async def pipes(process: LocalProcess, session: Session) -> AsyncGenerator[Any]:
+    """Carry the messages of a session over the pipes of a process: one line for each."""
+    loop = asyncio.get_running_loop()
+    lines = asyncio.StreamReader(limit=MOST_MESSAGE_BYTES)
+    reading, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), process.stdout)
+    writing, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, process.stdin)
+    received, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    outgoing, sent = anyio.create_memory_object_stream[SessionMessage](0)
+
+    async def read() -> None:
+        async with received:
+            with contextlib.suppress(*_CLOSED):
+                while not session.guard.problem:
+                    message = session.guard.take(await _line(lines, session.guard))
+                    if message is not None:
+                        await received.send(SessionMessage(message))
+            # Before the SDK fails the open calls, so that these can tell an end from an answer.
+            session.end()
+
+    async def write() -> None:
+        async with sent:
+            async for message in sent:
+                session.guard.send(message.message)
+                text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
+                writing.write(text.encode() + b"\n")
+                if writing.get_write_buffer_size() > _MOST_WAITING_BYTES:
+                    session.guard.problem = "it does not read what is sent to it"
+                    break
+        await received.aclose()
+
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read)
+            tasks.start_soon(write)
+            yield incoming, outgoing
+            tasks.cancel_scope.cancel()
+    finally:
+        session.end()
+        if session.guard.problem:
+            process.kill(session.guard.problem)
+        reading.close()
+        if not writing.is_closing():
+            writing.abort()
+        for stream in (received, incoming, outgoing, sent):
+            stream.close()
+
+
+async def _line(lines: asyncio.StreamReader, guard: Guard) -> bytes:
+    try:
+        return await lines.readuntil(b"\n")
+    except asyncio.LimitOverrunError:
+        guard.problem = f"it sent a message of more than {MOST_MESSAGE_BYTES // 1024**2} MB"
+        raise asyncio.IncompleteReadError(b"", None) from None
+
+
+@contextlib.contextmanager
+def _told() -> Generator[None]:
+    """Raise ToolError in place of errors of the SDK, with their text."""
+    try:
+        yield
+    except (*_FAILURES, ExceptionGroup) as raised:
+        error = first_of(raised)
+        if not isinstance(error, _FAILURES):
+            raise
+        raise ToolError(str(error)[:1000] or type(error).__name__) from None
+
+
+def _as_output(result: types.CallToolResult) -> ToolOutput:
+    """Return the result of a call: its texts, and the pictures and sounds as attachments."""
+    texts: list[str] = []
+    attachments: list[Attachment] = []
+    for block in result.content:
+        match block:
+            case types.TextContent():
+                texts.append(block.text)
+            case types.ImageContent() | types.AudioContent():
+                attachments.append(Attachment(block.mime_type, block.data))
+            case types.ResourceLink():
+                texts.append(f"{block.title or block.name}: {block.uri}")
+            case types.EmbeddedResource():
+                inside = block.resource
+                if isinstance(inside, types.TextResourceContents):
+                    texts.append(f"{inside.uri}:\n{inside.text}")
+                else:
+                    kind = inside.mime_type or "application/octet-stream"
+                    attachments.append(Attachment(kind, inside.blob, inside.uri.rpartition("/")[2]))
+    if not texts and result.structured_content is not None:
+        texts.append(to_json(result.structured_content).decode())
+    text = "\n".join(texts) or ("[see the attachment]" if attachments else "[no output]")
+    return ToolOutput(text, is_error=result.is_error, attachments=tuple(attachments))
