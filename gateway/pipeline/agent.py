@@ -105,6 +105,10 @@ class Agent:
             await turn.plugins.hooks.after_agent_run(reason, turn.ctx)
             self._activity.emit("agent_end", turn.ctx.agent, reason)
 
+    async def end_runs(self, turn: Turn) -> None:
+        """End the nested runs that an earlier attempt left of a turn that is now answered without them."""
+        await self._nested.close(turn, self._tool_calls.recall)
+
     async def _run_to_end(self, turn: Turn) -> StopReason:
         try:
             stop = await turn.run_abortable(self._answer(turn))

@@ -253,6 +253,8 @@ class Runner:
 
     async def _reply(self, turn: Turn, delivery: AnswerDelivery, part: Part | None) -> None:
         """Answer without the model, which never sees the question or the answer. None: no answer at all."""
+        # Before a crash it may have run the agent: the message was deleted since, or a hook answers it now.
+        await self._agent.end_runs(turn)
         message = msgspec.structs.replace(self._user_message(turn.session, turn.entry), for_model=False)
         turn.session.begin(turn, [*_earlier_messages(turn.session, turn.entry), message])
         if part is None:

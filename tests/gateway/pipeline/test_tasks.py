@@ -10,9 +10,19 @@ from typing import Any
 
 import msgspec
 import pytest
-from sqlalchemy import select
+from sqlalchemy import create_engine, select, update
 
-from gateway import DisplayHints, Plugin, Tool, ToolContext, ToolResultPart, tool_from
+from gateway import (
+    DisplayHints,
+    Intercept,
+    Plugin,
+    Tool,
+    ToolContext,
+    ToolResultPart,
+    TurnContext,
+    UserInput,
+    tool_from,
+)
 from gateway.contract.errors import InvalidRequestError, InvalidStateError
 from gateway.contract.messages import Message
 from gateway.conversations import ChangeSummary, as_json_lines, as_markdown
@@ -388,6 +398,39 @@ async def test_what_a_call_left_that_is_not_made_again_ends_with_its_recorded_st
         assert [part.output for part in left.parts if isinstance(part, ToolResultPart)] == ["4"]
         steps = await chat.gateway.parts.store.read(lambda c: c.execute(select(t.turn_step)).all())
         assert steps == []
+
+
+class Closed(Plugin):
+    """Answers every message itself."""
+
+    name = "closed"
+
+    async def transform_user_input(self, text: str, ctx: TurnContext) -> UserInput:
+        return Intercept("Closed today.")
+
+
+@pytest.mark.parametrize("end", ["answered by a hook", "deleted"])
+async def test_a_task_ends_although_its_message_is_not_given_to_the_agent_again(
+    tmp_path: Path, end: str
+) -> None:
+    async with chatting(tmp_path, limits={"drain_seconds": 0}) as chat:
+        chat.model.then(task(), Reply((Gate(asyncio.Event()),)))
+        answer_id = await chat.accept("go")
+        while len(chat.model.calls) < 2:
+            await asyncio.sleep(0.01)
+    if end == "deleted":
+        engine = create_engine(f"sqlite:///{tmp_path / 'trunkline.db'}")
+        with engine.begin() as connection:
+            connection.execute(update(t.inbox).values(interrupted="withdrawn"))
+        engine.dispose()
+    plugins = () if end == "deleted" else (Closed(),)
+    async with chatting(tmp_path, *plugins) as chat:
+        if plugins:
+            assert (await chat.answer(answer_id)).text == "Closed today."
+        [child] = await children(chat)
+        while len(found := await stored(chat, child.id)) < 2:
+            await asyncio.sleep(0.01)
+        assert [message.metadata.stop_reason for message in found[1:]] == ["cancelled"]
 
 
 async def test_an_open_question_of_a_task_is_found_again_after_a_restart(tmp_path: Path) -> None:
