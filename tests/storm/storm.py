@@ -304,12 +304,12 @@ class Storm:
         return time.monotonic() - self._begun
 
     def _is_over(self) -> bool:
-        """Return whether it raged long enough; a slow machine gets twice the time to prove something."""
+        """Return whether it raged long enough; a slow machine gets four times as long to prove something."""
         elapsed = self._elapsed
         if self.plan.planted in _PLANTED_POINTS and elapsed < _LONGEST * self.plan.seconds:
             hits = self._failpoints.hits()
             return elapsed > self.plan.seconds and all(hits[point] >= _HITS for point in self._points)
-        if elapsed <= self.plan.seconds or elapsed > 2 * self.plan.seconds or self.plan.planted:
+        if elapsed <= self.plan.seconds or elapsed > 4 * self.plan.seconds or self.plan.planted:
             return elapsed > self.plan.seconds
         return not self._lacks_failpoints() and self._killer.kills >= self.plan.fewest_kills
 
