@@ -24,6 +24,7 @@ from channel_figures import CHANNEL_FIGURES
 from database_figures import DATABASE_FIGURES
 from figures import FIGURES, Bench, Row
 from life_figures import LIFE_FIGURES
+from mcp_figures import MCP_FIGURES
 from processes import HERE, TREE, cores, laboratory
 from provider_figures import PROVIDER_FIGURES
 from rich.console import Console
@@ -39,6 +40,7 @@ _ALL = {
     **CHANNEL_FIGURES,
     **PROVIDER_FIGURES,
     **SEARCH_FIGURES,
+    **MCP_FIGURES,
     **PLUGIN_FIGURES,
 }
 RIVAL = TREE / ".venv-bench"
