@@ -230,8 +230,21 @@ COMMANDS: Mapping[str, Entry] = {
                 "plugins.tracing:trace",
                 "Show each use of a capability by a plugin, granted or denied, and its starts and deaths",
             ),
+            "logs": Command(
+                "plugins.tracing:logs",
+                "Show what a confined plugin wrote to stderr: the last 64 KiB, of the running gateway",
+            ),
             "new": Command(
-                "plugins.authoring:new", "Create a folder with a new plugin: manifest, code and README"
+                "plugins.authoring:new", "Create a folder with a new plugin: manifest, code, test and README"
+            ),
+            "dev": Command(
+                "plugins.developing:dev",
+                "Run a gateway of its own with a plugin, reload the plugin at each save, and print what it "
+                "does",
+            ),
+            "test": Command(
+                "plugins.developing:run_tests",
+                "Run the tests in a plugin's folder with pytest; the plugin is confined in them",
             ),
             "scan": Command(
                 "plugins.authoring:scan",

@@ -25,6 +25,7 @@ description: Describe what it does, in one sentence
 author: you@example.org
 license: MIT
 events: [session.idle]                  # The gateway refuses a handler that is not listed here
+commands: [{title}]                     # And a command
 capabilities: {{}}                        # Nothing but its own folder, until it declares more and gets it
 """
 _MAIN = '''\
@@ -37,10 +38,31 @@ from trunkline_plugin import plugin
 async def start(ctx):
     """Return what the plugin offers: handlers of events, tools, commands."""
 
-    async def on_idle(event):
-        ctx.log(f"{{event.session_id}} is idle")
+    idle = 0
 
-    return {{"on": {{"session.idle": on_idle}}}}
+    async def on_idle(event):
+        nonlocal idle
+        idle += 1
+
+    async def show(args, call):
+        return f"{{idle}} turns have ended."
+
+    return {{
+        "on": {{"session.idle": on_idle}},
+        "commands": [{{"name": "{title}", "description": "Show the number of turns", "execute": show}}],
+    }}
+'''
+_TEST = '''\
+"""Tests of the plugin {title}: `trunkline plugin test .`"""
+
+from pathlib import Path
+
+from gateway.testing.plugins import running
+
+
+async def test_it_answers_its_command(tmp_path):
+    async with running(Path(__file__).parent, tmp_path) as chat:
+        assert (await chat.say("/{title}")).text.endswith("turns have ended.")
 '''
 _README = """\
 # {title}
@@ -62,7 +84,7 @@ def new(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create a folder with a new plugin: manifest, code and README.
+    """Create a folder with a new plugin: manifest, code, test and README.
 
     \b
     Examples:
@@ -76,8 +98,9 @@ def new(
         place = folder or Path(title)
         quoted = f'"{name}"'
         texts = {
-            "plugin.yml": _MANIFEST.format(name=quoted if name.startswith("@") else name),
-            "main.py": _MAIN.format(title=title),
+            "plugin.yml": _MANIFEST.format(name=quoted if name.startswith("@") else name, title=title[:32]),
+            "main.py": _MAIN.format(title=title[:32]),
+            "test_plugin.py": _TEST.format(title=title[:32]),
             "README.md": _README.format(title=title, name=quoted),
         }
         try:
@@ -93,7 +116,8 @@ def new(
         echo_json({"name": name, "folder": str(place), "files": sorted(texts)})
     else:
         typer.echo(
-            f"{place} has {', '.join(texts)}; approve it with `trunkline plugin approve {_path(place)}`"
+            f"{place} has {', '.join(texts)}; try it with `trunkline plugin dev {_path(place)}`, "
+            f"and approve it with `trunkline plugin approve {_path(place)}`"
         )
 
 

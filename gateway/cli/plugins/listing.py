@@ -60,6 +60,9 @@ def list_(as_json: AsJson = False, config: File = None) -> None:
 def info(name: Name, as_json: AsJson = False, config: File = None) -> None:
     """Show a plugin: its origin, what it may do, what was granted by whom, and what it offers.
 
+    If a gateway runs with these settings, also the state there: deaths, cost, and the median and the 99th
+    percentile of the time of each hook, event, tool and command.
+
     \b
     Examples:
       trunkline plugin info weather
@@ -104,6 +107,27 @@ def _about(operator: Operator, found: Found, entry: str) -> Mapping[str, str | l
         "hooks": list(manifest.hooks),
         "secrets": [f"{each}: {'set' if each in secrets else 'not set'}" for each in manifest.secrets],
         "schedule": [_scheduled(operator, manifest, entry, job) for job in manifest.schedule],
+        **_running(operator, manifest.name),
+    }
+
+
+def _running(operator: Operator, name: str) -> Mapping[str, str | list[str]]:
+    """Return what the running gateway knows about a plugin."""
+    plugins = operator.running_plugins()
+    if plugins is None:
+        return {"running": "no gateway runs with these settings"}
+    found = next((each for each in plugins if each["name"] == name), None)
+    if found is None:
+        return {"running": "no"}
+    reason = f": {found['reason']}" if found["reason"] else ""
+    return {
+        "running": f"{found['version']}, {found['state']}{reason}",
+        "deaths": str(found["deaths"]),
+        "cost": f"${found['cost']:.4f}",
+        "times": [
+            f"{each['name']}: p50 {each['p50_ms']:g} ms, p99 {each['p99_ms']:g} ms of {each['calls']} calls"
+            for each in found["calls"]
+        ],
     }
 
 

@@ -1,18 +1,20 @@
-"""``trunkline plugin trace``: what a confined plugin did, and what it was denied."""
+"""``trunkline plugin trace | logs``: what a confined plugin did, was denied, and wrote to stderr."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Any
+from urllib.parse import urlencode
 
 import typer
 
-from gateway.cli.options import AsJson, File, fail, settings_from
+from gateway.cli.gateway_client import call, running_gateway
+from gateway.cli.options import AsJson, File, fail, settings_from, to_json
 from gateway.cli.output import echo_json, moment, plain
-from gateway.cli.plugins.operator import Name
+from gateway.cli.plugins.operator import Name, one_line_errors
 from gateway.cli.store_reader import reading
-from gateway.contract.errors import StoreError
+from gateway.contract.errors import PluginError, StoreError
 from gateway.plugin_services import Action, read_actions
 from gateway.settings import Settings
 
@@ -44,13 +46,48 @@ def trace(
             if as_json:
                 echo_json(action)
             else:
-                typer.echo(_line(action))
+                typer.echo(line_of(action))
         if not found:
             typer.echo(f"Plugin {plain(name)!r} has done nothing yet.", err=True)
     except StoreError as error:
         fail(str(error))
     except KeyboardInterrupt:
         return
+
+
+def logs(name: Name, follow: Follow = False, as_json: AsJson = False, config: File = None) -> None:
+    """Show what a confined plugin wrote to stderr: the last 64 KiB, of the running gateway.
+
+    \b
+    Examples:
+      trunkline plugin logs weather
+      trunkline plugin logs weather --follow
+    """
+    settings = settings_from(config)
+    with one_line_errors():
+        if running_gateway(settings) is None:
+            raise PluginError("no gateway runs; only a running one keeps what its plugins write to stderr")
+        try:
+            for log in _logs(settings, name, follow=follow):
+                if as_json:
+                    typer.echo(to_json(log, None))
+                elif log["text"]:
+                    typer.echo(plain(log["text"]), nl=False)
+        except KeyboardInterrupt:
+            return
+
+
+def _logs(settings: Settings, name: str, *, follow: bool) -> Iterator[dict[str, Any]]:
+    end = 0
+    while True:
+        query = urlencode({"name": name, "after": end})
+        log = call(settings, "GET", f"/api/plugins/log?{query}")
+        if log["text"] or not follow:
+            yield log
+        end = log["end"]
+        if not follow:
+            return
+        time.sleep(_POLL_SECONDS)
 
 
 def _actions(settings: Settings, name: str, last: int, *, follow: bool) -> Iterator[Action]:
@@ -69,7 +106,8 @@ def _read(settings: Settings, name: str, after: str, limit: int) -> list[Action]
         return read_actions(connection, name, after, limit)
 
 
-def _line(action: Action) -> str:
+def line_of(action: Action) -> str:
+    """Return an action as a line of text."""
     verdict = "allowed" if action.allowed else "DENIED "
     return (
         f"{moment(action.at)}  {verdict}  risk {action.risk:>3}  {action.action:<18} {plain(action.value)}"
