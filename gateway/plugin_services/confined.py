@@ -23,6 +23,8 @@ from gateway.extensions.admission.config_schema import plugin_config
 from gateway.extensions.admission.manifest import Admitted
 from gateway.extensions.admission.secrets import PluginSecrets
 from gateway.extensions.broker import CompletionService
+from gateway.extensions.broker.programs import ProgramResult, ToolRun
+from gateway.extensions.confined.folder_tools import folder_tools
 from gateway.extensions.confined.inprocess import InProcess
 from gateway.extensions.confined.plugin import ConfinedPlugin, OnStart, Process
 from gateway.extensions.contributions import ConsoleUI
@@ -105,6 +107,7 @@ class ConfinedPlugins:
             partial(self._holds, admitted),
             read_config(settings, entry, admitted),
             self._jobs,
+            folder_tools(admitted, broker.run_tool),
         )
         return plugin
 
@@ -183,6 +186,7 @@ def list_only(settings: Settings, admission: Admission, entry: str) -> ConfinedP
         lambda _serve, _on_start: _NoProcess(),
         lambda _grant: True,
         read_config(settings, entry, admitted),
+        tools=folder_tools(admitted, _run_nothing),
     )
 
 
@@ -198,6 +202,10 @@ async def plugin_token(registry: PluginRegistry, auth: str, provider: str) -> tu
     offered = plugin.declaration.auth
     token = await plugin.token(offered[0] if len(offered) == 1 else provider, {"provider": provider})
     return token.token, token.expires_at or math.inf
+
+
+async def _run_nothing(_run: ToolRun) -> ProgramResult:
+    raise PluginError("the gateway does not run")
 
 
 class _NoBroker:

@@ -24,7 +24,7 @@ def check_schema(schema: Mapping[str, Any]) -> Iterator[str]:
         if name in _RESERVED:
             yield f"properties.{name}: the gateway uses this name itself; choose another one"
     try:
-        _validator(schema)
+        validator(schema)
     except Exception as error:  # noqa: BLE001 - the library has several classes without a common one
         yield f"is not a JSON Schema: {str(error).splitlines()[0]}"
 
@@ -52,7 +52,7 @@ def plugin_config(settings: Settings, names: Sequence[str], schema: Mapping[str,
 
 def wrong_values(schema: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
     """Yield the key of each wrong value, and a sentence about it without its subject."""
-    for error in _validator(schema).iter_errors(dict(values)):
+    for error in validator(schema).iter_errors(dict(values)):
         path = tuple(str(part) for part in error.instance_path)
         secret = any(sounds_secret(part) for part in path) or _is_marked(schema, path)
         said = str(error.message).splitlines()[0]
@@ -152,7 +152,8 @@ def _table(schema: Mapping[str, Any], key: str) -> dict[str, Any]:
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
-def _validator(schema: Mapping[str, Any]) -> Any:
+def validator(schema: Mapping[str, Any]) -> Any:
+    """Return the validator of a JSON Schema. Raises the errors of the library for one that is none."""
     # At first use. Without network, and with patterns that are matched in linear time.
     import jsonschema_rs
 

@@ -219,7 +219,7 @@ def _composed(report: Report, root: Node, found: Mapping[str, Any], *, has_code:
         report.add(root.lines["schedule"], "schedule", "has two jobs with one name; rename one")
     if "entry" not in values and not has_code:
         values["entry"] = ""
-        for key in ("events", "hooks", "tools", "schedule"):
+        for key in ("events", "hooks", "schedule"):
             if values.get(key):
                 report.add(root.lines[key], key, "needs code, but the folder has no main.py; add it")
     if "name" not in values or "version" not in values:

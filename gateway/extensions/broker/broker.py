@@ -20,7 +20,14 @@ from gateway.extensions.broker.conversations import CompleteCall, Conversations,
 from gateway.extensions.broker.files import Files, PathCall, WriteCall
 from gateway.extensions.broker.gate import Gate, Use
 from gateway.extensions.broker.network import Http, HttpCall
-from gateway.extensions.broker.programs import DockerCall, ExecCall, Programs, RunsPrograms
+from gateway.extensions.broker.programs import (
+    DockerCall,
+    ExecCall,
+    ProgramResult,
+    Programs,
+    RunsPrograms,
+    ToolRun,
+)
 from gateway.extensions.broker.services import CompletionService, SendService, SizedTable
 from gateway.extensions.broker.values import KeyCall, ListCall, SecretCall, Secrets, SetCall, Values
 from gateway.extensions.deadlines import Deadline, gathering
@@ -84,7 +91,8 @@ class Broker:
         needs = manifest.capabilities
         self._schedules = needs.schedule
         files = Files(needs.filesystem, services.workspace, gate, services.events, manifest.name)
-        programs = Programs(needs.exec, gate, services.run)
+        self._programs = programs = Programs(needs.exec, gate, services.run)
+        self._docker = needs.docker
         values = Values(needs.storage_mb, gate, services.table)
         chats = Conversations(needs, gate, self.works_in, services.sessions, services.send, services.models)
         self._methods: Mapping[str, tuple[type[Struct], Handler]] = {
@@ -143,6 +151,11 @@ class Broker:
         action, missing = "run at the times that it names", "capabilities.schedule: true"
         grant = "schedule" if self._schedules else None
         await self._gate.check(Use("schedule", name, grant, action, missing, arguments=(name, due)))
+
+    async def run_tool(self, run: ToolRun) -> ProgramResult:
+        """Run a tool of the plugin's folder. The plugin's process cannot call this."""
+        with self.working_in(run.session):
+            return await self._programs.tool(self._docker, run)
 
     async def serve(self, method: str, params: Any) -> Any:
         """Answer a call. Raises TrunklineError, which the process gets as its error."""

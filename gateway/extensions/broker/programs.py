@@ -19,6 +19,8 @@ _PATH = "/usr/local/bin:/usr/bin:/bin"
 """The folders in which a program is found by its name: never those that a tool could write to."""
 _MOST_SECONDS = 600.0
 _MOST_INPUT = 700_000
+_NO_CONTAINER = 125
+"""The status of Docker itself, when it started no container."""
 _MOST_OUTPUT = 300_000
 """Characters of each stream that a plugin gets."""
 _DOCKER = (
@@ -44,6 +46,21 @@ class DockerCall(Struct, frozen=True, forbid_unknown_fields=True):
     input: str = ""
     timeout: float = 60.0
     session: str = ""
+
+
+class ToolRun(Struct, frozen=True):
+    """A run of a tool of the plugin's folder, with its arguments as JSON in ``input``.
+
+    ``script`` is the file with its code, relative to that folder; "" for a command of its own. With ``image``
+    it runs in a container, where that is possible.
+    """
+
+    argv: tuple[str, ...]
+    input: str
+    timeout: float
+    session: str
+    image: str = ""
+    script: str = ""
 
 
 class ProgramResult(Struct, frozen=True):
@@ -120,6 +137,35 @@ class Programs:
         argv = (docker, *_DOCKER, call.image, *call.argv)
         return await self._result(argv, call, confined=False)
 
+    async def tool(self, docker: bool, run: ToolRun) -> ProgramResult:
+        """Run a tool of the plugin's folder: in a container if it names an image, else confined.
+
+        A container that could not be started has run nothing, so that the tool is run confined then.
+        """
+        _check(run.argv, run.input, run.timeout)
+        covered = self._access.enabled and covers_command(self._access.allowlist, run.script, run.argv)
+        if run.image and (not covered or shutil.which("docker", path=_PATH)):
+            call = DockerCall(run.image, run.argv, run.input, run.timeout, run.session)
+            done = await self.docker(docker, call)
+            if done.exit_code != _NO_CONTAINER or not covered:
+                return done
+        if not run.script:
+            return await self.exec(ExecCall(run.argv, run.input, run.timeout, run.session))
+        use = Use(
+            "exec",
+            run.script,
+            f"exec:{run.script}" if covered else None,
+            f"run its script {run.script}",
+            f'capabilities.exec.allowlist: ["{run.script}"]',
+            run.session,
+            (run.argv, run.input),
+        )
+        await self._gate.check(use)
+        program = _path_of(run.argv[0])
+        if program is None:
+            raise ToolError(f"{run.script}: there is no program {run.argv[0]!r} in {_PATH}; install it there")
+        return await self._result((program, *run.argv[1:]), run, confined=True)
+
     def _covering(self, argv: Sequence[str]) -> tuple[str | None, str]:
         """Return the pattern that covers a command, and the path of its program."""
         for pattern in self._access.allowlist if self._access.enabled else ():
@@ -131,12 +177,22 @@ class Programs:
         return None, argv[0]
 
     async def _result(
-        self, argv: Sequence[str], call: ExecCall | DockerCall, *, confined: bool
+        self, argv: Sequence[str], call: ExecCall | DockerCall | ToolRun, *, confined: bool
     ) -> ProgramResult:
         code, stdout, stderr = await self._run(
             argv, call.input.encode(), call.timeout, confined=confined, session=call.session
         )
         return ProgramResult(code, *(_cut(data.decode(errors="replace")) for data in (stdout, stderr)))
+
+
+def covers_command(patterns: Sequence[str], script: str, argv: Sequence[str]) -> bool:
+    """Return whether patterns of a manifest declare a tool: its script by name, or its command."""
+    if script:
+        return script in patterns
+    return any(
+        _first_word(pattern) == argv[0] and granted_pattern(pattern, argv[0], argv[1:])
+        for pattern in patterns
+    )
 
 
 def _check(argv: Sequence[str], text: str, seconds: float) -> None:

@@ -190,7 +190,7 @@ class ConfinedPlugin(Plugin):
 
     ``holds`` returns whether a grant was given; ``make_process`` creates the process. ``config`` are its own
     settings, with the defaults of the manifest; without them it gets those of its context. ``jobs`` runs
-    those that its manifest schedules.
+    those that its manifest schedules. ``tools`` are those of its folder, which are no code of its process.
     """
 
     def __init__(
@@ -202,6 +202,7 @@ class ConfinedPlugin(Plugin):
         holds: Callable[[Grant], bool],
         config: Mapping[str, Any] | None = None,
         jobs: FollowsJobs | None = None,
+        tools: Sequence[Tool] = (),
     ) -> None:
         manifest = admitted.manifest
         self.name, self.version = manifest.name, manifest.version
@@ -223,6 +224,7 @@ class ConfinedPlugin(Plugin):
         self._params: dict[str, Any] = {}
         self._progress: dict[str, Callable[[str], None]] = {}
         self._tools: tuple[Tool, ...] = ()
+        self._folder_tools = tuple(tools)
         self._commands: tuple[SlashCommand, ...] = ()
         # As attributes, so that only the hooks of the manifest are called.
         for hook in manifest.hooks:
@@ -231,7 +233,7 @@ class ConfinedPlugin(Plugin):
             if event in DECIDING:
                 setattr(self, DECIDING[event], getattr(self, f"_{DECIDING[event]}"))
         if manifest.tools != ():
-            self.tools = lambda: self._tools
+            self.tools = lambda: (*self._tools, *self._folder_tools)
         if manifest.commands != ():
             self.commands = lambda: self._commands
 
@@ -271,6 +273,7 @@ class ConfinedPlugin(Plugin):
     def stop_soon(self, reason: str) -> None:
         """Stop the plugin until the next start: it misused what it may do, or must not run any more."""
         log.error("a plugin is stopped", plugin=self.name, reason=reason)
+        self._folder_tools = ()
         if self._tasks is not None:
             self._tasks.create_task(self.process.stop(reason), name=f"stop {self.name}")
 
@@ -341,7 +344,10 @@ class ConfinedPlugin(Plugin):
         _compare("hooks", manifest.hooks, found.hooks)
         _compare("schedule", [each.name for each in manifest.schedule], found.schedule)
         if manifest.tools is not None:
-            _compare("tools", manifest.tools, [each.name for each in found.tools])
+            names = [each.name for each in self._folder_tools]
+            if twice := next((each.name for each in found.tools if each.name in names), None):
+                raise PluginError(f"its code and its folder tools/ both have the tool {twice!r}; rename one")
+            _compare("tools", manifest.tools, [*names, *(each.name for each in found.tools)])
         if manifest.commands is not None:
             _compare("commands", manifest.commands, [each.name for each in found.commands])
 

@@ -207,8 +207,8 @@ def test_a_bomb_of_aliases_is_not_expanded() -> None:
 def test_a_bundle_needs_no_code(tmp_path: Path) -> None:
     (tmp_path / "plugin.yml").write_bytes(MINIMAL)
     assert read_manifest(tmp_path).entry == ""
-    (tmp_path / "plugin.yml").write_bytes(MINIMAL + b"tools: [scan]\n")
-    with pytest.raises(PluginError, match="tools: needs code, but the folder"):
+    (tmp_path / "plugin.yml").write_bytes(MINIMAL + b"hooks: [filter_tools]\n")
+    with pytest.raises(PluginError, match="hooks: needs code, but the folder"):
         read_manifest(tmp_path)
     (tmp_path / "main.py").touch()
     assert read_manifest(tmp_path).entry == "main.py"
