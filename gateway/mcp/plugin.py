@@ -171,7 +171,7 @@ async def _call(server: Server, tool: str, arguments: Mapping[str, Any], context
     """Call a tool. What a server got from elsewhere may instruct the model."""
     output = await server.call(tool, arguments, context.progress)
     settings = server.settings
-    reaches_others = settings.capabilities.network.enabled or settings.trust == "full"
+    reaches_others = bool(settings.url) or settings.capabilities.network.enabled or settings.trust == "full"
     return structs.replace(output, untrusted=reaches_others)
 
 

@@ -22,7 +22,7 @@ from gateway.mcp.process import LocalProcess, first_of, running
 from gateway.settings import McpServerSettings
 
 if TYPE_CHECKING:
-    from gateway.mcp.session import Session
+    from gateway.mcp.session import Guard, Session
 
 log = structlog.get_logger("trunkline.mcp")
 
@@ -81,6 +81,7 @@ class Server:
         self._changed = changed
         self._left_out: tuple[str, ...] = ()
         self._session: Session | None = None
+        self._guard: Guard | None = None
         self._run: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
         self._failures = 0
@@ -96,7 +97,7 @@ class Server:
             name=self.name,
             state=state if self.settings.enabled else "disabled",
             problem=self.problem,
-            source=shlex.join(self.settings.command),
+            source=self.settings.url or shlex.join(self.settings.command),
             tools=states.count("offered"),
             waiting=states.count("changed") + states.count("new"),
             left_out=self._left_out,
@@ -162,8 +163,9 @@ class Server:
             error = first_of(raised)
             if is_cancellation_requested(error):
                 raise
-            self._fail(str(error) or type(error).__name__)
-            if not isinstance(error, PluginError | ToolError | TimeoutError):
+            told = self._guard.problem if self._guard is not None else ""
+            self._fail(told or str(error) or type(error).__name__)
+            if not told and not isinstance(error, PluginError | ToolError):
                 log.exception("the session with an MCP server failed", server=self.name)
         finally:
             self._session = None
@@ -176,15 +178,19 @@ class Server:
         """Start the server, connect and take its list of tools. Raises PluginError or ToolError."""
         seconds = self.settings.timeout / 1000
         process: LocalProcess | None = None
-        sdk = await _sdk()
+        sdk = await _sdk("session")
         session: Session = sdk.Session(self.name)
+        self._guard = session.guard
         async with contextlib.AsyncExitStack() as stack:
             try:
                 async with asyncio.timeout(seconds):
-                    process = await stack.enter_async_context(
-                        running(self.settings, self._environ, self._processes, tasks)
-                    )
-                    await stack.enter_async_context(session.over(sdk.pipes(process, session)))
+                    if self.settings.url is None:
+                        process = await stack.enter_async_context(
+                            running(self.settings, self._environ, self._processes, tasks)
+                        )
+                        await stack.enter_async_context(session.over(sdk.pipes(process, session)))
+                    else:
+                        session = await self._reach(stack, session)
                     self._session = session
                     await self._take(await session.tools())
             except TimeoutError:
@@ -197,6 +203,23 @@ class Server:
             finally:
                 self._session = None
             self._fail(session.guard.problem or f"it ended{_because(process)}")
+
+    async def _reach(self, stack: contextlib.AsyncExitStack, session: Session) -> Session:
+        """Connect to a remote server by streamable HTTP, or by SSE if it does not know that."""
+        remote = await _sdk("remote")
+        try:
+            await stack.enter_async_context(session.over(remote.streamable_http(self.settings, session)))
+        except ToolError as error:
+            if session.guard.problem:
+                raise
+            again: Session = type(session)(self.name)
+            self._guard = again.guard
+            try:
+                await stack.enter_async_context(again.over(remote.sse(self.settings, again)))
+            except ToolError:
+                raise ToolError(again.guard.problem or str(error)) from None
+            return again
+        return session
 
     async def _follow(self, session: Session, tasks: TaskService) -> None:
         """Take new lists of tools until the session ends."""
@@ -241,10 +264,10 @@ class Server:
         log.warning("an MCP server failed", server=self.name, reason=problem, pause=pause)
 
 
-async def _sdk() -> Any:
-    """Import the module that uses the SDK. Raises PluginError if the extra is not installed."""
+async def _sdk(module: str) -> Any:
+    """Import a module that uses the SDK. Raises PluginError if the extra is not installed."""
     try:
-        return await asyncio.to_thread(import_module, "gateway.mcp.session")
+        return await asyncio.to_thread(import_module, f"gateway.mcp.{module}")
     except ImportError as error:
         raise PluginError(
             f"MCP servers need the extra mcp ({error}); run pip install 'trunkline[mcp]'"

@@ -35,8 +35,6 @@ MOST_PER_SECOND = 2_000
 _MOST_WAITING_BYTES = 8 * 1024 * 1024
 _MOST_PAGES = 50
 _CLOSED = (asyncio.IncompleteReadError, OSError, anyio.ClosedResourceError, anyio.BrokenResourceError)
-_FAILURES = (MCPError, RuntimeError, ValueError, *_CLOSED)
-"""Errors of the SDK: those of the protocol, and those for answers that do not fit it."""
 
 
 class Guard:
@@ -144,6 +142,11 @@ class Session:
         self.has_changed = True
         self.wake.set()
 
+    def lose(self, problem: str) -> None:
+        """End the session, for the first reason given."""
+        self.guard.problem = self.guard.problem or problem
+        self.end()
+
     def end(self) -> None:
         """Note that the server closed the session."""
         self.is_open = False
@@ -230,10 +233,8 @@ def _told() -> Generator[None]:
     """Raise ToolError in place of errors of the SDK, with their text."""
     try:
         yield
-    except (*_FAILURES, ExceptionGroup) as raised:
+    except Exception as raised:  # noqa: BLE001 - of the SDK and the libraries below it
         error = first_of(raised)
-        if not isinstance(error, _FAILURES):
-            raise
         raise ToolError(str(error)[:1000] or type(error).__name__) from None
 
 

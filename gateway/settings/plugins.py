@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, JsonValue, SecretStr, model_validator
@@ -185,7 +185,7 @@ class McpFilesystem(Section):
 class McpNetwork(Section):
     """The network of a server."""
 
-    advice = {"allowlist": "the kernel cannot limit a program to hosts; leave it out"}
+    advice = {"allowlist": "the kernel cannot limit a program to hosts; leave it out, or use a remote server"}
 
     enabled: bool = Field(default=False, description="Give it a network, to all hosts; default false")
 
@@ -198,11 +198,17 @@ class McpCapabilities(Section):
 
 
 class McpServerSettings(Section):
-    """One MCP server: a program on this machine."""
+    """One MCP server: a program on this machine, or an address."""
 
     command: tuple[str, ...] = Field(
-        min_length=1, description="Program and arguments of the server, not interpreted by a shell"
+        default=(), description="Local server: program and arguments, not interpreted by a shell"
     )
+    url: str | None = Field(
+        default=None,
+        pattern=r"^https?://[^\s#]+$",
+        description="Remote server, in place of a command: address of its streamable HTTP or SSE endpoint",
+    )
+    headers: dict[str, SecretStr] = Field(default={}, description="HTTP headers for a remote server")
     enabled: bool = Field(default=True, description="Offer its tools; default true")
     env: dict[str, SecretStr] = Field(default={}, description="Environment variables of the server")
     cwd: Annotated[Path, AfterValidator(_folder)] | None = Field(
@@ -226,6 +232,12 @@ class McpServerSettings(Section):
         description="sandbox confines it by the kernel, full gives it all rights of the "
         "gateway; default sandbox",
     )
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if bool(self.command) == (self.url is not None):
+            raise ValueError("must have either command, for a local server, or url, for a remote one")
+        return self
 
 
 def check_names(servers: dict[str, McpServerSettings]) -> dict[str, McpServerSettings]:

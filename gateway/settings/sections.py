@@ -513,6 +513,7 @@ class Settings(BaseSettings):
             given += [provider.api_key, *provider.api_keys, *provider.credentials.values()]
             given += provider.custom_headers.values()
         for server in self.mcp.values():
+            given += server.headers.values()
             given += [value for name, value in server.env.items() if sounds_secret(name)]
         yield from (secret.get_secret_value() for secret in given if secret is not None)
         yield unquote(urlsplit(self.store.url or "").password or "")

@@ -34,7 +34,10 @@ from gateway.settings.layers.editing import EditedFile
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the server in the settings.")]
 Names = Annotated[list[str] | None, typer.Argument(metavar="TOOL...", help="Names of tools; default: all.")]
 Command = Annotated[
-    list[str], typer.Argument(metavar="-- COMMAND...", help="Program and arguments of the server.")
+    list[str] | None,
+    typer.Argument(
+        metavar="-- COMMAND...", help="Program and arguments of a local server.", show_default=False
+    ),
 ]
 Folders = list[Path] | None
 _WAITING = ("changed", "new")
@@ -147,7 +150,10 @@ def list_(as_json: AsJson = False, config: File = None) -> None:
 
 def add(
     name: Name,
-    command: Command,
+    command: Command = None,
+    url: Annotated[
+        str | None, typer.Option("--url", help="Address of a remote server.", show_default=False)
+    ] = None,
     env: Annotated[
         list[str] | None,
         typer.Option(
@@ -178,13 +184,14 @@ def add(
     \b
     Examples:
       trunkline mcp add time -- mcp-server-time --local-timezone Europe/Berlin
+      trunkline mcp add search --url https://mcp.example.org/mcp
       trunkline mcp add notes --write /srv/notes -- node /opt/mcp/filesystem/index.js /srv/notes
     """
     with one_line_errors():
         operator = Operator(config)
         if name in operator.settings.mcp:
             raise SettingsError(f"mcp.{name} exists; change it in {operator.settings.file}")
-        values = _values(command, env or (), read or (), write or (), network)
+        values = _values(command or (), url, env or (), read or (), write or (), network)
         file = EditedFile(operator.settings.file)
         file.put(("mcp", name), values)
         try:
@@ -278,6 +285,7 @@ def _show(tool: ToolState) -> None:
 
 def _values(
     command: Sequence[str],
+    url: str | None,
     env: Sequence[str],
     read: Sequence[Path],
     write: Sequence[Path],
@@ -286,7 +294,7 @@ def _values(
     """Return the table of a new server. Raises SettingsError."""
     if read and write:
         raise SettingsError("--read and --write cannot be combined: a server writes below all roots or none")
-    values: dict[str, Any] = {"command": list(command)}
+    values: dict[str, Any] = {"url": url} if url else {"command": list(command)}
     pairs = [each.partition("=") for each in env]
     if any(not name or not equals for name, equals, _ in pairs):
         raise SettingsError("--env must be NAME=VALUE")

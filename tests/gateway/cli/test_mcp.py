@@ -69,6 +69,12 @@ def test_a_server_that_does_not_start_is_not_added(home: Path) -> None:
     assert "demo" not in (home / "config/trunkline.toml").read_text()
 
 
+def test_a_remote_server_that_cannot_be_reached_is_not_added(home: Path) -> None:
+    told = run(home, "add", "far", "--url", "http://127.0.0.1:1/mcp", status=1)
+    assert "'far' failed: it cannot be reached" in told
+    assert "far" not in (home / "config/trunkline.toml").read_text()
+
+
 def test_wrong_arguments_are_refused_in_one_line(home: Path) -> None:
     assert "there is no MCP server 'x'; the settings have none" in run(home, "test", "x", status=1)
     assert "cannot be combined" in add(home, "--read", "/srv", status=1)

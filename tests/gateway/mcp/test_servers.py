@@ -225,7 +225,8 @@ async def test_without_confinement_a_local_server_needs_full_trust(servers: Serv
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"command": []}, "at least 1"),
+        ({}, "either command"),
+        ({"command": ["x"], "url": "https://example.org"}, "either command"),
         ({"command": ["x"], "capabilities": {"filesystem": {"roots": ["data"]}}}, "absolute path"),
         ({"command": ["x"], "capabilities": {"network": {"allowlist": ["example.org"]}}}, "cannot limit"),
     ],
