@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 import structlog
 from msgspec import Struct
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, func, select
 
 from gateway.contract.messages import new_id, now_ms
 from gateway.store import Op, Store
@@ -66,6 +66,15 @@ class Action(Struct, frozen=True):
     arguments: str
     allowed: bool
     risk: int
+    microseconds: int
+
+
+class ActionTotal(Struct, frozen=True):
+    """Uses of one capability, or other actions of one kind: how many were allowed and denied; their time."""
+
+    action: str
+    allowed: int
+    denied: int
     microseconds: int
 
 
@@ -128,9 +137,29 @@ class PluginActions:
                 batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
                 await self._store.write(*await asyncio.to_thread(_rows, batch))
 
+    async def totals(self, plugin: str, since: int) -> list[ActionTotal]:
+        """Return the number of actions of a plugin since a time in ms, by their kind."""
+        await self.flush()
+        return await self._store.read(lambda c: total_actions(c, plugin, since))
+
     async def latest(self, plugin: str, after: str = "", limit: int = 100) -> list[Action]:
         """Return the newest actions of a plugin after the one with this id, oldest first."""
         return await self._store.read(lambda c: read_actions(c, plugin, after, limit))
+
+
+def total_actions(connection: Connection, plugin: str, since: int) -> list[ActionTotal]:
+    """Count the actions of a plugin since a time in ms, by their kind."""
+    a = t.plugin_action.c
+    query = (
+        select(a.action, func.count(), func.sum(a.allowed), func.sum(a.microseconds))
+        .where(a.plugin == plugin, a.at >= since)
+        .group_by(a.action)
+        .order_by(a.action)
+    )
+    return [
+        ActionTotal(action, int(allowed), count - int(allowed), int(spent))
+        for action, count, allowed, spent in connection.execute(query)
+    ]
 
 
 def read_actions(connection: Connection, plugin: str, after: str = "", limit: int = 100) -> list[Action]:

@@ -95,8 +95,9 @@ class Resolver:
         return PluginSecrets(self._settings.data_dir).values()
 
     async def watch(self) -> None:
-        """Stop plugins that must not run any more, until cancelled; without indexes return at once."""
-        if self.services is None or not self._settings.plugins.indexes:
+        """Stop plugins that must not run any more, until cancelled; without indexes and policy return."""
+        settings = self._settings
+        if self.services is None or not (settings.plugins.indexes or settings.teams.policy):
             return
         # As in ``load``.
         from gateway.plugin_services.withdrawals import Withdrawals

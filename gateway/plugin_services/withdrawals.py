@@ -1,6 +1,7 @@
-"""Checks of the plugin indexes: a version that was withdrawn is stopped while the gateway runs.
+"""Checks while the gateway runs: versions that an index withdrew, and plugins that the team's policy blocks.
 
-The next start refuses it, too, as the copy of the index says; see ``Admission.admit``.
+Confined plugins among them are stopped. The next start refuses them, too, and also modules, which cannot be
+stopped apart from the gateway; see ``Admission.admit``.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ import asyncio
 
 import structlog
 
-from gateway.contract.errors import PluginError
+from gateway.contract.errors import PluginError, SettingsError
 from gateway.extensions.admission.admission import Admission
+from gateway.extensions.admission.manifest import Admitted
 from gateway.extensions.confined.plugin import ConfinedPlugin
 from gateway.extensions.registry import PluginRegistry
 from gateway.plugin_services.actions import PluginActions
@@ -20,11 +22,12 @@ log = structlog.get_logger("trunkline.plugins")
 
 
 class Withdrawals:
-    """Fetches the indexes of the settings, and stops the plugins that they withdraw."""
+    """Reads the indexes and the policy of the settings, and stops the plugins that must not run any more."""
 
     def __init__(
         self, settings: Settings, admission: Admission, registry: PluginRegistry, actions: PluginActions
     ) -> None:
+        self._settings = settings
         self._seconds = settings.plugins.index_check_ms / 1000
         self._admission = admission
         self._registry = registry
@@ -37,20 +40,33 @@ class Withdrawals:
             await asyncio.sleep(self._seconds)
 
     async def check(self) -> None:
-        """Fetch the indexes once. What cannot be fetched is logged, and its last good copy used."""
+        """Read indexes and policy once; log what cannot be read, and use its last good copy."""
         for problem in await self._admission.indexes.refresh():
             log.warning("an index of plugins cannot be used", problem=problem)
-        for plugin in self._registry.list():
-            if not isinstance(plugin, ConfinedPlugin) or plugin.process.state == "stopped":
-                continue
-            admitted = plugin.admitted
-            manifest = admitted.manifest
-            try:
-                reason = await asyncio.to_thread(self._admission.withdrawal, manifest, admitted.wheels)
-            except PluginError as error:
-                log.error("the indexes of plugins cannot be read", error=str(error))
-                return
-            if reason is not None:
-                about = (manifest.name, manifest.version, admitted.digest)
-                self._actions.record(about, "withdrawn", reason, allowed=False)
-                plugin.stop_soon(reason)
+        try:
+            settings = await asyncio.to_thread(self._settings.reread)
+            for plugin in self._registry.list():
+                if not isinstance(plugin, ConfinedPlugin) or plugin.process.state == "stopped":
+                    continue
+                admitted = plugin.admitted
+                reason = await asyncio.to_thread(self._reason, settings, admitted)
+                if reason is not None:
+                    about = (plugin.name, admitted.manifest.version, admitted.digest)
+                    self._actions.record(about, "withdrawn", reason, allowed=False)
+                    plugin.stop_soon(reason)
+        except (PluginError, SettingsError) as error:
+            log.error("the rules for plugins cannot be read", error=str(error))
+
+    def _reason(self, settings: Settings, admitted: Admitted) -> str | None:
+        """Return why a plugin must not run any more, or None. Raises PluginError."""
+        manifest = admitted.manifest
+        # The rules may name it as the settings do.
+        names = (manifest.name, *(e for e in settings.plugins.enabled if self._names(e, manifest.name)))
+        blocked = settings.teams.plugins.refusal(*names)
+        return blocked or self._admission.withdrawal(manifest, admitted.wheels)
+
+    def _names(self, entry: str, name: str) -> bool:
+        try:
+            return self._admission.owns(entry) and self._admission.find(entry).name == name
+        except PluginError:  # of another plugin
+            return False

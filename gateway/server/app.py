@@ -18,13 +18,14 @@ from gateway.app import Gateway
 from gateway.contract.errors import AddressInUseError, SettingsError
 from gateway.conversations import Selection
 from gateway.plugin_services.configuration import PluginConfigs
+from gateway.plugin_services.organization import TeamDirectory
 from gateway.server.access import AccessRoutes
 from gateway.server.connections import HEAD_SECONDS, connection_factory
 from gateway.server.events import GatewayEvents, SessionEvents
 from gateway.server.guard import Guard
 from gateway.server.openai.routes import OpenAiRoutes
 from gateway.server.openapi import describe_routes
-from gateway.server.plugins import ConfigRoutes, LivePluginRoutes
+from gateway.server.plugins import ConfigRoutes, LivePluginRoutes, TeamRoutes
 from gateway.server.routes import Binder, PlainCall, PluginRoutes, Route
 from gateway.server.sessions import BranchRoutes, FileRoutes, SearchRoutes, SessionRoutes
 from gateway.server.status import DeadLetterRoutes, StatusRoutes
@@ -44,6 +45,7 @@ class Api:
         self._openai = OpenAiRoutes(gateway)
         self._selection = Selection(gateway.models, gateway.profiles, lambda: gateway.model)
         self._configs = PluginConfigs(gateway.settings, Path.home())
+        self._teams = TeamDirectory(gateway.settings, Path.home())
         self._metrics: object = None
         self._described: object = None
         self._description: bytes = b""
@@ -65,7 +67,8 @@ class Api:
             *AccessRoutes(parts.access).routes(),
             *LivePluginRoutes(self._gateway).routes(),
             *StatusRoutes(self._gateway, self._selection).routes(),
-            *ConfigRoutes(self._configs).routes(),
+            *ConfigRoutes(self._configs, self._gateway.live_plugins.apply).routes(),
+            *TeamRoutes(self._gateway, self._teams).routes(),
             Route(
                 "POST",
                 "/api/browser",

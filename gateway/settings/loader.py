@@ -28,6 +28,7 @@ from gateway.settings.layers.files import (
     shown,
     trusted_folders,
 )
+from gateway.settings.layers.policy import joined, read_policy
 from gateway.settings.layers.remote import Copy, RemoteFile
 from gateway.settings.layers.rules import (
     TRUSTED,
@@ -130,7 +131,20 @@ class _Loading:
             self._operators_file(path),
             reread,
         )
-        return _build(origin, self._complaints, self._cwd)
+        return self._with_policy(_build(origin, self._complaints, self._cwd), refresh=refresh)
+
+    def _with_policy(self, settings: Settings, *, refresh: bool) -> Settings:
+        """Return the settings with the rules of the team's policy. Raises SettingsError."""
+        teams = settings.teams
+        if teams.policy is None:
+            return settings
+        folder = cache_folder(self._environ, self._cwd / settings.data_dir)
+        found = read_policy(teams.policy, self._cwd, folder, settings.fetch.allow, refresh=refresh)
+        teams = teams.model_copy(update={"plugins": joined(teams.plugins, found.rules)})
+        origin = settings.origin
+        warnings = (*origin.warnings, *([found.warning] if found.warning else ()))
+        ruled = settings.model_copy(update={"teams": teams})
+        return ruled.with_origin(replace(origin, warnings=warnings))
 
     def _named(self, path: Path | None) -> Path | None:
         """Return the only settings file to read, if one is named."""

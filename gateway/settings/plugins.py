@@ -159,9 +159,26 @@ class TeamPlugins(Section):
         return None
 
 
+def _https_or_path(value: str | None) -> str | None:
+    if value is not None and urlsplit(value).scheme not in ("", "https"):
+        raise ValueError("must be a path or an https address")
+    return value
+
+
 class TeamsSettings(Section):
     """Rules for all users of a team."""
 
+    id: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$",
+        description="Id of the team in addresses like /orgs/ID/plugins; default none: there are no such ones",
+    )
+    policy: Annotated[str | None, AfterValidator(_https_or_path)] = Field(
+        default=None,
+        min_length=1,
+        description="Path or https address of a file with further rules, which no setting overrides: "
+        "allowlist, blocklist and required at its top; default none",
+    )
     plugins: TeamPlugins = Field(default=TeamPlugins(), description="Which plugins may and must be enabled")
 
 

@@ -11,6 +11,7 @@ from playwright.async_api import Browser, expect
 from gateway.extensions.admission.admission import Admission
 from gateway.extensions.admission.packages.installer import Installer
 from gateway.extensions.admission.secrets import PluginSecrets
+from gateway.extensions.confined.plugin import ConfinedPlugin
 from gateway.settings import load_settings
 from gateway.testing.served import serving
 from tests.e2e.page_browser import chat
@@ -80,7 +81,10 @@ async def test_the_form_of_a_plugin_is_filled_and_saved(browser: Browser, tmp_pa
         assert "days" not in tomllib.loads(file.read_text())["plugins"]["weather"]
         await form.get_by_label("city").fill("Berlin")
         await save.click()
-        await expect(form.get_by_role("status")).to_contain_text("The next start of the gateway applies it")
+        await expect(form.get_by_role("status")).to_have_text("Saved.")
+        plugin = served.gateway.registry.get("weather")
+        assert isinstance(plugin, ConfinedPlugin)
+        assert plugin.made_of[2]["days"] == 7
         await expect(form.get_by_label("API_TOKEN")).to_have_value("")
         assert tomllib.loads(file.read_text())["plugins"]["weather"] == {
             "pin": "1234",

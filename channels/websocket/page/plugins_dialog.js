@@ -40,9 +40,10 @@ function showForm(form, config, said, kind = "alert") {
       return;
     }
     save.disabled = true;
-    const { config: now, error } = await changePluginConfig(config.name, { values: changes, secrets: given });
+    const { config: changed, error } = await changePluginConfig(config.name, { values: changes, secrets: given });
     save.disabled = false;
     if (error) form.append(h("p", { role: "alert" }, error));
-    else showForm(form, now, t("plugins.saved"), "status");
+    else if (changed.outcome === "failed") showForm(form, changed.config, t("plugins.kept_on", { problem: changed.problem }));
+    else showForm(form, changed.config, t("plugins.saved"), "status");
   };
 }

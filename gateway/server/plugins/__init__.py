@@ -6,5 +6,6 @@ In: authenticated requests. Out: lists, configurations without secrets, stderr o
 
 from gateway.server.plugins.configuration import ConfigRoutes
 from gateway.server.plugins.live import LivePluginRoutes
+from gateway.server.plugins.organization import TeamRoutes
 
-__all__ = ["ConfigRoutes", "LivePluginRoutes"]
+__all__ = ["ConfigRoutes", "LivePluginRoutes", "TeamRoutes"]

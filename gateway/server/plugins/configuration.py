@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Annotated, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Literal, TypeVar
 
 from msgspec import Meta, Struct
 
@@ -16,6 +16,7 @@ from gateway.contract.errors import (
     SettingsError,
 )
 from gateway.plugin_services.configuration import ConfigChange, PluginConfig, PluginConfigs, PluginSummary
+from gateway.plugin_services.live import Change, Outcome
 from gateway.server.routes import Call, Nothing, PlainCall, Route
 
 T = TypeVar("T")
@@ -33,11 +34,24 @@ class PluginList(Struct, frozen=True):
     plugins: list[PluginSummary]
 
 
-class ConfigRoutes:
-    """The routes ``/api/plugins`` and ``/api/plugins/{name}/config``."""
+class ChangedConfig(Struct, frozen=True):
+    """The configuration after a change, and what the running gateway did with it.
 
-    def __init__(self, configs: PluginConfigs) -> None:
+    ``failed``: the change is in the settings file, but the plugin did not start with it, for the reason in
+    ``problem``, and goes on as it was.
+    """
+
+    config: PluginConfig
+    outcome: Outcome | Literal["failed"]
+    problem: str
+
+
+class ConfigRoutes:
+    """The routes ``/api/plugins`` and ``/api/plugins/{name}/config``. ``apply`` changes a running plugin."""
+
+    def __init__(self, configs: PluginConfigs, apply: Callable[[str], Awaitable[Change]]) -> None:
         self._configs = configs
+        self._apply = apply
 
     def routes(self) -> list[Route]:
         """Return the routes."""
@@ -63,24 +77,28 @@ class ConfigRoutes:
                 "PATCH",
                 one,
                 "changePluginConfig",
-                "Change the configuration of a plugin in the settings file; the next start applies it.",
+                "Change the configuration of a plugin in the settings file, and of the running plugin.",
                 self._change,
                 errors=failures,
             ),
         ]
 
     async def _list(self, _call: PlainCall) -> PluginList:
-        return PluginList(await _in_thread(self._configs.list))
+        return PluginList(await in_thread(self._configs.list))
 
     async def _read(self, call: Call[PluginPath, Nothing, Nothing, None]) -> PluginConfig:
-        return await _in_thread(lambda: self._configs.read(call.path.name))
+        return await in_thread(lambda: self._configs.read(call.path.name))
 
-    async def _change(self, call: Call[PluginPath, Nothing, Nothing, ConfigChange]) -> PluginConfig:
+    async def _change(self, call: Call[PluginPath, Nothing, Nothing, ConfigChange]) -> ChangedConfig:
         # Literal: a page must not have the gateway read a variable or a file of its choice.
-        return await _in_thread(lambda: self._configs.change(call.path.name, call.body, literal=True))
+        config = await in_thread(lambda: self._configs.change(call.path.name, call.body, literal=True))
+        try:
+            return ChangedConfig(config, (await self._apply(config.name)).outcome, "")
+        except (PluginError, SettingsError) as error:
+            return ChangedConfig(config, "failed", str(error))
 
 
-async def _in_thread(work: Callable[[], T]) -> T:
+async def in_thread(work: Callable[[], T]) -> T:
     """Do work on files. Raises InvalidStateError for files that cannot be used as they are."""
     try:
         return await asyncio.to_thread(work)

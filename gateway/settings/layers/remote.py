@@ -123,7 +123,10 @@ class RemoteFile(Struct, frozen=True):
         suffix = Path(urlsplit(url).path).suffix
         if suffix not in SUFFIXES:
             suffix = ".json" if answer.mime_type in _JSON else ".toml"
-        copy = Copy(url, time.time(), suffix, text)
+        return self.keep(Copy(url, time.time(), suffix, text), check)
+
+    def keep(self, copy: Copy, check: Check) -> Found:
+        """Check a file and keep a copy of it. Raises SettingsError; then the earlier copy remains."""
         return Found(copy, check(copy), self._keep(copy))
 
     @property

@@ -13,6 +13,7 @@ from gateway.contract.errors import InvalidRequestError, NotFoundError, Settings
 from gateway.extensions.admission.admission import Admission
 from gateway.extensions.admission.packages.installer import Installer
 from gateway.extensions.admission.secrets import PluginSecrets
+from gateway.extensions.confined.plugin import ConfinedPlugin
 from gateway.plugin_services.configuration import ConfigChange, PluginConfigs, settings_schema
 from gateway.settings import Settings, load_settings
 from gateway.testing.served import serving
@@ -46,7 +47,8 @@ enabled = ["./weather"]  # A list
 days = 5   # Enough
 pin = "1234"
 """
-CODE = "from trunkline_plugin import plugin\n\n\n@plugin\nasync def weather(ctx):\n    return {}\n"
+CODE = "from trunkline_plugin import plugin\n\n\n@plugin\nasync def weather(ctx):\n"
+CODE += "    if ctx.config['days'] == 13:\n        raise ValueError('unlucky')\n    return {}\n"
 
 
 class Place:
@@ -214,8 +216,14 @@ async def test_the_api_needs_the_token_lists_reads_changes_and_describes(place: 
         status, changed = await served.ask(
             "PATCH", path, headers=headers, json={"values": {"days": 8}, "secrets": {"API_TOKEN": "s3cret"}}
         )
-        assert (status, changed["values"]["days"]) == (200, 8)
+        assert (status, changed["outcome"], changed["config"]["values"]["days"]) == (200, "replaced", 8)
         assert place.written["days"] == 8
+        status, kept = await served.ask("PATCH", path, headers=headers, json={"values": {"days": 13}})
+        assert (status, kept["outcome"]) == (200, "failed")
+        assert "unlucky" in kept["problem"]
+        plugin = served.gateway.registry.get("weather")
+        assert isinstance(plugin, ConfinedPlugin)
+        assert (plugin.process.state, plugin.made_of[2]["days"]) == ("running", 8)
         status, refused = await served.ask("PATCH", path, headers=headers, json={"values": {"days": 0}})
         assert (status, refused["error_name"]) == (400, "InvalidRequestError")
         assert "plugins.weather.days" in refused["message"]

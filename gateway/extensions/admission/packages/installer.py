@@ -60,13 +60,14 @@ class Installer:
         self._environ = environ
 
     @contextmanager
-    def prepare(self, source: str) -> Generator[Prepared]:
+    def prepare(self, source: str, *, from_index: bool = False) -> Generator[Prepared]:
         """Fetch a plugin and yield it for consent; ``place`` installs it within the block.
 
-        Raises PluginError if the plugin is not safe, or not allowed.
+        With ``from_index`` the source must be in an index of the settings. Raises PluginError if the plugin
+        is not safe, or not allowed.
         """
         with self._staging() as staging:
-            offer = self._offer(source)
+            offer = self._offer(source, from_index=from_index)
             fetched = self._fetcher(staging).fetch(offer.source if offer else source)
             manifest = read_manifest(fetched.folder)
             if offer is not None:
@@ -156,7 +157,7 @@ class Installer:
     def _fetcher(self, staging: Path) -> Fetcher:
         return Fetcher(staging, self._environ, self._admission.networks)
 
-    def _offer(self, source: str) -> Offer | None:
+    def _offer(self, source: str, *, from_index: bool) -> Offer | None:
         """Return what the indexes of the settings offer for a bare name; None for any other source.
 
         With an index, a name that is in none is refused, unless it is clearly a package: else the first to
@@ -164,11 +165,12 @@ class Installer:
         """
         name, _, version = source.partition("==")
         indexes, is_path = self._admission.indexes, "/" in name or name.startswith((".", "~"))
-        if not indexes.listed or not (is_name(name) or not (is_path or name.endswith(".whl"))):
+        bare = is_name(name) or not (is_path or name.endswith(".whl"))
+        if not from_index and not (indexes.listed and bare):
             return None
         problems = asyncio.run(indexes.refresh())
         offer = indexes.find(name, version or None)
-        if offer is None and not name.startswith(PREFIXES):
+        if offer is None and (from_index or not name.startswith(PREFIXES)):
             said = f"no index in plugins.indexes has a plugin {name!r}"
             raise PluginError("; ".join((said, *problems, f"a package is named {PREFIXES[0]}NAME")))
         return offer
