@@ -14,6 +14,7 @@ import pytest
 
 from gateway import PluginError
 from gateway.extensions.confined.plugin import ConfinedPlugin
+from gateway.extensions.process.kernel import family
 from gateway.extensions.process.supervisor import ProcessSupervisor
 from gateway.testing.chat import Chat
 from gateway.testing.fake_models.script import Reply, Say, Use
@@ -211,3 +212,57 @@ async def slow(args, call):
         assert (await chat.answer(first, "a")).text == "one"
         assert "1.0" in repr(chat.model.calls[1].messages)
         await until(lambda: old.state == "stopped")
+
+
+async def test_replacements_and_kills_end_no_turn_and_lose_no_message(tmp_path: Path) -> None:
+    """Four chats go on while the plugin is replaced, and every second new process is killed at its start."""
+    parts = {
+        "begin": "async def prompt(text, turn):\n        return VERSION",
+        "offers": '"hooks": {"transform_system_prompt": prompt}',
+        "more": "hooks: [transform_system_prompt]\n",
+    }
+    hanging = {**parts, "begin": f"{parts['begin']}\n    await asyncio.sleep(3600)"}
+    async with running(write(tmp_path / "source", "1", **parts), tmp_path, options=PATIENT) as chat:
+        going = True
+        said: dict[str, list[str]] = {session: [] for session in "abcd"}
+
+        async def talk(session: str) -> None:
+            while going or len(said[session]) < 5:
+                text = f"{session} {len(said[session])}"
+                said[session].append(text)
+                assert (await chat.say(text, session)).text == f"You said: {text}"
+
+        generations = [process(chat)]
+        async with asyncio.TaskGroup() as tasks:
+            for session in said:
+                tasks.create_task(talk(session))
+            for version in range(2, 8):
+                if version % 2:
+                    await change(chat, tmp_path, str(version), **hanging)
+                    replacing = asyncio.ensure_future(apply(chat))
+                    os.kill(await newcomer(chat), signal.SIGKILL)
+                    with pytest.raises(PluginError, match="did not start"):
+                        await replacing
+                else:
+                    await change(chat, tmp_path, str(version), **parts)
+                    assert await apply(chat) == "replaced"
+                    generations.append(process(chat))
+            going = False
+        assert process(chat) is generations[-1]
+        *replaced, last = generations
+        await until(lambda: {each.state for each in replaced} == {"stopped"})
+        assert last.state == "running"
+        asked = [(call.messages[-1].text, call.options.system_prompt) for call in chat.model.calls]
+        for session, texts in said.items():
+            assert [text for text, _ in asked if text.startswith(session)] == texts
+        assert {prompt.strip() for _, prompt in asked} <= {"1", "2", "4", "6"}
+        assert asked[-1][1].strip() == "6"
+
+
+async def newcomer(chat: Chat) -> int:
+    """Return the id of the process that is being started beside the one that runs."""
+    zygote = chat.gateway.processes.launcher.zygote
+    assert zygote is not None
+    before = {*family(zygote)}
+    await until(lambda: bool({*family(zygote)} - before))
+    return ({*family(zygote)} - before).pop()
