@@ -18,6 +18,8 @@ from gateway.cli.doctor.startup import mask_secrets
 from gateway.cli.options import FAILED, AsJson, File
 from gateway.cli.output import echo_json, plain
 from gateway.contract.errors import SettingsError
+from gateway.extensions.process.attacks import ATTACKS, Outcome
+from gateway.extensions.process.launcher import Mode
 from gateway.settings import Settings, load_settings
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
@@ -26,7 +28,8 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 def doctor(as_json: AsJson = False, config: File = None) -> None:
     """Check settings, store, port, channels, model and machine, with advice.
 
-    It changes nothing and shows no secret. Exit status 1 when a check fails.
+    A confined process attacks this machine; a terminal and --json show each attack. It changes nothing and
+    shows no secret. Exit status 1 when a check fails.
 
     \b
     Examples:
@@ -47,13 +50,14 @@ def _finish(findings: list[Finding], as_json: bool) -> None:
 def plugin_doctor(as_json: AsJson = False, config: File = None) -> None:
     """Check that the enabled plugins load and work, and that no two have one command.
 
-    It changes nothing and shows no secret. Exit status 1 when a check fails.
+    A confined process attacks this machine; a terminal and --json show each attack. It changes nothing and
+    shows no secret. Exit status 1 when a check fails.
 
     \b
     Examples:
       trunkline plugin doctor
     """
-    _finish([*_run_on_settings(config, check_plugins)], as_json)
+    _finish([*_run_on_settings(config, check_plugins), machine.confinement(_mode(config))], as_json)
 
 
 def run_checks(config: Path | None) -> Iterator[Finding]:
@@ -63,10 +67,18 @@ def run_checks(config: Path | None) -> Iterator[Finding]:
         machine.python(),
         machine.documents(),
         machine.kernel(),
-        machine.confinement(),
+        machine.confinement(_mode(config)),
         machine.open_files(),
         machine.clock(),
     )
+
+
+def _mode(config: Path | None) -> Mode:
+    """Return the mode of confinement in the settings; the default if they are wrong, which is reported."""
+    try:
+        return load_settings(config).plugins.sandbox
+    except SettingsError:
+        return "standard"
 
 
 def _run_on_settings(
@@ -97,6 +109,26 @@ def _print_table(findings: list[Finding]) -> None:
         if found.advice:
             text.append(f"\n→ {plain(found.advice)}", style="bold")
         table.add_row(Text(found.status, style=_COLOURS[found.status]), found.name, text)
-    Console(highlight=False).print(table)
+    console = Console(highlight=False)
+    console.print(table)
+    attacks = [each for found in findings if isinstance(found, machine.Confinement) for each in found.attacks]
+    if attacks and console.is_terminal:
+        console.print(_attack_table(attacks))
     counts = Counter(found.status for found in findings)
     typer.echo(f"{counts['ok']} ok, {counts['warn']} warnings, {counts['fail']} failed")
+
+
+def _attack_table(attacks: list[Outcome]) -> Table:
+    """Return the attacks and controls of a confined process with their outcomes."""
+    table = Table(box=None, header_style="bold", title="from inside a confined process", title_justify="left")
+    for title in ("attack", "outcome", "detail"):
+        table.add_column(title, overflow="fold")
+    for each in attacks:
+        is_attack = each.name in ATTACKS
+        outcome = (
+            ("refused" if each.refused else "possible") if is_attack else "fails" if each.refused else "works"
+        )
+        colour = "green" if each.refused is is_attack else "red"
+        name = each.name if is_attack else f"{each.name} (needed)"
+        table.add_row(Text(name), Text(outcome, style=colour), Text(plain(each.detail)))
+    return table

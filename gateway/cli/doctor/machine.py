@@ -13,7 +13,7 @@ from pathlib import Path
 from gateway.cli.doctor.finding import Finding, ok, warn
 from gateway.extensions.process import kernel as confining
 from gateway.extensions.process.attacks import ATTACKS, Outcome, run_attacks
-from gateway.extensions.process.launcher import ConfinementError, Launcher
+from gateway.extensions.process.launcher import ConfinementError, Launcher, Mode
 
 _ENOUGH_FILES = 4_096
 _DAY = 86_400.0
@@ -42,9 +42,15 @@ def kernel() -> Finding:
     return ok("kernel", f"{platform.release()}: {', '.join([*there, *missing])}")
 
 
-def confinement() -> Finding:
+class Confinement(Finding, frozen=True):
+    """The finding about confined processes, with the outcome of each attack and control."""
+
+    attacks: list[Outcome] = []
+
+
+def confinement(mode: Mode = "standard") -> Finding:
     """Run the attacks of ``gateway.extensions.process`` in a confined process, and report those that work."""
-    missing = confining.missing(confining.layers(), strict=False)
+    missing = confining.missing(confining.layers(), strict=mode == "strict")
     if missing:
         return warn(
             "confinement",
@@ -53,11 +59,16 @@ def confinement() -> Finding:
             "; ".join(missing),
         )
     try:
-        outcomes, namespaces = asyncio.run(_attack())
+        outcomes, namespaces = asyncio.run(_attack(mode))
     except (ConfinementError, OSError) as error:
         return warn(
             "confinement", f"no process could be confined: {error}", "see gateway/extensions/README.md"
         )
+    judged = _judge(outcomes, namespaces)
+    return Confinement(judged.name, judged.status, judged.detail, judged.advice, outcomes)
+
+
+def _judge(outcomes: list[Outcome], namespaces: int) -> Finding:
     succeeded = [outcome.name for outcome in outcomes if outcome.name in ATTACKS and not outcome.refused]
     failed = [outcome for outcome in outcomes if outcome.name not in ATTACKS and outcome.refused]
     detail = f"{len(ATTACKS) - len(succeeded)} of {len(ATTACKS)} attacks refused, {namespaces} namespaces"
@@ -74,8 +85,8 @@ def confinement() -> Finding:
     return ok("confinement", f"{detail}; documents, pages and commands of the tool shell are confined, too")
 
 
-async def _attack() -> tuple[list[Outcome], int]:
-    launcher = Launcher()
+async def _attack(mode: Mode) -> tuple[list[Outcome], int]:
+    launcher = Launcher(mode)
     try:
         return await run_attacks(launcher), len(launcher.namespaces)
     finally:

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import sqlite3
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,11 @@ from gateway.cli import app
 from gateway.cli.doctor.machine import clock
 from gateway.cli.doctor.plugins import OWN_COMMANDS
 from gateway.cli.doctor.store import durability, schema
+from gateway.extensions.process.attacks import ATTACKS, CONTROLS
 from gateway.settings import Settings
 from gateway.testing.chat import chatting
 from gateway.testing.fake_models.server import FakeModels
-from tests.gateway.cli.processes import gateway, trunkline
+from tests.gateway.cli.processes import Terminal, gateway, trunkline
 
 SECRET = "sk-very-secret-indeed-0123456789-abcdef"
 
@@ -43,6 +45,27 @@ def test_a_fresh_home_is_well_but_for_the_demo(tmp_path: Path) -> None:
     assert "→ set ANTHROPIC_API_KEY or OPENAI_API_KEY" in done.stdout
     assert done.stdout.splitlines()[-1].endswith(" failed")
     assert not (tmp_path / "data").exists(), "it changes nothing"
+
+
+@pytest.mark.parametrize("command", [["doctor"], ["plugin", "doctor"]])
+@pytest.mark.skipif(sys.platform != "linux", reason="confinement needs Linux")
+def test_a_terminal_and_json_show_each_attack(tmp_path: Path, command: list[str]) -> None:
+    terminal = Terminal(tmp_path, *command, TRUNKLINE_SERVER__PORT="0")
+    try:
+        terminal.wait()
+    finally:
+        terminal.close()
+    shown = dict(line.split("  ", 1) for line in terminal.lines if "  " in line)
+    report = json.loads(trunkline(*command, "--json", home=tmp_path, TRUNKLINE_SERVER__PORT="0").stdout)
+    (confinement,) = (each for each in report if each["name"] == "confinement")
+    outcomes = {each["name"]: each["refused"] for each in confinement["attacks"]}
+    assert outcomes.keys() == {*ATTACKS, *CONTROLS}
+    for name, refused in outcomes.items():
+        if name in ATTACKS:
+            assert shown[f" {name}"].split()[0] == ("refused" if refused else "possible")
+        else:
+            assert shown[f" {name} (needed)"].split()[0] == ("fails" if refused else "works")
+    assert "null pointer" not in trunkline(*command, home=tmp_path, TRUNKLINE_SERVER__PORT="0").stdout
 
 
 PLUGIN = """
