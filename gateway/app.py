@@ -172,11 +172,10 @@ class Gateway:
         self._grants: GrantQuestions
         self._actions: PluginActions
         self._resolver = Resolver(
-            settings,
-            self.registry,
-            self.processes,
+            *(settings, self.registry, self.processes),
             lambda plugin: partial(self._announce, plugin),
             lambda: self.parts.completions,
+            *(self.skills, self.profiles),
         )
         self.live_plugins = LivePlugins(settings, self.activator, self._resolver, self._choose_model)
         self._opened = asyncio.Event()

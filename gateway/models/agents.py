@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import structlog
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from gateway.contract.errors import SettingsError
+from gateway.contract.services import Unregister
 from gateway.extensions.backends import ProviderRegistry
 from gateway.models.fallback import Fallback
 from gateway.models.resolve import Models
@@ -137,7 +138,9 @@ class Agents:
         configured: Callable[[str, str], str | None] = lambda _channel, _chat: None,
         built_in: Iterable[str] = (),
     ) -> None:
-        self.all = {MAIN: main, **(others or {})}
+        self.all = self._own = {MAIN: main, **(others or {})}
+        self._of_plugins: list[tuple[str, Mapping[str, Profile]]] = []
+        """The agents of plugins with a manifest. While one is replaced, its later entry counts."""
         # Without fallback: work of the gateway must not be done by a dearer model than was chosen for it.
         alone = main.fallback.with_chain((), None)
         self._hidden = {name: Profile(name, alone, **kept) for name, kept in _HIDDEN.items()}
@@ -184,9 +187,37 @@ class Agents:
                 continue
             profiles = {name: _profile(name, said, self.all[MAIN]) for name, said in found.items()}
             # Replaced as a whole: this may run in a thread while the event loop iterates over it.
-            new = {n: p for n, p in profiles.items() if n in self.built_in or n not in self.all}
-            self.all = {**self.all, **new}
+            new = {n: p for n, p in profiles.items() if n in self.built_in or n not in self._own}
+            self._own = {**self._own, **new}
             self.built_in -= new.keys()
+        self._compose()
+
+    def add(self, plugin: str, agents: Mapping[str, AgentSettings], tools: frozenset[str]) -> Unregister:
+        """Add the agents of a plugin with a manifest, which may use no other tools than these.
+
+        An agent of that name that exists already stays. The result removes them.
+        """
+        entry: dict[str, Profile] = {}
+        for name, said in agents.items():
+            allowed = tools if said.tools is None else tools & frozenset(said.tools)
+            entry[name] = structs.replace(_profile(name, said, self.all[MAIN]), tools=allowed)
+            if name in self._own:
+                log.warning("an agent of a plugin has the name of another one", agent=name, plugin=plugin)
+        one = (plugin, entry)
+        self._of_plugins.append(one)
+        self._compose()
+
+        def remove() -> None:
+            self._of_plugins[:] = [each for each in self._of_plugins if each is not one]
+            self._compose()
+
+        return remove
+
+    def _compose(self) -> None:
+        found = dict(self._own)
+        for entry in dict(self._of_plugins).values():
+            found |= {name: profile for name, profile in entry.items() if name not in found}
+        self.all = found
 
     def choose(self, by_session: str | None, channel: str, chat: str = "") -> str:
         """Return the name of the agent that answers: the session's, else that of the settings for the chat

@@ -6,6 +6,7 @@ audit log, and answers of models. Only ``app`` and the CLI import it; the broker
 """
 
 from gateway.plugin_services.actions import Action, PluginActions, read_actions
+from gateway.plugin_services.bundles import Parts, read_parts
 from gateway.plugin_services.completions import PluginCompletions
 from gateway.plugin_services.grant_questions import GrantQuestions
 from gateway.plugin_services.resolver import OpenServices, Resolver
@@ -14,8 +15,10 @@ __all__ = [
     "Action",
     "GrantQuestions",
     "OpenServices",
+    "Parts",
     "PluginActions",
     "PluginCompletions",
     "Resolver",
     "read_actions",
+    "read_parts",
 ]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import Struct, structs
 
@@ -20,6 +20,7 @@ from gateway.contract.services import Announce
 from gateway.extensions.admission.admission import Admission
 from gateway.extensions.admission.capabilities import Grant
 from gateway.extensions.admission.config_schema import plugin_config
+from gateway.extensions.admission.locations import SHIPPED_SOURCE
 from gateway.extensions.admission.manifest import Admitted
 from gateway.extensions.admission.secrets import PluginSecrets
 from gateway.extensions.broker import CompletionService
@@ -35,6 +36,7 @@ from gateway.extensions.process.supervisor import ProcessEvent, ProcessSuperviso
 from gateway.extensions.registry import PluginRegistry
 from gateway.plugin_services.actions import PluginActions
 from gateway.plugin_services.brokers import Brokers
+from gateway.plugin_services.bundles import PartServices
 from gateway.plugin_services.grant_questions import GrantQuestions
 from gateway.plugin_services.jobs import Jobs
 from gateway.plugin_services.programs import ProgramRunner
@@ -42,9 +44,6 @@ from gateway.session import Sessions
 from gateway.settings import Settings
 from gateway.store import Store
 from gateway.tables import PluginTables
-
-SHIPPED = "shipped:"
-"""Begins the source of a plugin that comes with Trunkline; enabling it grants what it declares."""
 
 
 class ConfinedPlugins:
@@ -65,8 +64,10 @@ class ConfinedPlugins:
         actions: PluginActions,
         announce: Callable[[str], Announce],
         models: Callable[[], CompletionService],
+        parts: PartServices,
     ) -> None:
         self._jobs = Jobs(store, settings.timezone)
+        self._parts = parts
         self._registry = registry
         self._grants = grants
         self._actions = actions
@@ -108,12 +109,15 @@ class ConfinedPlugins:
             read_config(settings, entry, admitted),
             self._jobs,
             folder_tools(admitted, broker.run_tool),
+            parts=self._parts.of(admitted, settings.plugins.of(entry, name)),
         )
         return plugin
 
     def _process(
         self, admitted: Admitted, check: Callable[[], None], serve: Serve, on_start: OnStart
     ) -> Process:
+        if not admitted.manifest.entry:
+            return _NoCode()
         record = self._records.setdefault(admitted.manifest.name, PluginRecord())
         if admitted.trust == "full":
             return InProcess(admitted, serve, on_start, record)
@@ -154,7 +158,6 @@ def check_supported(admitted: Admitted) -> None:
     manifest = admitted.manifest
     parts = {
         "capabilities.routes": manifest.capabilities.routes != "none",
-        "no code (an entry such as main.py)": not manifest.entry,
     }
     for part in (part for part, is_there in parts.items() if is_there):
         raise PluginError(
@@ -165,7 +168,7 @@ def check_supported(admitted: Admitted) -> None:
 
 def with_grants(admitted: Admitted) -> Admitted:
     """Return a plugin with all that it declares granted, if it is shipped or has full trust."""
-    if admitted.trust != "full" and not admitted.source.startswith(SHIPPED):
+    if admitted.trust != "full" and not admitted.source.startswith(SHIPPED_SOURCE):
         return admitted
     return structs.replace(admitted, grants=frozenset(admitted.manifest.capabilities.grants()))
 
@@ -176,17 +179,19 @@ def read_config(settings: Settings, entry: str, admitted: Admitted) -> Mapping[s
     return plugin_config(settings, tuple(dict.fromkeys((entry, manifest.name))), manifest.config)
 
 
-def list_only(settings: Settings, admission: Admission, entry: str) -> ConfinedPlugin:
+def list_only(settings: Settings, admission: Admission, entry: str, parts: PartServices) -> ConfinedPlugin:
     """Return a plugin that offers the tools of its manifest, and does not run."""
-    admitted = admission.admit(entry)
+    admitted = with_grants(admission.admit(entry))
+    own = settings.plugins.of(entry, admitted.manifest.name)
     return ConfinedPlugin(
         admitted,
-        settings.plugins.of(entry, admitted.manifest.name),
+        own,
         _NoBroker(),
         lambda _serve, _on_start: _NoProcess(),
         lambda _grant: True,
         read_config(settings, entry, admitted),
         tools=folder_tools(admitted, _run_nothing),
+        parts=parts.of(admitted, own),
     )
 
 
@@ -220,7 +225,7 @@ class _NoBroker:
 
 
 class _NoProcess:
-    state: Literal["stopped"] = "stopped"
+    state: str = "stopped"
     reason = "the gateway does not run"
     objects: Mapping[str, Any] = {}
 
@@ -238,3 +243,17 @@ class _NoProcess:
 
     def notify(self, method: str, params: Mapping[str, Any] | Struct) -> None:
         """Send nothing."""
+
+
+class _NoCode(_NoProcess):
+    """A bundle works without a process."""
+
+    state = "running"
+    reason = ""
+
+    async def stop(self, reason: str = "") -> None:
+        """Note that the bundle is stopped."""
+        self.state, self.reason = "stopped", reason
+
+    async def call(self, method: str, params: Mapping[str, Any] | Struct, seconds: float) -> Any:
+        """Do nothing: there is no code to call."""

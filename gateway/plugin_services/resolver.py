@@ -18,11 +18,14 @@ from gateway.extensions.admission.secrets import PluginSecrets
 from gateway.extensions.loader import load_plugin
 from gateway.extensions.process.service import Processes
 from gateway.extensions.registry import PluginRegistry
+from gateway.models import Agents
 from gateway.plugin_services.actions import PluginActions
+from gateway.plugin_services.bundles import PartServices
 from gateway.plugin_services.completions import PluginCompletions
 from gateway.plugin_services.grant_questions import GrantQuestions
 from gateway.session import Sessions
 from gateway.settings import Settings
+from gateway.skills import SkillLibrary
 from gateway.store import Store
 from gateway.tables import PluginTables
 
@@ -43,7 +46,8 @@ class OpenServices(Struct, frozen=True):
 class Resolver:
     """Makes a plugin of an entry of ``plugins.enabled``. Without ``services`` it can only be listed.
 
-    ``announce`` returns the announcements of a plugin, ``completions`` the part that calls models.
+    ``announce`` returns the announcements of a plugin, ``completions`` the part that calls models. The
+    skills and agents of plugins are added to ``library`` and ``agents``.
     """
 
     def __init__(
@@ -53,7 +57,10 @@ class Resolver:
         processes: Processes,
         announce: Callable[[str], Announce],
         completions: Callable[[], PluginCompletions],
+        library: SkillLibrary,
+        agents: Agents,
     ) -> None:
+        self._parts = PartServices(library, agents)
         self.services: OpenServices | None = None
         self._settings = settings
         self._registry = registry
@@ -124,7 +131,7 @@ class Resolver:
         from gateway.plugin_services.confined import ConfinedPlugins, list_only
 
         if self.services is None:
-            return list_only(self._settings, self._admission, entry)
+            return list_only(self._settings, self._admission, entry, self._parts)
         if self._confined is None:
             self._confined = ConfinedPlugins(
                 self._settings,
@@ -137,5 +144,6 @@ class Resolver:
                 self.services.actions,
                 self._announce,
                 self._completions,
+                self._parts,
             )
         return self._confined.make(self._settings, self._admission, entry)

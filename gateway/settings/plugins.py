@@ -49,6 +49,10 @@ class PluginSettings(OpenSection):
         description="Of a plugin with plugin.yml: sandbox confines it to its own process, full runs it in "
         "the gateway's process with all its rights; default sandbox",
     )
+    agent_tools: tuple[str, ...] = Field(
+        default=(),
+        description="Of a plugin with plugin.yml: further tools that its agents may use; default none",
+    )
     on_failure: Literal["open", "closed"] | None = Field(
         default=None,
         description="What a failing hook does: closed blocks what it was called for, open changes nothing; "

@@ -5,8 +5,17 @@ system prompt, the tools ``skill`` and ``skill_file``, and fewer tools while a s
 in use. ``app``, the CLI and ``plugin_services`` import it.
 """
 
-from gateway.skills.library import FoundSkill, SkillLibrary, SkillSource
-from gateway.skills.skill import SKILL_FILE, Skill, ToolRule, read_skill
+from gateway.skills.library import FoundSkill, SkillLibrary, SkillSource, skills_of_plugin
+from gateway.skills.skill import (
+    SKILL_FILE,
+    Skill,
+    ToolRule,
+    hidden,
+    read_below,
+    read_skill,
+    split_text,
+    tool_name,
+)
 from gateway.skills.tools import SkillTools
 
 __all__ = [
@@ -17,5 +26,10 @@ __all__ = [
     "SkillSource",
     "SkillTools",
     "ToolRule",
+    "hidden",
+    "read_below",
     "read_skill",
+    "skills_of_plugin",
+    "split_text",
+    "tool_name",
 ]

@@ -55,7 +55,8 @@ class SkillLibrary:
         self.skills: Mapping[str, Skill] = {}
         self.on_change: Callable[[], None] = lambda: None
         self._own: list[Skill] = []
-        self._of_plugins: dict[str, Sequence[Skill]] = {}
+        self._of_plugins: list[tuple[str, Sequence[Skill]]] = []
+        """The skills of plugins. While one is replaced, its later entry counts."""
 
     def load(self) -> None:
         """Read the skills of the folders. One that cannot be used is logged and left out."""
@@ -78,26 +79,25 @@ class SkillLibrary:
                     yield found
 
     def add(self, plugin: str, skills: Sequence[Skill]) -> Unregister:
-        """Set the skills of a plugin; those of the folders and of earlier plugins win."""
-        entry = tuple(skills)
-        self._of_plugins[plugin] = entry
+        """Add the skills of a plugin; those of the folders and of earlier plugins win."""
+        one = (plugin, skills)
+        self._of_plugins.append(one)
         self._compose()
-        for skill in entry:
+        for skill in skills:
             if self.skills[skill.name] is not skill:
                 used = self.skills[skill.name].folder
                 log.warning("two skills have one name", skill=skill.name, used=str(used))
 
         def remove() -> None:
-            # Not those of a later version of the plugin, which has replaced this one.
-            if self._of_plugins.get(plugin) is entry:
-                del self._of_plugins[plugin]
-                self._compose()
+            self._of_plugins[:] = [each for each in self._of_plugins if each is not one]
+            self._compose()
 
         return remove
 
     def _compose(self) -> None:
         found: dict[str, Skill] = {}
-        for skill in (*self._own, *(each for skills in self._of_plugins.values() for each in skills)):
+        of_plugins = dict(self._of_plugins).values()
+        for skill in (*self._own, *(each for skills in of_plugins for each in skills)):
             found.setdefault(skill.name, skill)
         self.skills = found
         self.on_change()
@@ -118,8 +118,5 @@ def find_skills(source: SkillSource) -> Iterator[FoundSkill]:
 
 def skills_of_plugin(folder: Path, *, untrusted: bool) -> list[Skill]:
     """Return the skills of a plugin's folder. Raises PluginError if one of them has a mistake."""
-    base = folder / FOLDER
-    if not base.is_dir():
-        return []
-    names = sorted(each.name for each in base.iterdir() if (each / SKILL_FILE).exists())
-    return [read_skill(base / name, untrusted=untrusted) for name in names]
+    files = sorted((folder / FOLDER).glob(f"*/{SKILL_FILE}"))
+    return [read_skill(file.parent, untrusted=untrusted) for file in files]

@@ -117,9 +117,11 @@ def parse_skill(data: bytes, name: str, shown: str = SKILL_FILE) -> dict[str, An
     """Return the values of a ``SKILL.md`` in a folder of this name. Raises PluginError."""
     if len(data) > MOST_BYTES:
         raise PluginError(f"{shown}: has {len(data)} bytes; at most {MOST_BYTES} are allowed")
-    head, body = _split(data, shown)
+    head, body = split_text(data, shown)
+    if head is None:
+        raise PluginError(f"{shown}:1: must begin with a line ---, then name and description")
     # A hidden character matters most in the text that the model follows.
-    report = Report([*_hidden(data)])
+    report = Report([*hidden(data)])
     root, complaints = parse_yaml(head)
     report.complaints += complaints
     found: dict[str, Any] = {}
@@ -183,12 +185,15 @@ def _paths(folder: Path) -> list[str]:
     return sorted(path for path in small if path != SKILL_FILE)
 
 
-def _split(data: bytes, shown: str) -> tuple[bytes, str]:
-    """Return the YAML with its line numbers, and the text after it."""
+def split_text(data: bytes, shown: str) -> tuple[bytes | None, str]:
+    """Return the YAML between two lines of ``---`` with its line numbers, or None, and the text after it.
+
+    Raises PluginError if the second line is missing.
+    """
     lines = data.split(b"\n")
     marks = [number for number, line in enumerate(lines) if line.rstrip() == _FENCE]
     if not marks or marks[0] != 0:
-        raise PluginError(f"{shown}:1: must begin with a line ---, then name and description")
+        return None, data.decode("utf-8", "replace").strip()
     if len(marks) < 2:
         raise PluginError(f"{shown}:1: the line --- after the table is missing")
     end = marks[1]
@@ -197,7 +202,7 @@ def _split(data: bytes, shown: str) -> tuple[bytes, str]:
     return head, b"\n".join(lines[end + 1 :]).decode("utf-8", "replace").strip()
 
 
-def _hidden(data: bytes) -> Iterable[tuple[int, str]]:
+def hidden(data: bytes) -> Iterable[tuple[int, str]]:
     """Yield a complaint for each line with text that is not UTF-8 or that a reader cannot see."""
     for number, line in enumerate(data.split(b"\n"), 1):
         try:
@@ -211,7 +216,7 @@ def _hidden(data: bytes) -> Iterable[tuple[int, str]]:
 
 def _checked_text(data: bytes, shown: str) -> str:
     """Return a file as text. Raises PluginError if it is none, or hides something."""
-    complaints = Report([*_hidden(data)]).lines(shown)
+    complaints = Report([*hidden(data)]).lines(shown)
     if complaints:
         raise PluginError(complaints[0])
     return data.decode("utf-8")

@@ -103,7 +103,7 @@ def dev(
         manifest = read_manifest(folder)
         declared = tuple(manifest.capabilities.grants())
         question = "Run it and grant this?"
-        grants = operator.consent(manifest, declared, allow=allow or (), yes=yes, question=question)
+        grants = operator.consent(manifest, folder, declared, allow=allow or (), yes=yes, question=question)
         own = operator.settings.plugins.of(str(folder), manifest.name).model_dump(exclude_unset=True)
         session = _Session(folder.absolute(), manifest, operator.name, as_json)
         settings = session.settings(Path(place), port, own)

@@ -60,6 +60,7 @@ def install(
             question = "Install it and grant this?"
             new = operator.consent(
                 prepared.manifest,
+                prepared.fetched.folder,
                 tuple(prepared.manifest.capabilities.grants()),
                 allow=allow or (),
                 yes=yes,
@@ -108,7 +109,14 @@ def update(
             _difference(prepared)
             question = "Update it and grant this?"
             wanted = added(prepared.manifest, before)
-            new = operator.consent(prepared.manifest, wanted, allow=allow or (), yes=yes, question=question)
+            new = operator.consent(
+                prepared.manifest,
+                prepared.fetched.folder,
+                wanted,
+                allow=allow or (),
+                yes=yes,
+                question=question,
+            )
             grants = (*prepared.kept, *granted(new, operator.name))
             operator.installer.place(prepared, grants, operator.name)
         try:
@@ -135,10 +143,12 @@ def approve(
     with one_line_errors():
         operator = Operator(config)
         entry = name if "/" not in name or name.startswith("@") else str(Path(name).expanduser().absolute())
-        manifest = checked(operator.admission.find(entry))
+        found = operator.admission.find(entry)
+        manifest = checked(found)
         before = {each.grant for each in kept_grants(manifest, operator.admission.lock().get(manifest.name))}
         new = operator.consent(
             manifest,
+            found.folder,
             added(manifest, before),
             allow=allow or (),
             yes=yes,

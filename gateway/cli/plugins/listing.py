@@ -21,6 +21,7 @@ from gateway.extensions.admission.consent import describe_grant, describe_rest
 from gateway.extensions.admission.locations import Found
 from gateway.extensions.admission.manifest import Manifest, Schedule
 from gateway.extensions.admission.secrets import PluginSecrets
+from gateway.plugin_services import read_parts
 from gateway.plugin_services.jobs import zone_of
 
 
@@ -104,6 +105,7 @@ def _about(operator: Operator, found: Found, entry: str) -> Mapping[str, str | l
         "approved": f"by {locked.approved_by} at {locked.approved_at}" if locked else "no",
         "capabilities": capabilities,
         "receives": [*describe_rest(manifest)],
+        "adds": read_parts(found.folder).describe(),
         "hooks": list(manifest.hooks),
         "secrets": [f"{each}: {'set' if each in secrets else 'not set'}" for each in manifest.secrets],
         "schedule": [_scheduled(operator, manifest, entry, job) for job in manifest.schedule],

@@ -21,6 +21,7 @@ from gateway.extensions.admission.capabilities import Grant
 from gateway.extensions.admission.consent import chosen, describe, describe_rest
 from gateway.extensions.admission.manifest import Manifest
 from gateway.extensions.admission.packages.installer import Installer
+from gateway.plugin_services import read_parts
 from gateway.settings import Settings
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the plugin, as `plugin list` shows it.")]
@@ -67,16 +68,23 @@ class Operator:
             return f"cli:{os.getuid()}"
 
     def consent(
-        self, manifest: Manifest, new: Sequence[Grant], *, allow: Sequence[str], yes: bool, question: str
+        self,
+        manifest: Manifest,
+        folder: Path,
+        new: Sequence[Grant],
+        *,
+        allow: Sequence[str],
+        yes: bool,
+        question: str,
     ) -> tuple[Grant, ...]:
-        """Describe a plugin and ask. Return the grants that are given, of those in ``new``.
+        """Describe the plugin in a folder and ask. Return the grants that are given, of those in ``new``.
 
         Ends the command if the answer is no, or if there is no terminal for a question.
         """
         allowed = chosen(manifest, allow)
         given = tuple(grant for grant in new if grant in allowed or not (allow or yes))
         typer.echo(f"{manifest.name} {manifest.version}: {plain(manifest.description)}", err=True)
-        for line in describe_rest(manifest):
+        for line in (*describe_rest(manifest), *read_parts(folder).describe()):
             typer.echo(f"  {plain(line)}", err=True)
         _list("It may, once granted:", describe(manifest, new))
         if given != tuple(new):

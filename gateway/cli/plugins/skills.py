@@ -14,11 +14,20 @@ from rich.text import Text
 
 from gateway.cli.options import FAILED, AsJson, File, fail, settings_from
 from gateway.cli.output import echo_json, plain, print_table
-from gateway.cli.plugins.operator import one_line_errors
+from gateway.cli.plugins.operator import Operator, one_line_errors
 from gateway.contract.errors import PluginError
 from gateway.extensions.admission.tree import files_of
 from gateway.settings import Settings
-from gateway.skills import SKILL_FILE, FoundSkill, Skill, SkillLibrary, read_skill
+from gateway.skills import (
+    SKILL_FILE,
+    FoundSkill,
+    Skill,
+    SkillLibrary,
+    SkillSource,
+    read_skill,
+    skills_of_plugin,
+)
+from gateway.skills.library import FOLDER
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder with a SKILL.md.")]
 Folders = Annotated[list[Path], typer.Argument(metavar="FOLDER...", help="Folders with a SKILL.md.")]
@@ -35,7 +44,8 @@ def list_(as_json: AsJson = False, config: File = None) -> None:
       trunkline skills list
       trunkline skills list --json
     """
-    found = _found(settings_from(config))
+    with one_line_errors():
+        found = _found(Operator(config))
     if as_json:
         echo_json([_as_json(each) for each in found])
     elif found:
@@ -56,7 +66,8 @@ def show(name: SkillName, as_json: AsJson = False, config: File = None) -> None:
       trunkline skills show pdf-forms
       trunkline skills show pdf-forms --json
     """
-    found = [each for each in _found(settings_from(config)) if each.name == name]
+    with one_line_errors():
+        found = [each for each in _found(Operator(config)) if each.name == name]
     if not found:
         fail(f"there is no skill {plain(name)!r}; `trunkline skills list` shows the others")
     skill = found[0].skill
@@ -119,8 +130,25 @@ def _library(settings: Settings) -> SkillLibrary:
     return SkillLibrary(settings, os.environ.get("HOME"))
 
 
-def _found(settings: Settings) -> list[FoundSkill]:
-    return list(_library(settings).discover())
+def _found(operator: Operator) -> list[FoundSkill]:
+    """Return the skills of the folders, and those of the enabled plugins with a manifest."""
+    settings, admission = operator.settings, operator.admission
+    found = list(_library(settings).discover())
+    first = {each.name: each.folder for each in found if each.skill is not None}
+    for entry in settings.plugins.enabled:
+        if entry in settings.plugins.disabled or not admission.owns(entry):
+            continue
+        place = SkillSource(f"plugin {entry}", admission.find(entry).folder / FOLDER)
+        try:
+            skills = skills_of_plugin(admission.admit(entry).folder, untrusted=True)
+        except PluginError as error:
+            found.append(FoundSkill(entry, place, None, str(error)))
+            continue
+        for skill in skills:
+            hiding = first.setdefault(skill.name, skill.folder)
+            problem = "" if hiding == skill.folder else f"the one in {hiding} is used"
+            found.append(FoundSkill(skill.name, place, None if problem else skill, problem))
+    return found
 
 
 def _of_file(path: Path) -> Path:

@@ -21,6 +21,8 @@ PREFIXES = ("trunkline-plugin-", "mimir-plugin-")
 """Names of packages and folders that hold a plugin."""
 INSTALLED = "plugins"
 """Folder of installed plugins in the data directory: ``plugins/NAME/HASH/``."""
+SHIPPED_SOURCE = "shipped:"
+"""Begins the source of a plugin that comes with Trunkline; enabling it grants what it declares."""
 SHIPPED = Path(__file__).parents[3] / "plugins"
 
 Location = Literal["path", "project", "user", "installed", "environment", "shipped"]

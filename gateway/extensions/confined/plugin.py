@@ -7,7 +7,7 @@ handler that is not listed, and a listed one that is missing, are refused.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -135,6 +135,28 @@ class FollowsJobs(Protocol):
         ...
 
 
+class Parts(Protocol):
+    """The parts of a plugin that are no code."""
+
+    commands: tuple[SlashCommand, ...]
+
+    def add(self, tools: Collection[str]) -> None:
+        """Offer skills and agents; ``tools`` are those of the plugin, which its agents may use."""
+        ...
+
+    def remove(self) -> None:
+        """Take them back."""
+        ...
+
+    def transform(self, text: str) -> UserInput | None:
+        """Replace a prompt command by its text."""
+        ...
+
+    def begin(self) -> None:
+        """Take note that the running turn calls a model."""
+        ...
+
+
 OnStart = Callable[[Connection], Awaitable[None]]
 MakeProcess = Callable[[Serve, OnStart], Process]
 
@@ -191,6 +213,7 @@ class ConfinedPlugin(Plugin):
     ``holds`` returns whether a grant was given; ``make_process`` creates the process. ``config`` are its own
     settings, with the defaults of the manifest; without them it gets those of its context. ``jobs`` runs
     those that its manifest schedules. ``tools`` are those of its folder, which are no code of its process.
+    ``parts`` are its skills, agents and prompt commands.
     """
 
     def __init__(
@@ -203,6 +226,7 @@ class ConfinedPlugin(Plugin):
         config: Mapping[str, Any] | None = None,
         jobs: FollowsJobs | None = None,
         tools: Sequence[Tool] = (),
+        parts: Parts | None = None,
     ) -> None:
         manifest = admitted.manifest
         self.name, self.version = manifest.name, manifest.version
@@ -234,8 +258,13 @@ class ConfinedPlugin(Plugin):
                 setattr(self, DECIDING[event], getattr(self, f"_{DECIDING[event]}"))
         if manifest.tools != ():
             self.tools = lambda: (*self._tools, *self._folder_tools)
-        if manifest.commands != ():
-            self.commands = lambda: self._commands
+        self._parts = parts
+        prompts = parts is not None and bool(parts.commands)
+        if prompts:
+            self.transform_user_input = self._expand_prompt
+            self.transform_system_prompt = self._begin_turn
+        if manifest.commands != () or prompts:
+            self.commands = lambda: (*self._commands, *(parts.commands if parts is not None else ()))
 
     @property
     def access(self) -> Access:
@@ -269,16 +298,22 @@ class ConfinedPlugin(Plugin):
         if manifest.schedule and self._jobs is not None and ctx.tasks is not None:
             following = self._jobs.follow(self.name, manifest.schedule, self._params["config"], self)
             ctx.tasks.create_task(following, name="schedule")
+        if self._parts is not None:
+            self._parts.add([tool.name for tool in self.tools()])
 
     def stop_soon(self, reason: str) -> None:
         """Stop the plugin until the next start: it misused what it may do, or must not run any more."""
         log.error("a plugin is stopped", plugin=self.name, reason=reason)
         self._folder_tools = ()
+        if self._parts is not None:
+            self._parts.remove()
         if self._tasks is not None:
             self._tasks.create_task(self.process.stop(reason), name=f"stop {self.name}")
 
     async def deactivate(self) -> None:
         """Let the plugin end, and end its process."""
+        if self._parts is not None:
+            self._parts.remove()
         try:
             await self.process.call("deactivate", {}, DEACTIVATE_SECONDS)
         except (ProcessEnded, RemoteError, TimeoutError) as error:
@@ -514,6 +549,20 @@ class ConfinedPlugin(Plugin):
         if answer is None:
             return None
         return self._changing("transform_user_input", answers.as_user_input, answer)
+
+    async def _begin_turn(self, prompt: str, ctx: TurnContext) -> str | None:
+        if self._parts is not None:
+            self._parts.begin()
+        if "transform_system_prompt" in self.admitted.manifest.hooks:
+            return await self._transform_system_prompt(prompt, ctx)
+        return None
+
+    async def _expand_prompt(self, text: str, ctx: TurnContext) -> UserInput | None:
+        """Replace a prompt command of the plugin; else let its code see the text, if it has that hook."""
+        found = None if self._parts is None else self._parts.transform(text)
+        if found is None and "transform_user_input" in self.admitted.manifest.hooks:
+            return await self._transform_user_input(text, ctx)
+        return found
 
     async def _after_agent_run(self, reason: AgentEndReason, ctx: TurnContext) -> None:
         await self._hook("after_agent_run", ctx, reason)

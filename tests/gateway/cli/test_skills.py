@@ -62,6 +62,27 @@ def test_a_skill_is_added_listed_shown_and_replaced(home: Path) -> None:
     assert "there is no skill 'none'" in run(home, "show", "none", status=1)
 
 
+def test_the_skills_of_enabled_plugins_are_listed(home: Path) -> None:
+    skill(home / "kit/skills/forms")
+    skill(home / "kit/skills/news")
+    skill(home / "config/skills/news")
+    (home / "kit/plugin.yml").write_text("name: kit\nversion: 1.0\n")
+    enabled = home / "kit"
+    (home / "config/trunkline.toml").write_text(f'[plugins]\nenabled = ["{enabled}"]\n')
+    *_, refused = json.loads(run(home, "list", "--json"))
+    assert "is not approved" in refused["problem"]
+    done = trunkline("plugin", "approve", "./kit", "--yes", home=home)
+    assert "teaches models the skills forms, news" in done.stderr
+    found = json.loads(run(home, "list", "--json"))
+    assert [(each["name"], each["source"], "problem" in each) for each in found] == [
+        ("news", "settings", False),
+        ("forms", f"plugin {enabled}", False),
+        ("news", f"plugin {enabled}", True),
+    ]
+    about = trunkline("plugin", "info", "./kit", home=home)
+    assert "teaches models the skills forms, news" in about.stdout
+
+
 def test_check_reports_every_mistake_and_add_refuses(home: Path) -> None:
     skill(home / "good")
     bad = skill(home / "bad", "other")

@@ -1,0 +1,157 @@
+"""The parts of a plugin that are no code: skills, agents and prompt commands. They need no process."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from functools import partial
+from pathlib import Path
+from weakref import WeakSet
+
+from msgspec import Struct
+
+from gateway.contract.errors import PluginError, SettingsError
+from gateway.contract.plugin import CommandContext, Intercept, SlashCommand, Transform, UserInput
+from gateway.contract.services import Unregister
+from gateway.extensions.admission.fields import Report
+from gateway.extensions.admission.locations import SHIPPED_SOURCE
+from gateway.extensions.admission.manifest import Admitted
+from gateway.models import Agents
+from gateway.plugin_services.bundles.prompts import PromptCommand, read_prompts
+from gateway.session import Turn, running
+from gateway.settings import AgentSettings, PluginSettings
+from gateway.settings.agents import FOLDER as AGENTS
+from gateway.settings.agents import agent_files, read_agents
+from gateway.skills import Skill, SkillLibrary, hidden, read_below, skills_of_plugin
+
+SKILL_TOOLS = frozenset(("skill", "skill_file"))
+_COMMAND = re.compile(r"/(\S+)(?:\s+(.*))?", re.DOTALL)
+
+
+class Parts(Struct, frozen=True):
+    """What the folder of a plugin has beside code."""
+
+    skills: tuple[Skill, ...] = ()
+    agents: Mapping[str, AgentSettings] = {}
+    prompts: tuple[PromptCommand, ...] = ()
+
+    def describe(self) -> list[str]:
+        """Return one sentence for each kind of part."""
+        lists = {
+            "teaches models the skills": [each.name for each in self.skills],
+            "adds the agents": list(self.agents),
+            "adds commands that send its text to the model:": [f"/{each.name}" for each in self.prompts],
+        }
+        return [f"{what} {', '.join(names)}" for what, names in lists.items() if names]
+
+
+def read_parts(folder: Path, *, untrusted: bool = True) -> Parts:
+    """Return the parts in a plugin's folder. Raises PluginError if one of them has a mistake."""
+    base = folder / AGENTS
+    for file in agent_files(base):
+        if complaints := Report([*hidden(read_below(base, file.name))]).lines(str(file)):
+            raise PluginError("\n".join(complaints))
+    try:
+        agents = read_agents(base)
+    except SettingsError as error:
+        raise PluginError(str(error)) from None
+    return Parts(tuple(skills_of_plugin(folder, untrusted=untrusted)), agents, tuple(read_prompts(folder)))
+
+
+class ActiveParts:
+    """The parts of one plugin, in a gateway. Its agents may use the tools of the plugin and ``agent_tools``.
+
+    ``untrusted``: in an answer to a prompt command tools ask as after content from outside.
+    """
+
+    def __init__(
+        self,
+        plugin: str,
+        parts: Parts,
+        library: SkillLibrary,
+        agents: Agents,
+        agent_tools: Collection[str],
+        *,
+        untrusted: bool,
+    ) -> None:
+        self._plugin = plugin
+        self._parts = parts
+        self._untrusted = untrusted
+        self._used = WeakSet[Turn]()
+        """The turns that a prompt command began."""
+        self._library = library
+        self._agents = agents
+        self._tools = frozenset((*agent_tools, *(SKILL_TOOLS if parts.skills else ())))
+        self._added: list[Unregister] = []
+        self.commands = tuple(
+            SlashCommand(each.name, each.description or f"Send a text of {plugin}", partial(_show, each))
+            for each in parts.prompts
+        )
+
+    def add(self, tools: Collection[str]) -> None:
+        """Offer the parts; ``tools`` are those of the plugin."""
+        self._added.append(self._agents.add(self._plugin, self._parts.agents, self._tools | {*tools}))
+        self._added.append(self._library.add(self._plugin, self._parts.skills))
+
+    def remove(self) -> None:
+        """Take the parts back."""
+        self.commands = ()
+        while self._added:
+            self._added.pop()()
+
+    def transform(self, text: str) -> UserInput | None:
+        """Replace a prompt command of this plugin by its text."""
+        typed, turn = _COMMAND.fullmatch(text.strip()), running.get()
+        if typed is None or turn is None:
+            return None
+        found = turn.plugins.find_command(typed[1])
+        at = next((n for n, own in enumerate(self.commands) if found is not None and own is found[0]), None)
+        if at is None:
+            return None
+        prompt = self._parts.prompts[at]
+        expanded = prompt.expand((typed[2] or "").strip())
+        if expanded is None:
+            return Intercept(f"Usage: {prompt.usage}")
+        if expanded.lstrip().startswith("/"):
+            return Intercept(f"/{prompt.name} cannot begin its text with a command.")
+        self._used.add(turn)
+        return Transform(expanded)
+
+    def begin(self) -> None:
+        """Let the tools of an answer ask if its question is a text of an unknown author."""
+        turn = running.get()
+        if turn is not None and turn in self._used and self._untrusted:
+            turn.session.has_read_others = True
+
+
+class PartServices(Struct, frozen=True):
+    """What the parts of plugins are added to."""
+
+    library: SkillLibrary
+    agents: Agents
+
+    def of(self, admitted: Admitted, settings: PluginSettings) -> ActiveParts:
+        """Return the parts of a plugin. Raises PluginError for a mistake, and if there is nothing at all."""
+        manifest = admitted.manifest
+        untrusted = admitted.trust != "full" and not admitted.source.startswith(SHIPPED_SOURCE)
+        parts = read_parts(admitted.folder, untrusted=untrusted)
+        if not manifest.entry:
+            if parts == Parts() and not manifest.tools:
+                raise PluginError(
+                    f"plugin {manifest.name!r} has no code and no tools, skills, agents or commands; "
+                    "add a file such as main.py or skills/NAME/SKILL.md"
+                )
+            names = {each.name for each in parts.prompts}
+            if missing := sorted({*(manifest.commands or ())} - names):
+                raise PluginError(
+                    f"commands in plugin.yml lists {missing[0]!r}, but the folder has neither code nor "
+                    f"commands/{missing[0]}.md; remove it"
+                )
+        return ActiveParts(
+            manifest.name, parts, self.library, self.agents, settings.agent_tools, untrusted=untrusted
+        )
+
+
+async def _show(prompt: PromptCommand, rest: str, _ctx: CommandContext) -> str:
+    """Show the text where no model answers."""
+    return prompt.expand(rest) or f"Usage: {prompt.usage}"
