@@ -21,6 +21,7 @@ from gateway.contract.messages import Message, Origin, TextPart
 from gateway.extensions.admission.secrets import PluginSecrets
 from gateway.extensions.confined.inprocess import load_runtime
 from gateway.extensions.confined.plugin import ConfinedPlugin
+from gateway.tables import PluginTables
 from gateway.testing.chat import Chat, chatting
 from gateway.testing.fake_models.script import Reply, Say, Use
 
@@ -257,6 +258,10 @@ async def test_001_42_pr_comment_posts_the_answer_of_a_conversation(
         fake.broken = False
         await chat.say("first")
         await until(lambda: list(fake.comments.values()) == ["You said: first"])
+        kept = PluginTables(chat.gateway.parts.store).open("pr-comment", "kv")
+        async with asyncio.timeout(60):
+            while not await kept.keys(""):
+                await asyncio.sleep(0.02)
     async with chatting(tmp_path, **settings) as chat:
         await chat.say("second")
         await until(lambda: fake.comments == {1: "You said: second"})
@@ -293,7 +298,7 @@ async def test_001_41_precompact_runs_the_hooks_that_match(tmp_path: Path) -> No
             "command": "sh -c 'cat > manual.json; echo \"Keep  the names.\"'",
             "timeout": 25,
         },
-        {"command": "sh -c 'touch failed; echo Never.; exit 3'"},
+        {"command": "sh -c 'touch failed; echo Never.; exit 3'", "timeout": 25},
         {"command": "sleep 60", "timeout": 0.5},
         {"command": "there-is-no-such-program"},
     ]

@@ -86,9 +86,10 @@ def _about(operator: Operator, found: Found, entry: str) -> Mapping[str, str | l
     locked = operator.admission.lock().get(manifest.name)
     given = {each.grant: each for each in locked.grants} if locked else {}
     secrets = PluginSecrets(operator.settings.data_dir).of(manifest.name)
+    otherwise = "granted when it is enabled" if found.location == "shipped" else "not granted yet"
     capabilities = [
         f"{grant}: {describe_grant(manifest, grant)} - "
-        + (f"granted by {given[grant].by} at {given[grant].at}" if grant in given else "not granted yet")
+        + (f"granted by {given[grant].by} at {given[grant].at}" if grant in given else otherwise)
         for grant in manifest.capabilities.grants()
     ]
     return {

@@ -317,3 +317,10 @@ def test_001_46_plugins_are_searched_in_an_index_and_installed_from_it(home: Pat
     assert "marked as official, but without a completed review" in said
     assert "advisory A-1: It rains" in said
     assert json.loads(run(home, "search", "weather", "--json"))[0]["installed"] == "1.0"
+
+
+def test_info_says_that_a_shipped_plugin_gets_its_grants_when_it_is_enabled(home: Path) -> None:
+    about = json.loads(run(home, "info", "formatter", "--json"))
+    assert about["capabilities"] == [
+        "exec:config:commands: run the commands in its setting commands - granted when it is enabled"
+    ]
