@@ -109,7 +109,7 @@ class Resolver:
         # As in ``load``.
         from gateway.plugin_services.withdrawals import Withdrawals
 
-        await Withdrawals(self._settings, self._admission, self._registry, self.services.actions).run()
+        await Withdrawals(settings, self._registry, self.services.actions).run()
 
     def with_tokens(self, config: ProviderConfig) -> ProviderConfig:
         """Return a provider's configuration, with the tokens of the plugin that its ``auth`` names."""

@@ -54,7 +54,10 @@ def search(words: Words = None, as_json: AsJson = False, config: File = None) ->
         indexes, lock = operator.admission.indexes, operator.admission.lock()
         if not indexes.listed:
             raise PluginError("there is no index; add one to plugins.indexes of the settings")
-        for problem in asyncio.run(indexes.refresh()):
+        problems = asyncio.run(indexes.refresh())
+        if problems and not any(indexes.copies()):
+            raise PluginError("; ".join(problems))
+        for problem in problems:
             typer.secho(plain(problem), fg=typer.colors.YELLOW, err=True)
         found = [
             _row(offer, locked.version if (locked := lock.get(offer.plugin.name)) else "")

@@ -307,6 +307,9 @@ def test_001_46_plugins_are_searched_in_an_index_and_installed_from_it(home: Pat
     assert "there is no index; add one to plugins.indexes" in run(home, "search", "weather", status=1)
     with (home / "config/trunkline.toml").open("a") as settings:
         settings.write('indexes = [{ url = "index.json" }]\n')
+    (home / "index.json").rename(home / "elsewhere.json")
+    assert "index.json: index.json cannot be read" in run(home, "search", "weather", status=1)
+    (home / "elsewhere.json").rename(home / "index.json")
     (row,) = json.loads(run(home, "search", "tells", "--json"))
     assert (row["name"], row["version"], row["official"], row["installed"]) == ("weather", "1.0", False, "")
     assert row["capabilities"] == release["capabilities"]

@@ -200,7 +200,7 @@ class PluginIndexes:
             try:
                 await self._refresh(index)
             except TrunklineError as error:
-                problems.append(f"{index.url}: {error}; the last good copy stays in use")
+                problems.append(f"{index.url}: {error}; its last good copy is used, if there is one")
         return problems
 
     def search(self, words: Sequence[str]) -> Iterator[Offer]:

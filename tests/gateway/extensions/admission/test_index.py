@@ -11,16 +11,20 @@ import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway import PluginError, SettingsError
 from gateway.extensions.admission.lock import granted
 from gateway.extensions.admission.packages.index import PluginIndexes, notes
 from gateway.extensions.confined.plugin import ConfinedPlugin
+from gateway.settings import Settings
 from gateway.testing.served import serving, until
 
 if TYPE_CHECKING:
@@ -272,7 +276,7 @@ async def test_the_last_good_copy_stays_in_use(desk: Desk, publisher: Publisher)
     for spoil in ({"format": 2}, {"serial": 4}, {"plugins": [{"name": "../x", "versions": []}]}):
         publisher.publish(**spoil)
         (problem,) = await indexes(desk).refresh()
-        assert "the last good copy stays in use" in problem
+        assert "its last good copy is used" in problem
         found = indexes(desk).find("audit")
         assert found is not None
         assert found.release.version == "1.0"
@@ -347,3 +351,30 @@ def test_001_47_a_version_is_official_only_with_a_completed_review(desk: Desk, p
         assert prepared.offer is not None
         assert prepared.offer.release.review is not None
         assert prepared.offer.release.review.reviewer == "Ada"
+
+
+PART = st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=20), st.floats())
+JSON = st.recursive(
+    PART,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["format", "serial", "plugins", "name", "versions", "version", "url", "review"]),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.one_of(st.binary(max_size=200), JSON.map(lambda value: json.dumps(value).encode())))
+def test_a_file_of_any_content_is_an_index_or_refused(data: bytes) -> None:
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "index.json"
+        file.write_bytes(data)
+        settings = Settings(data_dir=Path(folder), plugins={"indexes": [{"url": str(file)}]})
+        found = PluginIndexes(settings)
+        problems = asyncio.run(found.refresh())
+        assert (problems == []) is (len([*found.copies()]) == 1)
+        assert [*found.search([])] == [] or not problems
