@@ -183,7 +183,7 @@ def list_only(settings: Settings, admission: Admission, entry: str, parts: PartS
     """Return a plugin that offers the tools of its manifest, and does not run."""
     admitted = with_grants(admission.admit(entry))
     own = settings.plugins.of(entry, admitted.manifest.name)
-    return ConfinedPlugin(
+    return _Listed(
         admitted,
         own,
         _NoBroker(),
@@ -211,6 +211,12 @@ async def plugin_token(registry: PluginRegistry, auth: str, provider: str) -> tu
 
 async def _run_nothing(_run: ToolRun) -> ProgramResult:
     raise PluginError("the gateway does not run")
+
+
+class _Listed(ConfinedPlugin):
+    async def find_problem(self) -> str:
+        # That it does not run is none: nothing runs where plugins are only listed.
+        return ""
 
 
 class _NoBroker:

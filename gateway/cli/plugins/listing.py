@@ -86,7 +86,9 @@ def _about(operator: Operator, found: Found, entry: str) -> Mapping[str, str | l
     locked = operator.admission.lock().get(manifest.name)
     given = {each.grant: each for each in locked.grants} if locked else {}
     secrets = PluginSecrets(operator.settings.data_dir).of(manifest.name)
-    otherwise = "granted when it is enabled" if found.location == "shipped" else "not granted yet"
+    shipped = found.location == "shipped"
+    unapproved = "not needed" if shipped else "no"
+    otherwise = "granted when it is enabled" if shipped else "not granted yet"
     capabilities = [
         f"{grant}: {describe_grant(manifest, grant)} - "
         + (f"granted by {given[grant].by} at {given[grant].at}" if grant in given else otherwise)
@@ -101,9 +103,9 @@ def _about(operator: Operator, found: Found, entry: str) -> Mapping[str, str | l
         "state": _state(operator, entry),
         "rights": rights(operator.settings.plugins.of(entry, manifest.name).trust),
         "folder": str(found.folder),
-        "source": locked.source if locked else "",
+        "source": locked.source if locked else "shipped with the gateway" if shipped else "",
         "hash": locked.digest if locked else "",
-        "approved": f"by {locked.approved_by} at {locked.approved_at}" if locked else "no",
+        "approved": f"by {locked.approved_by} at {locked.approved_at}" if locked else unapproved,
         "capabilities": capabilities,
         "receives": [*describe_rest(manifest)],
         "adds": read_parts(found.folder).describe(),

@@ -110,6 +110,15 @@ def test_001_32_a_plugin_is_installed_enabled_shown_disabled_and_uninstalled(hom
     assert "weather" not in listed(home)
 
 
+def test_a_shipped_plugin_has_what_it_declares_and_the_doctor_finds_no_problem(home: Path) -> None:
+    run(home, "enable", "budget-alert")
+    about = json.loads(run(home, "info", "budget-alert", "--json"))
+    assert (about["source"], about["approved"]) == ("shipped with the gateway", "not needed")
+    assert [each.rpartition(" - ")[2] for each in about["capabilities"]] == ["granted when it is enabled"]
+    found = {each["name"]: each["detail"] for each in json.loads(run(home, "doctor", "--json"))}
+    assert found["plugin budget-alert"] == "loads"
+
+
 def test_an_update_asks_for_new_capabilities_only(home: Path) -> None:
     plugin(home)
     run(home, "install", "./weather", "--yes", "--allow", "network", "--allow", "messages")
