@@ -435,10 +435,10 @@ class PluginRegistry:
         active = [one for one in self._active.values() if overrides(one.plugin, "figures")]
         return await collect_figures([(one.plugin, one.hook_limit("figures")) for one in active])
 
-    def limit_of_route(self, found: PluginRoute) -> Limit:
+    def limit_of_route(self, plugin: str, route: str) -> Limit:
         """Return the time limit of one request: that of the plugin's tools."""
-        owner = self._active[found.plugin]
-        return owner.limit(f"route {found.route.method} {found.route.path}", owner.settings.tool_timeout_ms)
+        owner = self._active[plugin]
+        return owner.limit(f"route {route}", owner.settings.tool_timeout_ms)
 
     def _refuse_duplicates(self, plugin: Plugin, instead_of: ActivePlugin | None) -> None:
         others = (one for one in self._active.values() if one is not instead_of)

@@ -97,7 +97,6 @@ class ConfinedPlugins:
     def make(self, settings: Settings, admission: Admission, entry: str) -> ConfinedPlugin:
         """Return the plugin for an entry of ``plugins.enabled``. Raises PluginError."""
         admitted = with_grants(admission.admit(entry))
-        check_supported(admitted)
         name = admitted.manifest.name
         broker = self._brokers.of(admitted, lambda reason: plugin.stop_soon(reason))
         plugin = ConfinedPlugin(
@@ -151,19 +150,6 @@ def _check_content(admission: Admission, entry: str, admitted: Admitted) -> None
     if admission.admit(entry).digest != admitted.digest:
         name = admitted.manifest.name
         raise PluginError(f"the files of {name!r} were changed; run `trunkline plugin enable {name}`")
-
-
-def check_supported(admitted: Admitted) -> None:
-    """Raise PluginError for a plugin that would start, and of which a part would never run."""
-    manifest = admitted.manifest
-    parts = {
-        "capabilities.routes": manifest.capabilities.routes != "none",
-    }
-    for part in (part for part, is_there in parts.items() if is_there):
-        raise PluginError(
-            f"plugin {manifest.name!r} has {part}, which this version of the gateway does not run; "
-            "change its plugin.yml, or use it with a later version"
-        )
 
 
 def with_grants(admitted: Admitted) -> Admitted:
@@ -226,8 +212,8 @@ class _NoBroker:
     def working_in(self, session: str) -> AbstractContextManager[None]:
         return nullcontext()
 
-    async def check_job(self, name: str, due: int) -> None:
-        raise PluginError(f"{name}: the gateway does not run")
+    async def check(self, capability: str, value: str, *arguments: object) -> None:
+        raise PluginError(f"{capability}: the gateway does not run")
 
 
 class _NoProcess:

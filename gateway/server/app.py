@@ -25,7 +25,7 @@ from gateway.server.events import GatewayEvents, SessionEvents
 from gateway.server.guard import Guard
 from gateway.server.openai.routes import OpenAiRoutes
 from gateway.server.openapi import describe_routes
-from gateway.server.plugins import ConfigRoutes, LivePluginRoutes, TeamRoutes
+from gateway.server.plugins import ConfigRoutes, LivePluginRoutes, PluginPages, TeamRoutes
 from gateway.server.routes import Binder, PlainCall, PluginRoutes, Route
 from gateway.server.sessions import BranchRoutes, FileRoutes, SearchRoutes, SessionRoutes
 from gateway.server.status import DeadLetterRoutes, StatusRoutes
@@ -51,6 +51,7 @@ class Api:
         self._description: bytes = b""
         self.binder = Binder(gateway.parts.host.auth)
         self.plugins = PluginRoutes(gateway.registry, self.binder)
+        self.pages = PluginPages(gateway.registry, self.binder)
 
     def routes(self) -> list[Route]:
         """Return all routes, in the order of the API description."""
@@ -116,10 +117,11 @@ class Api:
         return await self._metrics.respond()
 
     async def _describe(self, _call: PlainCall) -> web.Response:
-        if self._described is not self._gateway.registry.routes:
-            self._described = self._gateway.registry.routes
+        if self._described is not self._gateway.registry.current:
+            self._described = self._gateway.registry.current
             host, plugins = self._gateway.parts.host, self.plugins.routes()
-            description = describe_routes(self.routes(), host.version, plugins, guarded=not host.auth.open)
+            own = [*self.routes(), *self.pages.routes()]
+            description = describe_routes(own, host.version, plugins, guarded=not host.auth.open)
             self._description = msgspec.json.encode(description)
         return web.Response(body=self._description, content_type="application/json")
 
@@ -131,6 +133,7 @@ def make_app(gateway: Gateway, api: Api) -> web.Application:
     app.on_response_prepare.append(guard.add_headers)
     app.add_routes(api.binder.bind(api.routes()))
     app.add_routes(api.plugins.bind())
+    app.add_routes(api.pages.bind())
     app.add_routes(gateway.routes())
     return app
 

@@ -40,6 +40,8 @@ SECURITY_HEADERS = {
 _TOKEN_NAMES = frozenset(("token", "access_token", "auth_token", "api_key", "apikey", "authorization"))
 SHARED_ROOT = "/share/"
 """Path of the public pages, which have a stricter policy of their own."""
+PAGES_ROOT = "/plugins/"
+"""Path of what confined plugins answer, also with a policy of its own."""
 _BEGUN = web.RequestKey("begun", bool)
 
 
@@ -76,7 +78,7 @@ class Guard:
     async def add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
         """Add the security headers to a response."""
         request[_BEGUN] = True
-        own = response.headers if request.path.startswith(SHARED_ROOT) else ()
+        own = response.headers if request.path.startswith((SHARED_ROOT, PAGES_ROOT)) else ()
         response.headers.update({name: value for name, value in SECURITY_HEADERS.items() if name not in own})
 
     def _check(self, request: web.Request) -> None:

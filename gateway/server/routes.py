@@ -191,7 +191,7 @@ class PluginRoutes:
     def routes(self) -> dict[str, list[Route]]:
         """Return the routes by plugin, as the API description and the router have them."""
         return {
-            plugin: [_route_of(each, self._registry.limit_of_route(each)) for each in found]
+            plugin: [_route_of(each, self._registry.limit_of_route(plugin, each.place)) for each in found]
             for plugin, found in self._registry.routes.items()
         }
 

@@ -89,7 +89,7 @@ class Broker:
         self._open: dict[str, list[list[Deadline]]] = {}
         """The clocks of the calls that the gateway makes, by session."""
         needs = manifest.capabilities
-        self._schedules = needs.schedule
+        self._grants = tuple(needs.grants())
         files = Files(needs.filesystem, services.workspace, gate, services.events, manifest.name)
         self._programs = programs = Programs(needs.exec, gate, services.run)
         self._docker = needs.docker
@@ -146,11 +146,11 @@ class Broker:
         """Return whether the gateway waits for the plugin in a session."""
         return bool(session) and session in self._open
 
-    async def check_job(self, name: str, due: int) -> None:
-        """Check and record a run of a scheduled job. Raises CapabilityDenied."""
-        action, missing = "run at the times that it names", "capabilities.schedule: true"
-        grant = "schedule" if self._schedules else None
-        await self._gate.check(Use("schedule", name, grant, action, missing, arguments=(name, due)))
+    async def check(self, capability: str, value: str, *arguments: object) -> None:
+        """Check and record that the gateway lets the plugin work on its own. Raises CapabilityDenied."""
+        grant = next((each for each in self._grants if each.partition(":")[0] == capability), None)
+        action, missing = f"use its {capability}", f"capabilities.{capability}: true"
+        await self._gate.check(Use(capability, value, grant, action, missing, arguments=(value, *arguments)))
 
     async def run_tool(self, run: ToolRun) -> ProgramResult:
         """Run a tool of the plugin's folder. The plugin's process cannot call this."""

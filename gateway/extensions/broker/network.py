@@ -63,7 +63,7 @@ class Http:
         found = {"url": answer.url, "status": answer.status, "headers": answer.headers}
         if len(answer.data) <= MOST_INLINE:
             return Reply({**found, "body": base64.b64encode(answer.data).decode()})
-        return Reply(found, _as_descriptor(answer.data))
+        return Reply(found, as_descriptor(answer.data))
 
     async def _check(self, address: URL, method: str, call: HttpCall) -> None:
         entry = self._entry(address)
@@ -113,7 +113,7 @@ def _parsed(url: str) -> URL:
     raise InvalidRequestError(f"http.request: {url[:200]!r} is not a web address")
 
 
-def _as_descriptor(data: bytes) -> int:
+def as_descriptor(data: bytes) -> int:
     """Return a descriptor of an anonymous file with this content, at its beginning."""
     descriptor = os.memfd_create("answer", os.MFD_CLOEXEC)
     with os.fdopen(os.dup(descriptor), "wb") as file:

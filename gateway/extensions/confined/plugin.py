@@ -17,7 +17,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from gateway.contract.errors import PluginError, ToolError, TrunklineError
+from gateway.contract.errors import OverloadedError, PluginError, ToolError, TrunklineError
 from gateway.contract.events import BusEvent, ChatMessage, PermissionAsked, ToolStarting
 from gateway.contract.messages import Message, now_ms, to_json
 from gateway.contract.plugin import (
@@ -41,8 +41,10 @@ from gateway.extensions.admission.capabilities import Grant
 from gateway.extensions.admission.manifest import Admitted, Schedule
 from gateway.extensions.confined import answers
 from gateway.extensions.confined.events import ALIASES, DECIDING, Access, kind_of, payload_of
+from gateway.extensions.confined.http import HttpRoutes
 from gateway.extensions.process.frames import Connection, ProcessEnded, RemoteError, Serve
 from gateway.extensions.process.records import Recorded
+from gateway.extensions.routes import RawRequest, RawResponse
 from gateway.settings import PluginSettings
 
 log = structlog.get_logger("trunkline.plugins")
@@ -108,8 +110,8 @@ class Answers(Protocol):
         """Let the plugin ask and read in a session during a call."""
         ...
 
-    async def check_job(self, name: str, due: int) -> None:
-        """Check and record a run of a scheduled job. Raises TrunklineError if it may not run."""
+    async def check(self, capability: str, value: str, *arguments: object) -> None:
+        """Check and record that the gateway lets the plugin work on its own. Raises TrunklineError."""
         ...
 
 
@@ -186,6 +188,7 @@ class Declaration(Struct, frozen=True):
     events: tuple[str, ...] = ()
     auth: tuple[str, ...] = ()
     schedule: tuple[str, ...] = ()
+    routes: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
 
 
@@ -244,6 +247,7 @@ class ConfinedPlugin(Plugin):
         self.process = make_process(self._serve, self._on_start)
         self._config = config
         self._jobs = jobs
+        self._http = HttpRoutes(self.name, partial(self._call, "", seconds=self._tool_seconds))
         self._tasks: TaskService | None = None
         self._params: dict[str, Any] = {}
         self._progress: dict[str, Callable[[str], None]] = {}
@@ -335,6 +339,7 @@ class ConfinedPlugin(Plugin):
         except msgspec.ValidationError as error:
             raise PluginError(f"its declaration cannot be read: {error}") from None
         self._check_declaration(declaration)
+        self._http.declare(declaration.routes)
         self.declaration = declaration
         self._tools = tuple(self._tool(each) for each in declaration.tools)
         self._commands = tuple(
@@ -344,10 +349,12 @@ class ConfinedPlugin(Plugin):
 
     def _check_grants(self) -> None:
         manifest = self.admitted.manifest
-        if manifest.schedule and not self._granted("schedule"):
+        own = ("schedule", f"routes:{self._needs.routes}")
+        for grant in (grant for grant in own if grant in self._needs.grants() and not self._granted(grant)):
+            name = grant.partition(":")[0]
             raise PluginError(
-                "schedule needs the capability schedule, which is not granted; grant it with: "
-                f"trunkline plugin approve {self.name} --allow schedule"
+                f"{name} needs the capability {grant}, which is not granted; grant it with: "
+                f"trunkline plugin approve {self.name} --allow {name}"
             )
         for handler in (*manifest.events, *manifest.hooks):
             needed = _NEEDED.get(_canonical(handler), ())
@@ -378,6 +385,9 @@ class ConfinedPlugin(Plugin):
         _compare("events", map(_canonical, manifest.events), map(_canonical, found.events))
         _compare("hooks", manifest.hooks, found.hooks)
         _compare("schedule", [each.name for each in manifest.schedule], found.schedule)
+        if bool(found.routes) is not (self._needs.routes != "none"):
+            what = "has routes" if found.routes else "has no routes"
+            raise PluginError(f"its code {what}, and capabilities.routes in plugin.yml says otherwise")
         if manifest.tools is not None:
             names = [each.name for each in self._folder_tools]
             if twice := next((each.name for each in found.tools if each.name in names), None):
@@ -423,6 +433,8 @@ class ConfinedPlugin(Plugin):
             elif show is not None:
                 show(report.text)
             return None
+        if method in ("request.body", "answer.piece"):
+            return self._http.serve(method, params)
         return await self._broker.serve(method, params)
 
     # Calls of the gateway.
@@ -634,7 +646,7 @@ class ConfinedPlugin(Plugin):
     async def run_job(self, name: str, due: int) -> bool:
         """Run a scheduled job. Return False if the process ended, so that it runs again with the same key."""
         try:
-            await self._broker.check_job(name, due)
+            await self._broker.check("schedule", name, due)
             params = {"name": name, "due": due, "key": f"{name} {due}"}
             await self.process.call("schedule", params, JOB_SECONDS)
         except ProcessEnded as error:
@@ -644,6 +656,27 @@ class ConfinedPlugin(Plugin):
             reason = str(error) or f"no end within {JOB_SECONDS:g} s"
             log.warning("a job of a plugin failed", plugin=self.name, job=name, due=due, reason=reason)
         return True
+
+    @property
+    def pages(self) -> Sequence[tuple[str, str]]:
+        """Method and path of each HTTP route; none without the grant."""
+        return self._http.declared if self._granted(f"routes:{self._needs.routes}") else ()
+
+    @property
+    def is_public(self) -> bool:
+        """Whether its HTTP routes need no token."""
+        return self._granted("routes:public")
+
+    async def answer_http(self, request: RawRequest) -> RawResponse:
+        """Answer an HTTP request. Raises TrunklineError."""
+        place = f"{request.method} {request.path}"
+        await self._broker.check("routes", place, request.user)
+        try:
+            return await self._http.answer(request)
+        except ProcessEnded as error:
+            raise OverloadedError(f"the plugin {self.name!r} ended during the request: {error}") from None
+        except RemoteError as error:
+            raise PluginError(f"{error.remote}: {error}") from None
 
     async def token(self, provider: str, config: Mapping[str, Any]) -> Token:
         """Return a token of an auth provider. Raises PluginError, whose text has no token."""

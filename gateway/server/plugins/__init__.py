@@ -1,4 +1,4 @@
-"""Plugins over REST: the list, configurations, and the state of those that run, with changes at once.
+"""Plugins over HTTP: the list, configurations, the state of those that run, and what these answer themselves.
 
 In: authenticated requests. Out: lists, configurations without secrets, stderr of plugins. Imported by
 ``gateway.server.app``.
@@ -7,5 +7,6 @@ In: authenticated requests. Out: lists, configurations without secrets, stderr o
 from gateway.server.plugins.configuration import ConfigRoutes
 from gateway.server.plugins.live import LivePluginRoutes
 from gateway.server.plugins.organization import TeamRoutes
+from gateway.server.plugins.pages import PluginPages
 
-__all__ = ["ConfigRoutes", "LivePluginRoutes", "TeamRoutes"]
+__all__ = ["ConfigRoutes", "LivePluginRoutes", "PluginPages", "TeamRoutes"]

@@ -9,13 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway import Answer, Plugin, PluginContext, PluginError
+from gateway import Answer, Plugin, PluginContext
 from gateway.app import Gateway
 from gateway.channel import Placed, Question
 from gateway.extensions.admission.admission import Admission
-from gateway.extensions.admission.manifest import Admitted, read_manifest
 from gateway.extensions.admission.packages.installer import Installer
-from gateway.plugin_services.confined import check_supported
 from gateway.settings import Settings, load_settings
 from gateway.testing.chat import chatting
 from gateway.testing.letterbox import Letterbox
@@ -128,21 +126,3 @@ async def test_001_18_a_hook_waits_for_the_admin_beyond_its_own_time_limit(
         done = [(one.action, one.allowed) for one in await actions.latest("reader")]
         assert ("process.started", True) in done
         assert ("filesystem.read", decision != "never") in done
-
-
-@pytest.mark.parametrize(
-    ("lines", "named"),
-    [
-        ("capabilities: {routes: true}\n", "capabilities.routes"),
-    ],
-)
-async def test_a_plugin_of_which_a_part_would_never_run_is_refused(
-    tmp_path: Path, lines: str, named: str
-) -> None:
-    folder = tmp_path / "reader"
-    folder.mkdir()
-    (folder / "plugin.yml").write_text(f"api: 1\nname: reader\nversion: 1.0.0\n{lines}")
-    (folder / "main.py").write_text(CODE)
-    admitted = Admitted(read_manifest(folder), folder, "hash")
-    with pytest.raises(PluginError, match=f"has {named}, which this version of the gateway does not run"):
-        check_supported(admitted)

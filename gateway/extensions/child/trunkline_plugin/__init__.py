@@ -14,7 +14,7 @@ The package uses only the standard library. It runs in the plugin's process, or 
 gateway's; the gateway imports it only then.
 """
 
-from .api import Block, CapabilityDenied, Command, Data, Factory, Tool, plugin, tool
+from .api import Block, CapabilityDenied, Command, Data, Factory, Response, Tool, plugin, tool
 from .context import CallContext, Context
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "Context",
     "Data",
     "Factory",
+    "Response",
     "Tool",
     "plugin",
     "tool",

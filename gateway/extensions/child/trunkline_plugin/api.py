@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -76,6 +76,15 @@ class Command:
     admin: bool = False
 
 
+@dataclass(frozen=True)
+class Response:
+    """An answer of an HTTP route, at most 5 MiB. Redirects lead to paths of the plugin."""
+
+    body: str | bytes
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=lambda: {"content-type": "text/html; charset=utf-8"})
+
+
 _NO_ARGUMENTS: Mapping[str, Any] = MappingProxyType({"type": "object", "properties": {}})
 
 
@@ -114,7 +123,8 @@ def plugin(function: Callable[[Context], Any]) -> Factory:
     """Mark the factory of the plugin: a function of its context, async or not.
 
     It returns a mapping with any of ``on`` (handlers by event), ``hooks`` (functions by hook), ``tools``,
-    ``commands``, ``schedule`` (functions of a run by job; a run has ``name``, ``due`` in ms, and ``key``) and
-    ``auth`` (``{"providers": {name: async function of the provider's settings}}``).
+    ``commands``, ``schedule`` (functions of a run by job; a run has ``name``, ``due`` in ms, and ``key``),
+    ``routes`` (functions of a request by method and path, such as ``GET /items/{id}``) and ``auth``
+    (``{"providers": {name: async function of the provider's settings}}``).
     """
     return Factory(function)

@@ -8,21 +8,25 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import os
 import socket
 import sys
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
-from .api import Command, Data, Factory, Handler, Tool, tool, wrap
+from .api import Command, Data, Factory, Handler, Response, Tool, tool, wrap
 from .context import Ambient, CallContext, Context
-from .frames import Peer
+from .frames import Descriptor, Peer
 
 OBSERVING_SECONDS = {"file.modified": 30.0, "file.deleted": 30.0}
 """Time limits of observing handlers; 5 s for the other events."""
-_KEYS = ("on", "hooks", "tools", "commands", "auth", "schedule")
+_KEYS = ("on", "hooks", "tools", "commands", "auth", "schedule", "routes")
+_PIECE = 500_000
+"""Bytes of a body in one frame."""
 
 
 def main(fd: int, folder: str, entry: str, site: str | None) -> None:
@@ -71,6 +75,7 @@ class Runtime:
         self._commands: dict[str, Command] = {}
         self._auth: dict[str, Handler] = {}
         self._jobs: dict[str, Handler] = {}
+        self._routes: dict[str, Handler] = {}
         self._methods: dict[str, Callable[[Any], Any]] = {
             "activate": self._activate,
             "hook": self._hook,
@@ -79,6 +84,7 @@ class Runtime:
             "command": self._command,
             "auth": self._token,
             "schedule": self._job,
+            "route": self._route,
             "deactivate": lambda _: None,
         }
 
@@ -134,7 +140,9 @@ class Runtime:
         auth: Mapping[str, Any] = made.get("auth") or {}
         self._auth = dict(auth.get("providers") or {})
         self._jobs = dict(made.get("schedule") or {})
-        by_kind = {"on": self._on, "hooks": self._hooks, "auth.providers": self._auth, "schedule": self._jobs}
+        self._routes = dict(made.get("routes") or {})
+        by_kind = {"on": self._on, "hooks": self._hooks, "auth.providers": self._auth}
+        by_kind |= {"schedule": self._jobs, "routes": self._routes}
         for kind, handlers in by_kind.items():
             for name, handler in handlers.items():
                 if not callable(handler):
@@ -155,6 +163,7 @@ class Runtime:
             "events": list(self._on),
             "auth": list(self._auth),
             "schedule": list(self._jobs),
+            "routes": list(self._routes),
             "others": others,
         }
 
@@ -202,6 +211,24 @@ class Runtime:
         if inspect.isawaitable(made):
             await made
 
+    async def _route(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        request = {key: value for key, value in params.items() if key not in ("id", "name")}
+        if params["body"] is None:
+            opened: Descriptor = await self.peer.call("request.body", {"id": params["id"]})
+            with os.fdopen(opened.fd, "rb") as file:
+                request["body"] = file.read()
+        else:
+            request["body"] = b64decode(params["body"])
+        made = self._routes[params["name"]](Data(request, text=request["body"].decode(errors="replace")))
+        if inspect.isawaitable(made):
+            made = await made
+        answer = _as_response(made)
+        body = answer.body.encode() if isinstance(answer.body, str) else answer.body
+        while len(body) > _PIECE:
+            piece, body = b64encode(body[:_PIECE]).decode(), body[_PIECE:]
+            await self.peer.call("answer.piece", {"id": params["id"], "data": piece})
+        return {"status": answer.status, "headers": answer.headers, "body": b64encode(body).decode()}
+
     async def _token(self, params: Mapping[str, Any]) -> Any:
         made = self._auth[params["name"]](wrap(params.get("config") or {}))
         if inspect.isawaitable(made):
@@ -219,6 +246,19 @@ def _as_tool(given: Tool | Mapping[str, Any]) -> Tool:
 
 def _as_command(given: Command | Mapping[str, Any]) -> Command:
     return given if isinstance(given, Command) else Command(**given)
+
+
+def _as_response(made: Any) -> Response:
+    """Return the response for what a route returned: a text, bytes, or a JSON value."""
+    if isinstance(made, Response):
+        return made
+    if made is None:
+        return Response(b"", 204)
+    if isinstance(made, str):
+        return Response(made, headers={"content-type": "text/plain; charset=utf-8"})
+    if isinstance(made, bytes):
+        return Response(made, headers={"content-type": "application/octet-stream"})
+    return Response(json.dumps(made, ensure_ascii=False), headers={"content-type": "application/json"})
 
 
 def _as_result(result: Any) -> dict[str, Any]:

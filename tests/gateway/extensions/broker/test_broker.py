@@ -489,12 +489,12 @@ async def test_a_refusal_outweighs_a_grant_of_the_installation(folder: Path) -> 
 
 async def test_a_job_runs_only_with_the_grant_and_is_recorded(folder: Path) -> None:
     box = Box(folder, Capabilities(schedule=True), granted=True)
-    await box.broker.check_job("digest", 7)
+    await box.broker.check("schedule", "digest", 7)
     box.grants.denied.add("schedule")
     with pytest.raises(CapabilityDenied, match="approve weather --allow 'schedule'"):
-        await box.broker.check_job("digest", 8)
+        await box.broker.check("schedule", "digest", 8)
     with pytest.raises(CapabilityDenied, match=r"needs capabilities\.schedule: true"):
-        await Box(folder, Capabilities(), granted=True).broker.check_job("digest", 7)
+        await Box(folder, Capabilities(), granted=True).broker.check("schedule", "digest", 7)
     assert box.log.lines == [("schedule", "digest", True), ("schedule", "digest", False)]
     assert box.grants.asked == []
 

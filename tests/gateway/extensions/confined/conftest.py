@@ -49,8 +49,8 @@ class RecordingBroker:
         async with self._called, asyncio.timeout(20):
             await self._called.wait_for(done)
 
-    async def check_job(self, name: str, due: int) -> None:
-        await self.serve("schedule", {"name": name, "due": due})
+    async def check(self, capability: str, value: str, *arguments: object) -> None:
+        await self.serve(capability, {"name": value, "arguments": arguments})
 
     @contextmanager
     def working_in(self, session: str) -> Generator[None]:
