@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gateway import PluginError, ToolError, ToolResultPart
+from gateway import PluginError, SettingsError, ToolError, ToolResultPart
 from gateway.app import Gateway
 from gateway.extensions.admission.admission import Admission
 from gateway.extensions.admission.capabilities import Capabilities, ExecAccess
@@ -188,6 +188,29 @@ async def test_001_37_tools_of_the_folder_run_confined(tmp_path: Path) -> None:
             plugin = chat.gateway.registry.get("kit")
             assert plugin is not None
             assert plugin.asks_by_default
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="confinement needs Linux")
+async def test_a_folder_with_tools_needs_no_code(tmp_path: Path) -> None:
+    files = {path: text for path, text in FILES.items() if path != "main.py"}
+    agent = "---\ndescription: Counts\n---\nYou count words.\n"
+    folder = write(tmp_path / "kit", {**files, "agents/counter.md": agent})
+    (tmp_path / "config").mkdir()
+    (tmp_path / "notes.txt").write_text("a needle\n")
+    approve(folder, tmp_path, "exec:grep *")
+    settings = {"plugins": {"enabled": [str(folder)]}, "permissions": {"words": "allow"}}
+    with chdir(tmp_path):
+        async with chatting(tmp_path / "data", kind=Here, **settings) as chat:
+            assert (await used(chat, "words", word="needle", file="notes.txt")).output.strip() == "1"
+            await chat.say("hi", "t", agent="counter")
+            assert {tool.name for tool in chat.model.calls[-1].options.tools} == {"words", "longest"}
+        (folder / "tools/longest.yml").unlink()
+        approve(folder, tmp_path)
+        lacking = r"lists 'longest', but there is neither code nor tools/longest\.yml"
+        with pytest.raises(SettingsError, match=lacking):
+            async with chatting(tmp_path / "data2", kind=Here, **settings):
+                pass
 
 
 @pytest.mark.slow
