@@ -177,7 +177,7 @@ class Gateway:
             lambda: self.parts.completions,
             *(self.skills, self.profiles),
         )
-        self.live_plugins = LivePlugins(settings, self.activator, self._resolver, self._choose_model)
+        self.live_plugins = LivePlugins(settings, self.activator, self._resolver, self._credentials_changed)
         self._opened = asyncio.Event()
         """Set once announcements and questions of plugins are accepted."""
         self._background: list[asyncio.Task[None]] = []

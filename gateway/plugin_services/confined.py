@@ -23,6 +23,7 @@ from gateway.extensions.admission.config_schema import plugin_config
 from gateway.extensions.admission.locations import SHIPPED_SOURCE
 from gateway.extensions.admission.manifest import Admitted
 from gateway.extensions.admission.secrets import PluginSecrets
+from gateway.extensions.admission.tree import tree_digest
 from gateway.extensions.broker import CompletionService
 from gateway.extensions.broker.programs import ProgramResult, ToolRun
 from gateway.extensions.confined.folder_tools import folder_tools
@@ -147,7 +148,10 @@ class ConfinedPlugins:
 
 def _check_content(admission: Admission, entry: str, admitted: Admitted) -> None:
     """Raise PluginError if a plugin's files are not those that were admitted."""
-    if admission.admit(entry).digest != admitted.digest:
+    now = admission.admit(entry)
+    # Of an installed plugin that was replaced, the approved version before is still in its own folder.
+    digest = now.digest if now.folder == admitted.folder else tree_digest(admitted.folder)
+    if digest != admitted.digest:
         name = admitted.manifest.name
         raise PluginError(f"the files of {name!r} were changed; run `trunkline plugin enable {name}`")
 

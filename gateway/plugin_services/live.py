@@ -64,8 +64,14 @@ class LivePlugins:
                 change = await self._apply(name, ready_seconds)
             except TrunklineError as error:
                 log.error("a plugin was not changed", plugin=name, error=str(error))
+                running = self._activator.enabled().items()
+                known = next((one.name for entry, one in running if name in (entry, one.name)), name)
+                self._resolver.record_reload(known, f"failed: {error}")
                 raise
-            log.info("a plugin was changed", plugin=name, outcome=change.outcome, version=change.version)
+            if change.outcome in ("started", "replaced", "stopped"):
+                log.info("a plugin was changed", plugin=name, outcome=change.outcome, version=change.version)
+                self._resolver.record_reload(change.name, change.outcome, change.version)
+                await self._changed()
             return change
 
     async def _apply(self, name: str, ready_seconds: float) -> Change:
@@ -75,6 +81,11 @@ class LivePlugins:
         entry = await asyncio.to_thread(self._entry, name)
         old = self._activator.find(entry)
         own_name = old.name if old is not None else await asyncio.to_thread(self._name_of, entry)
+        if old is None:
+            # Another entry may have enabled it: a folder that was installed meanwhile.
+            running = self._activator.enabled().items()
+            gone = (one for each, one in running if each not in settings.plugins.enabled)
+            old = next((one for one in gone if one.name == own_name), None)
         disabled = {entry, own_name} & {*settings.plugins.disabled}
         if disabled or entry not in settings.plugins.enabled:
             if old is not None and not disabled and old not in self._activator.enabled().values():
@@ -106,7 +117,6 @@ class LivePlugins:
         if old is None:
             return Change(entry, "disabled")
         await self._activator.remove(old)
-        await self._changed()
         return Change(old.name, "stopped")
 
     async def _start(self, entry: str, old: Plugin | None) -> Change:
@@ -118,5 +128,4 @@ class LivePlugins:
         if old is not None and self._resolver.is_same(old, new):
             return Change(old.name, "unchanged", old.version)
         await self._activator.exchange(entry, new, old)
-        await self._changed()
         return Change(new.name, "started" if old is None else "replaced", new.version)

@@ -92,6 +92,11 @@ class Resolver:
             return False
         return old.process.state == "running" and old.made_of == new.made_of
 
+    def record_reload(self, plugin: str, outcome: str, version: str = "") -> None:
+        """Note in the audit log that a plugin was changed while the gateway runs, or why it was not."""
+        if self.services is not None:
+            self.services.actions.record((plugin, version, ""), "plugin.reload", outcome)
+
     async def install_missing(self, environ: Mapping[str, str]) -> None:
         """Install the plugins that the lock names and this machine does not have."""
         if self.services is not None:

@@ -136,7 +136,7 @@ class LivePluginRoutes:
         if not isinstance(found, HasProcess):
             raise NotFoundError(f"plugin {name!r} has no process; `trunkline plugin list` shows the plugins")
         text, end = found.process.record.stderr(call.query.after)
-        return PluginLog(text.decode(errors="replace"), end)
+        return PluginLog(self._gateway.redactor.redact_text(text.decode(errors="replace")), end)
 
     def _settings(self) -> str:
         return str(self._gateway.settings.file.absolute())

@@ -13,11 +13,13 @@ from typing import Any, cast
 import pytest
 
 from gateway import PluginError
+from gateway.extensions.admission.admission import Admission
+from gateway.extensions.admission.packages.installer import Installer
 from gateway.extensions.confined.plugin import ConfinedPlugin
 from gateway.extensions.process.kernel import family
 from gateway.extensions.process.supervisor import ProcessSupervisor
 from gateway.testing.chat import Chat
-from gateway.testing.fake_models.script import Reply, Say, Use
+from gateway.testing.fake_models.script import Gate, Reply, Say, Use
 from gateway.testing.plugins import approve, running
 
 pytestmark = [
@@ -79,6 +81,13 @@ async def until(reached: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
+async def reloads(chat: Chat) -> list[str]:
+    """Return the reloads in the audit log."""
+    await chat.gateway.parts.actions.flush()
+    actions = await chat.gateway.parts.actions.latest("greeter")
+    return [action.value for action in actions if action.action == "plugin.reload"]
+
+
 async def apply(chat: Chat, seconds: float = 60) -> str:
     return (await chat.gateway.live_plugins.apply("greeter", seconds)).outcome
 
@@ -92,6 +101,7 @@ async def test_001_35_an_edited_plugin_is_replaced_without_a_restart(tmp_path: P
         assert await apply(chat) == "replaced"
         assert (await chat.say("/greet")).text == "2.0 greets"
         await until(lambda: first.state == "stopped")
+        assert await reloads(chat) == ["replaced"]
 
 
 @pytest.mark.parametrize(
@@ -117,6 +127,8 @@ async def test_001_35_a_generation_that_fails_leaves_the_one_before(
             await apply(chat, seconds)
         assert process(chat) is before
         assert (await chat.say("/greet")).text == "1.0 greets"
+        (reload,) = await reloads(chat)
+        assert reload.startswith("failed: ")
 
 
 async def test_what_an_update_adds_waits_for_consent(tmp_path: Path) -> None:
@@ -212,6 +224,54 @@ async def slow(args, call):
         assert (await chat.answer(first, "a")).text == "one"
         assert "1.0" in repr(chat.model.calls[1].messages)
         await until(lambda: old.state == "stopped")
+
+
+async def test_a_replaced_version_that_a_turn_holds_is_started_again_after_its_death(tmp_path: Path) -> None:
+    slow = """\
+async def slow(args, call):
+        print("waiting", file=sys.stderr, flush=True)
+        await asyncio.sleep(3600 if args["wait"] else 0)
+        return VERSION"""
+    offers = '"tools": [{"name": "slow", "description": "Slow", "execute": slow}]'
+    parts = {"begin": slow, "offers": offers, "more": "tools: [slow]\n"}
+    source = write(tmp_path / "source", "1.0", **parts)
+    async with running(source, tmp_path, options=PATIENT, permissions={"slow": "allow"}) as chat:
+        await install(chat, tmp_path)
+        file = tmp_path / "trunkline.json"
+        file.write_text(file.read_text().replace(str(tmp_path / "plugin"), "greeter"))
+        assert await apply(chat) == "replaced"
+        old, gate = process(chat), Gate(asyncio.Event())
+        chat.model.then(
+            Reply((Use("slow", '{"wait": true}'),), "tools"),
+            Reply((gate, Use("slow", '{"wait": false}')), "tools"),
+            Reply((Say("done"),)),
+        )
+        first = await chat.accept("begin", "a")
+        await until(lambda: b"waiting" in old.record.stderr()[0])
+        write(tmp_path / "plugin", "2.0", **parts)
+        await install(chat, tmp_path)
+        assert await apply(chat) == "replaced"
+        assert old.pid is not None
+        os.kill(old.pid, signal.SIGKILL)
+        await until(lambda: old.record.deaths == 1 and old.state == "running")
+        gate.opened.set()
+        assert (await chat.answer(first, "a")).text == "done"
+        last = repr(chat.model.calls[2].messages)
+        assert "does not run" in last
+        assert "1.0" in last
+        assert "2.0" not in last
+        await until(lambda: old.state == "stopped")
+
+
+async def install(chat: Chat, tmp_path: Path) -> None:
+    """Install what is in the folder, in place of an earlier version."""
+
+    def install() -> None:
+        installer = Installer(Admission(chat.gateway.settings), {})
+        with installer.prepare(str(tmp_path / "plugin")) as prepared:
+            installer.place(prepared, (), "test")
+
+    await asyncio.to_thread(install)
 
 
 async def test_replacements_and_kills_end_no_turn_and_lose_no_message(tmp_path: Path) -> None:
