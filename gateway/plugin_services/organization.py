@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from gateway.contract.errors import NotFoundError
+from gateway.contract.errors import NotFoundError, PluginError, SettingsError
 from gateway.extensions.admission.admission import Admission
+from gateway.extensions.admission.capabilities import Grant
 from gateway.extensions.admission.consent import chosen
 from gateway.extensions.admission.lock import granted
-from gateway.extensions.admission.packages.installer import Installer
+from gateway.extensions.admission.packages.installer import Installer, Prepared
 from gateway.plugin_services.configuration import PluginConfigs
+from gateway.plugin_services.live import Change, Outcome
 from gateway.settings import Settings
 
 _SOURCE = r"^(@[a-z0-9-]{1,64}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,100}(==[A-Za-z0-9.!+_-]{1,50})?$"
@@ -57,19 +61,23 @@ class Installation(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class InstalledPlugin(Struct, frozen=True):
-    """A plugin that was installed. It is not enabled by that."""
+    """A plugin that was installed. It is not enabled by that; ``outcome`` is what the running gateway did."""
 
     id: str
     version: str
     sha256: str
     granted: list[str]
+    outcome: Outcome
 
 
 class TeamDirectory:
-    """The plugins of one team. Its methods read and write files."""
+    """The plugins of one team; ``apply`` changes a running plugin."""
 
-    def __init__(self, settings: Settings, home: Path | None) -> None:
+    def __init__(
+        self, settings: Settings, home: Path | None, apply: Callable[[str], Awaitable[Change]]
+    ) -> None:
         self._started = settings
+        self._apply = apply
         self._home = home
 
     def check(self, team: str) -> None:
@@ -78,7 +86,7 @@ class TeamDirectory:
             raise NotFoundError(f"there is no team {team!r}; teams.id of the settings names the one")
 
     def list(self) -> TeamPluginList:
-        """Return the rules and the plugins. Raises SettingsError and PluginError."""
+        """Return the rules and the plugins; reads files. Raises SettingsError and PluginError."""
         settings = self._started.reread()
         rules, lock = settings.teams.plugins, Admission(settings, home=self._home).lock()
         plugins: list[TeamPlugin] = []
@@ -103,18 +111,33 @@ class TeamDirectory:
         team = self._started.teams.id or ""
         return TeamPluginList(team, allowed, [*rules.blocklist], [*rules.required], plugins)
 
-    def install(self, wanted: Installation) -> InstalledPlugin:
+    async def install(self, wanted: Installation) -> InstalledPlugin:
         """Install a plugin, or another version of it, with grants. Takes as long as the downloads.
 
-        Raises PluginError if it is not safe, or not allowed.
+        If the plugin is enabled, the running gateway starts it or replaces it. Raises PluginError if it is
+        not safe, not allowed, or does not start; then the version before stays.
         """
-        settings = self._started.reread()
-        by = f"api:{settings.teams.id}"
+        settings = await asyncio.to_thread(self._started.reread)
         installer = Installer(Admission(settings, home=self._home), {})
-        with installer.prepare(wanted.source, from_index=True) as prepared:
-            kept = prepared.kept
-            before = {each.grant for each in kept}
-            new = tuple(grant for grant in chosen(prepared.manifest, wanted.allow) if grant not in before)
-            installer.place(prepared, (*kept, *granted(new, by)), by)
+        by = f"api:{settings.teams.id}"
+        prepared, new = await asyncio.to_thread(_install, installer, wanted, by)
+        name, before = prepared.manifest.name, prepared.before
+        try:
+            change = await self._apply(name)
+        except (PluginError, SettingsError) as error:
+            if before is None:
+                raise
+            await asyncio.to_thread(installer.put_back, name, before)
+            raise PluginError(f"{error}; {name} {before.version} stays") from None
         digest = prepared.digest.removeprefix("sha256:")
-        return InstalledPlugin(prepared.manifest.name, prepared.manifest.version, digest, [*new])
+        return InstalledPlugin(name, prepared.manifest.version, digest, [*new], change.outcome)
+
+
+def _install(installer: Installer, wanted: Installation, by: str) -> tuple[Prepared, tuple[Grant, ...]]:
+    """Install a plugin of an index. Return it and its new grants. Raises PluginError."""
+    with installer.prepare(wanted.source, from_index=True) as prepared:
+        before = {each.grant for each in prepared.kept}
+        chosen_now = chosen(prepared.manifest, wanted.allow)
+        new = tuple(grant for grant in chosen_now if grant not in before)
+        installer.place(prepared, (*prepared.kept, *granted(new, by)), by)
+        return prepared, new

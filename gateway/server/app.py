@@ -45,7 +45,7 @@ class Api:
         self._openai = OpenAiRoutes(gateway)
         self._selection = Selection(gateway.models, gateway.profiles, lambda: gateway.model)
         self._configs = PluginConfigs(gateway.settings, Path.home())
-        self._teams = TeamDirectory(gateway.settings, Path.home())
+        self._teams = TeamDirectory(gateway.settings, Path.home(), gateway.live_plugins.apply)
         self._metrics: object = None
         self._described: object = None
         self._description: bytes = b""

@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from gateway.app import Gateway
-from gateway.contract.errors import InvalidStateError, NotFoundError
+from gateway.contract.errors import InvalidStateError, NotFoundError, PluginError, SettingsError
 from gateway.contract.messages import now_ms
 from gateway.models.ledger import to_usd
 from gateway.plugin_services.actions import ActionTotal
@@ -78,7 +78,7 @@ class TeamRoutes:
                 "POST",
                 f"{all_}/install",
                 "installTeamPlugin",
-                "Install a plugin of an index; the settings enable it.",
+                "Install a plugin of an index; the running gateway starts it if the settings enable it.",
                 self._install,
                 errors=failures,
             ),
@@ -98,7 +98,10 @@ class TeamRoutes:
 
     async def _install(self, call: Call[TeamPath, Nothing, Nothing, Installation]) -> InstalledPlugin:
         self._plugins.check(call.path.org_id)
-        return await in_thread(lambda: self._plugins.install(call.body))
+        try:
+            return await self._plugins.install(call.body)
+        except (PluginError, SettingsError) as error:
+            raise InvalidStateError(str(error)) from None
 
     async def _analytics(self, call: Call[TeamPluginPath, AnalyticsQuery, Nothing, None]) -> PluginAnalytics:
         self._plugins.check(call.path.org_id)

@@ -52,13 +52,13 @@ class Place:
             f'index_check_ms = "100ms"\n{plugins}\n'
         )
 
-    def publish(self, *versions: str) -> None:
+    def publish(self, *versions: str, code: str = CODE) -> None:
         listed = []
         for version in versions:
             folder = self.root / f"weather-{version}"
             folder.mkdir(exist_ok=True)
             (folder / "plugin.yml").write_text(MANIFEST.format(version=version))
-            (folder / "main.py").write_text(CODE)
+            (folder / "main.py").write_text(code)
             wheel = pack_folder(folder, self.root)
             data = wheel.read_bytes()
             capabilities = ["send", "storage"]
@@ -96,6 +96,7 @@ async def test_001_44_a_team_lists_installs_and_counts_plugins(place: Place) -> 
         wanted: dict[str, object] = {"source": "weather==1.0", "allow": ["storage"]}
         status, made = await served.ask("POST", f"{orgs}/install", json=wanted, headers=HEADERS)
         assert (status, made["version"], made["granted"]) == (200, "1.0", ["storage"])
+        assert made["outcome"] == "disabled"
         for source, told in (
             ("./weather-1.1", "the body"),
             ("other", "no index"),
@@ -126,6 +127,15 @@ async def test_001_44_a_team_lists_installs_and_counts_plugins(place: Place) -> 
             "POST", f"{orgs}/install", json={"source": "weather", "allow": ["send"]}, headers=HEADERS
         )
         assert (status, made["version"], made["granted"]) == (200, "1.1", ["send"])
+        running = served.gateway.registry.get("weather")
+        assert running is not None
+        assert (made["outcome"], running.version) == ("replaced", "1.1")
+        place.publish("1.0", "1.1", "1.2", code="raise SystemExit('broken')\n")
+        body = {"source": "weather"}
+        status, refused = await served.ask("POST", f"{orgs}/install", json=body, headers=HEADERS)
+        assert status == 409
+        assert "weather 1.1 stays" in refused["message"]
+        assert served.gateway.registry.get("weather") is running
         locked = Lock.read(place.root / LOCK).plugins["weather"]
         assert {each.grant for each in locked.grants} == {"send", "storage"}
         _, described = await served.ask("GET", "/openapi.json", headers=HEADERS)
