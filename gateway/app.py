@@ -589,7 +589,8 @@ class Gateway:
             from gateway.mcp import McpPlugin  # a gateway without servers shall not pay for it
 
             # Last, because a tool of a server must not take the name of another one.
-            await self.activator.activate(("mcp",), lambda _name: McpPlugin(servers), built_in=True)
+            made = McpPlugin(servers, lambda: self.parts.completions.complete)
+            await self.activator.activate(("mcp",), lambda _name: made, built_in=True)
         await asyncio.to_thread(self.profiles.add_folders, self._agent_folders())
 
     def _conversations(self) -> tuple[Titles, Forks, Shares, Undo]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from msgspec import Struct, structs
@@ -19,6 +19,9 @@ from gateway.contract.tool import Tool, ToolContext, ToolOutput
 from gateway.mcp.definitions import Definition, KnownTools, ToolState, model_name
 from gateway.mcp.server import Server, ServerStatus
 from gateway.settings import McpServerSettings
+
+if TYPE_CHECKING:
+    from gateway.mcp.requests import Completes
 
 log = structlog.get_logger("trunkline.mcp")
 
@@ -63,8 +66,11 @@ class McpPlugin(Plugin):
     asks_by_default = True
     environ = ("LANG", "LC_ALL", "PATH", "TZ")
 
-    def __init__(self, settings: Mapping[str, McpServerSettings]) -> None:
+    def __init__(
+        self, settings: Mapping[str, McpServerSettings], complete: Callable[[], Completes] | None = None
+    ) -> None:
         self._settings = settings
+        self._complete = complete
         self._servers: dict[str, Server] = {}
         self._tools: tuple[Tool, ...] = ()
         self._context: PluginContext | None = None
@@ -76,7 +82,14 @@ class McpPlugin(Plugin):
             known = known_tools(Path(ctx.cwd), name, settings)
             await asyncio.to_thread(known.load)
             self._servers[name] = Server(
-                name, settings, known, ctx.processes, ctx.environ, ctx.tasks, self._rebuild
+                name,
+                settings,
+                known,
+                ctx.processes,
+                ctx.environ,
+                ctx.tasks,
+                self._rebuild,
+                self._complete,
             )
             if settings.enabled and known.is_empty and ctx.tasks is not None:
                 ctx.tasks.create_task(_learn(self._servers[name]), name=f"tools of MCP server {name}")
@@ -169,7 +182,8 @@ def known_tools(data_dir: Path, name: str, settings: McpServerSettings) -> Known
 
 async def _call(server: Server, tool: str, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
     """Call a tool. What a server got from elsewhere may instruct the model."""
-    output = await server.call(tool, arguments, context.progress)
+    user = (context.session, context.ask)
+    output = await server.call(tool, arguments, context.progress, user)
     settings = server.settings
     reaches_others = bool(settings.url) or settings.capabilities.network.enabled or settings.trust == "full"
     return structs.replace(output, untrusted=reaches_others)

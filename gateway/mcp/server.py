@@ -16,12 +16,13 @@ from msgspec import Struct
 from gateway.confinement.programs import ProcessService
 from gateway.contract.errors import CATCHABLE, PluginError, ToolError, is_cancellation_requested
 from gateway.contract.services import TaskService
-from gateway.contract.tool import ToolOutput
+from gateway.contract.tool import AskUser, ToolOutput
 from gateway.mcp.definitions import KnownTools, Listing
 from gateway.mcp.process import LocalProcess, first_of, running
 from gateway.settings import McpServerSettings
 
 if TYPE_CHECKING:
+    from gateway.mcp.requests import Completes
     from gateway.mcp.session import Guard, Session
 
 log = structlog.get_logger("trunkline.mcp")
@@ -57,7 +58,8 @@ class ServerStatus(Struct, frozen=True):
 class Server:
     """A server of the settings. ``changed`` is called when its tools may be others.
 
-    ``environ`` is what a local server gets besides its own variables.
+    ``environ`` is what a local server gets besides its own variables. ``complete``
+    returns what calls models for it.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Server:
         environ: Mapping[str, str],
         tasks: TaskService | None,
         changed: Callable[[], None] = lambda: None,
+        complete: Callable[[], Completes] | None = None,
     ) -> None:
         self.name = name
         self.settings = settings
@@ -79,6 +82,7 @@ class Server:
         self._environ = environ
         self._tasks = tasks
         self._changed = changed
+        self._complete = complete
         self._left_out: tuple[str, ...] = ()
         self._session: Session | None = None
         self._guard: Guard | None = None
@@ -106,9 +110,16 @@ class Server:
         )
 
     async def call(
-        self, tool: str, arguments: Mapping[str, Any], progress: Callable[[str], None]
+        self,
+        tool: str,
+        arguments: Mapping[str, Any],
+        progress: Callable[[str], None],
+        user: tuple[str, AskUser] | None = None,
     ) -> ToolOutput:
-        """Call a tool, after a start if it does not run. Raises ToolError."""
+        """Call a tool, after a start if it does not run. Raises ToolError.
+
+        ``user`` is the session of the call and how to ask its user.
+        """
         session = await self.connect()
         if all(tool != each.name for each in self.known.offered()):
             raise ToolError(
@@ -116,7 +127,8 @@ class Server:
                 f"`trunkline mcp approve {self.name}`"
             )
         try:
-            output = await session.call(tool, arguments, progress)
+            caller = None if user is None else (await _sdk("requests")).Caller(*user)
+            output = await session.call(tool, arguments, progress, caller)
         except ToolError as error:
             if session.is_open:
                 raise ToolError(f"the MCP server {self.name!r} answered: {error}") from None
@@ -179,7 +191,8 @@ class Server:
         seconds = self.settings.timeout / 1000
         process: LocalProcess | None = None
         sdk = await _sdk("session")
-        session: Session = sdk.Session(self.name)
+        requests = sdk.Requests(self.name, self.settings, self._complete)
+        session: Session = sdk.Session(self.name, requests)
         self._guard = session.guard
         async with contextlib.AsyncExitStack() as stack:
             try:
@@ -212,7 +225,7 @@ class Server:
         except ToolError as error:
             if session.guard.problem:
                 raise
-            again: Session = type(session)(self.name)
+            again: Session = type(session)(self.name, session.requests)
             self._guard = again.guard
             try:
                 await stack.enter_async_context(again.over(remote.sse(self.settings, again)))

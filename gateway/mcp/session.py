@@ -24,6 +24,7 @@ from gateway.contract.messages import Attachment, to_json
 from gateway.contract.tool import ToolOutput
 from gateway.mcp.definitions import MOST_TOOLS, Listing, checked
 from gateway.mcp.process import LocalProcess, first_of
+from gateway.mcp.requests import Caller, Requests
 from gateway.version import VERSION
 
 log = structlog.get_logger("trunkline.mcp")
@@ -86,8 +87,9 @@ class Guard:
 class Session:
     """An open session. ``wake`` is set when it ends and when the list of tools has changed."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, requests: Requests) -> None:
         self.guard = Guard(name)
+        self.requests = requests
         self.wake = asyncio.Event()
         self.is_open = True
         self.has_changed = False
@@ -117,14 +119,20 @@ class Session:
                     break
         return checked((tool.name, tool.description or tool.title or "", tool.input_schema) for tool in found)
 
-    async def call(self, tool: str, arguments: Mapping[str, Any], show: Callable[[str], None]) -> ToolOutput:
+    async def call(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any],
+        show: Callable[[str], None],
+        caller: Caller | None = None,
+    ) -> ToolOutput:
         """Call a tool. Raises ToolError."""
 
         async def report(progress: float, total: float | None, message: str | None) -> None:
             of = "" if total is None else f" of {total:g}"
             show(f"{message or f'{progress:g}{of}'}\n")
 
-        with _told():
+        with self.requests.of(caller), _told():
             return _as_output(await self.client.call_tool(tool, dict(arguments), progress_callback=report))
 
     async def listen(self) -> None:
@@ -165,6 +173,7 @@ class Session:
             message_handler=handle,
             client_info=types.Implementation(name="trunkline", version=VERSION),
             cache=None,
+            **self.requests.callbacks(),
         )
         async with contextlib.AsyncExitStack() as stack:
             with _told():

@@ -211,11 +211,21 @@ class McpNetwork(Section):
     enabled: bool = Field(default=False, description="Give it a network, to all hosts; default false")
 
 
+class McpLlm(Section):
+    """Model calls that a server requests while one of its tools runs."""
+
+    enabled: bool = Field(default=False, description="Answer its requests with a model; default false")
+    budget: float | None = Field(
+        default=None, ge=0, allow_inf_nan=False, description="US dollars per session; unlimited if unset"
+    )
+
+
 class McpCapabilities(Section):
     """Rights of a server; without them it has its program, a /tmp of its own, and no network."""
 
     filesystem: McpFilesystem = Field(default=McpFilesystem(), description="Folders that it may use")
     network: McpNetwork = Field(default=McpNetwork(), description="Network of the server")
+    llm: McpLlm = Field(default=McpLlm(), description="Model calls that it requests")
 
 
 class McpServerSettings(Section):

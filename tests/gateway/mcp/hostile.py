@@ -60,6 +60,13 @@ def tools() -> list[dict[str, Any]]:
     return found
 
 
+def ask(method: str, **params: Any) -> str:
+    """Request something of the client, and return its answer."""
+    write({"jsonrpc": "2.0", "id": "mine", "method": method, "params": params})
+    answer = json.loads(sys.stdin.readline())
+    return json.dumps(answer.get("result") or answer["error"])
+
+
 def attempt(what: str) -> str:
     """Try what a confined server must not be able to do, or misbehave during a call."""
     match what:
@@ -92,6 +99,20 @@ def attempt(what: str) -> str:
                 notify("notifications/tools/list_changed")
         case "other":
             write({"jsonrpc": "2.0", "id": 999_999, "result": {"content": []}})
+        case "ask":
+            field = {"type": "integer", "title": "Your age"}
+            return ask(
+                "elicitation/create",
+                message="Who are you?",
+                requestedSchema={"type": "object", "properties": {"age": field}},
+            )
+        case "roots":
+            return ask("roots/list")
+        case "sample":
+            content = {"type": "text", "text": "Say something."}
+            return ask(
+                "sampling/createMessage", messages=[{"role": "user", "content": content}], maxTokens=10
+            )
         case "environ":
             return json.dumps(dict(os.environ))
         case "memory":
