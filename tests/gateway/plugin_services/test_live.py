@@ -18,6 +18,7 @@ from gateway.extensions.admission.packages.installer import Installer
 from gateway.extensions.confined.plugin import ConfinedPlugin
 from gateway.extensions.process.kernel import family
 from gateway.extensions.process.supervisor import ProcessSupervisor
+from gateway.store import schema as t
 from gateway.testing.chat import Chat
 from gateway.testing.fake_models.script import Gate, Reply, Say, Use
 from gateway.testing.plugins import approve, running
@@ -129,6 +130,29 @@ async def test_001_35_a_generation_that_fails_leaves_the_one_before(
         assert (await chat.say("/greet")).text == "1.0 greets"
         (reload,) = await reloads(chat)
         assert reload.startswith("failed: ")
+
+
+async def test_a_new_generation_follows_the_jobs_at_its_own_times(tmp_path: Path) -> None:
+    more = 'schedule: [{name: tick, cron: "0 0 CRON 1 *"}]\ncapabilities: {schedule: true}\n'
+    offers = '"schedule": {"tick": lambda job: print("ticked", job.key, file=sys.stderr, flush=True)}'
+    first = write(tmp_path / "source", "1.0", offers=offers, more=more.replace("CRON", "1"))
+    async with running(first, tmp_path, options=PATIENT) as chat:
+        store = chat.gateway.parts.store
+
+        async def times() -> list[str]:
+            return await store.read(lambda c: [row.times for row in c.execute(t.plugin_job.select())])
+
+        async def reached(times_: str) -> None:
+            async with asyncio.timeout(60):
+                while await times() != [times_]:
+                    await asyncio.sleep(0.02)
+
+        await reached("0 0 1 1 * UTC")
+        await change(chat, tmp_path, "2.0", offers=offers, more=more.replace("CRON", "2"))
+        assert await apply(chat) == "replaced"
+        await reached("0 0 2 1 * UTC")
+        assert await greeter(chat).run_job("tick", 7)
+        await until(lambda: b"ticked tick 7" in process(chat).record.stderr()[0])
 
 
 async def test_what_an_update_adds_waits_for_consent(tmp_path: Path) -> None:
