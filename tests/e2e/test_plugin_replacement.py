@@ -96,8 +96,9 @@ async def test_001_35_a_gateway_killed_while_it_replaces_a_plugin_answers_each_m
             replacing = asyncio.ensure_future(http.post(f"{gateway.url}/api/plugins/apply", json=body))
             await until_hanging(http, gateway.url)
             await gateway.stop(signal.SIGKILL)
-            with pytest.raises(aiohttp.ClientError):
-                await replacing
+            (ended,) = await asyncio.gather(replacing, return_exceptions=True)
+            # On a slow machine the version may have been given up just before the kill.
+            assert isinstance(ended, aiohttp.ClientError) or ended.status == 409
             await write(tmp_path, 3, seconds=0)
             assert await gateway.start(), gateway.errors
             for session in SESSIONS:
