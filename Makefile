@@ -76,8 +76,9 @@ lock:  ## pin the dependencies anew (needs uv)
 	$(LOCK) pyproject.toml --group testing -c requirements.txt -o requirements-testing.txt
 	$(LOCK) pyproject.toml --extra postgres --group dev -c requirements.txt -o requirements-dev.txt
 
-wheels: $(INSTALLED_DEV)  ## build the wheels of trunkline and trunkline-testing into dist/
+wheels: $(INSTALLED_DEV)  ## build the wheels of trunkline, trunkline-plugin and trunkline-testing into dist/
 	$(BIN)/python -m hatchling build --target wheel --directory $(CURDIR)/dist
+	cd packaging/plugin && $(CURDIR)/$(BIN)/python -m hatchling build --target wheel --directory $(CURDIR)/dist
 	cd packaging/testing && $(CURDIR)/$(BIN)/python -m hatchling build --target wheel --directory $(CURDIR)/dist
 
 schema: $(INSTALLED)  ## write config/schema.json anew

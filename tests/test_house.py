@@ -239,6 +239,15 @@ def test_every_hook_is_documented() -> None:
     assert [hook for hook in HOOKS if hook not in text] == []
 
 
+def test_001_48_at_least_five_confined_plugins_are_shipped_each_with_a_page_and_a_test() -> None:
+    folders = sorted(path.parent for path in (ROOT / "plugins").glob("*/plugin.yml"))
+    tests = "".join(path.read_text() for path in (ROOT / "tests" / "plugins").glob("test_*.py"))
+    assert len(folders) >= 5
+    assert [f.name for f in folders if not (f / "README.md").is_file() or f'"{f.name}"' not in tests] == []
+    listed = (ROOT / "plugins" / "README.md").read_text()
+    assert [folder.name for folder in folders if f"({folder.name}/" not in listed] == []
+
+
 def test_the_core_reads_the_environment_in_one_place() -> None:
     """Settings do; so do the commands, whose environment is their caller's, and the fakes of tests."""
     reads = re.compile(r"os\.environ|os\.getenv")

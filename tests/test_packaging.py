@@ -20,6 +20,7 @@ from gateway.app import STORE_FAILED
 from gateway.cli.options import FAILED, INTERRUPTED, REFUSED, UNAVAILABLE
 from gateway.settings import Settings, load_settings
 from gateway.settings.validation import ANY_NAME, known_keys
+from gateway.testing.plugins import running
 from gateway.version import VERSION
 
 ROOT = Path(__file__).parents[1]
@@ -180,6 +181,41 @@ def test_the_two_wheels_hold_all_modules_and_none_twice(wheels: tuple[Path, Path
     assert {name for name in held[0] if re.search(r"/fake/|trial|candidates|testing/", name)} == set()
     assert "channels/slack/fake/schema.json" in held[1]
     assert "gateway/testing/fake_platform/page/dom.js" in held[1]
+
+
+def _import_alone(site: Path) -> None:
+    """Import the API where nothing of the gateway or of another distribution is."""
+    code = f"import sys; sys.path.insert(0, {str(site)!r}); from trunkline_plugin import plugin"
+    subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True)
+
+
+EXAMPLE = re.compile(r"\n\*\*(.+?)\*\*(.+?)```python\n(.+?)```", re.DOTALL)
+
+
+async def test_001_45_the_api_of_plugins_is_a_wheel_whose_examples_run(tmp_path: Path):
+    pytest.importorskip("hatchling")
+    wheel = ZipFile(build(ROOT / "packaging/plugin", tmp_path))
+    own = {name.partition("/")[2] for name in wheel.namelist() if ".dist-info/" not in name}
+    source = ROOT / "gateway/extensions/child/trunkline_plugin"
+    assert own == {path.name for path in source.iterdir() if path.suffix in (".py", ".typed")}
+    metadata = next(name for name in wheel.namelist() if name.endswith("/METADATA"))
+    assert "Requires-Dist" not in wheel.read(metadata).decode()
+    wheel.extractall(tmp_path / "site")
+    _import_alone(tmp_path / "site")
+    examples = EXAMPLE.findall(read("packaging/plugin/README.md"))
+    assert 3 <= len(examples) <= 5
+    for number, (_, text, code) in enumerate(examples):
+        folder, place = tmp_path / f"example{number}", tmp_path / f"place{number}"
+        folder.mkdir()
+        place.mkdir()
+        lines = re.findall(r"`([a-z_]+: .+?)`", text)
+        manifest = ("api: 1", f"name: example{number}", 'version: "1"', *lines)
+        (folder / "plugin.yml").write_text("\n".join(manifest))
+        (folder / "main.py").write_text(code)
+        async with running(folder, place) as chat:
+            if "Command(" in code:
+                assert (await chat.say("/count")).text == "You called 1 times."
+                assert (await chat.say("/count")).text == "You called 2 times."
 
 
 def test_the_wheels_have_one_version_and_the_extra_names_the_second():

@@ -438,7 +438,7 @@ def test_a_channel_is_registered_once_and_can_be_taken_back() -> None:
     assert channels.list() == ()
 
 
-async def test_unregistering_takes_everything_of_a_plugin_away() -> None:
+async def test_001_33_unregistering_takes_everything_of_a_plugin_away() -> None:
     class Full(Noted):
         def commands(self) -> Sequence[SlashCommand]:
             async def run(rest: str, ctx: Any) -> str:

@@ -74,7 +74,7 @@ async def attack(*without: str, mode: str = "strict") -> list[Outcome]:
         await launcher.close()
 
 
-async def test_001_strict_mode_refuses_38_of_38_attacks_and_allows_the_controls() -> None:
+async def test_001_26_strict_mode_refuses_38_of_38_attacks_and_allows_the_controls() -> None:
     outcomes = await attack()
     assert [outcome.name for outcome in outcomes] == [*ATTACKS, *CONTROLS]
     assert len(ATTACKS) == 38

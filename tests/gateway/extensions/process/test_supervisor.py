@@ -115,7 +115,7 @@ REASONS = {
 
 
 @pytest.mark.parametrize("kind", list(HOGS))
-async def test_a_hog_ends_for_a_reason_that_is_audited_and_no_other_plugin_notices(
+async def test_001_27_a_hog_ends_for_a_reason_that_is_audited_and_no_other_plugin_notices(
     plugins: Any, kind: str
 ) -> None:
     hog = await plugins.start(HOGS[kind], name="hog", memory_mb=128, cpu_seconds=1)
