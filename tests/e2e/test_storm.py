@@ -35,6 +35,7 @@ KINDS = {
         "line,telegram.polling,slack.socket",
     ),
     "both-wordings": ("--seconds", "8", "--rate", "6", "--drain", "20", "--channels", "discord.one"),
+    "ended-turns": ("--seconds", "8", "--drain", "40", *FEW),
     "forgotten-answers": ("--seconds", "6", "--rate", "6", "--drain", "20", "--channels", "discord.one"),
     "forgotten-keys": ("--seconds", "8", "--drain", "10", "--channels", "line,discord.one"),
     "left-standing": ("--seconds", "3", "--rate", "3", "--drain", "60", "--channels", "discord.one"),
@@ -55,6 +56,7 @@ KINDS = {
     "second-runs": ("--seconds", "8", "--rate", "6", "--drain", "40", "--channels", "websocket"),
     "torn-edits": ("--seconds", "8", "--rate", "4", "--drain", "30", "--channels", "websocket"),
     "trusted-clock": ("--seconds", "12", "--drain", "12", *FEW),
+    "unblocked": ("--seconds", "8", "--drain", "40", *FEW),
     "unkept-decisions": ("--seconds", "8", "--drain", "20", "--channels", "websocket,discord.one"),
     "unwritten-signals": ("--seconds", "10", "--drain", "20", "--rate", "14", *FEW),
 }
@@ -219,6 +221,14 @@ def test_a_gateway_that_waits_for_the_hour_that_its_clock_was_ahead_is_found_out
 
 def test_a_gateway_that_forgets_stops_and_deletions_is_found_out(storms: dict[str, Storm]) -> None:
     assert storms["unwritten-signals"].finds(lambda found: found.count("wrong") > 0)
+
+
+def test_a_gateway_that_ends_a_replaced_plugin_at_once_is_found_out(storms: dict[str, Storm]) -> None:
+    assert storms["ended-turns"].finds(lambda found: found.says("plugin 'observer'", kind="wrong"))
+
+
+def test_a_gateway_that_ignores_what_a_plugin_blocks_is_found_out(storms: dict[str, Storm]) -> None:
+    assert storms["unblocked"].finds(lambda found: found.says("was not blocked", kind="wrong"))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from typing import Any
 import aiohttp
 import msgspec
 from files import text_of_file
-from model import ASK, BELL, FILE, GIVE, TOOL, choice_in, is_long, word_in
+from model import ASK, BELL, FILE, FORBID, GIVE, TOOL, choice_in, is_long, word_in
 
 _AGAIN = 0.03
 _ALLOW = "once"
@@ -32,6 +32,8 @@ _GIVES = 0.06
 """How likely they ask for what an agent works on, in a run of its own."""
 _ASKS = 0.06
 """How likely they want to be asked by the model first."""
+_FORBIDS = 0.04
+"""How likely they ask for what a plugin blocks."""
 _BY_HTTP = 0.5
 """How likely they allow it over HTTP."""
 
@@ -347,6 +349,7 @@ def thought(
     else:
         wish = GIVE if chance > 1 - _GIVES and not is_long(word) else "please"
         wish = ASK if asks and 1 - _GIVES - _ASKS < chance < 1 - _GIVES else wish
+        wish = FORBID if 1 - _GIVES - _ASKS - _FORBIDS < chance < 1 - _GIVES - _ASKS else wish
     return Sent(word, f"{word}, {wish}", file)
 
 

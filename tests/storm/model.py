@@ -32,7 +32,15 @@ BELL = "ring the bell"
 FILE = "send the file"
 GIVE = "give it to an agent"
 ASK = "ask me first"
-TOOLS = {TOOL: "note", BELL: "ring", FILE: "hand_over", GIVE: "task", ASK: "question"}
+FORBID = "do what is forbidden"
+TOOLS = {
+    TOOL: "note",
+    BELL: "ring",
+    FILE: "hand_over",
+    GIVE: "task",
+    ASK: "question",
+    FORBID: "forbidden",
+}
 CHOSEN = "Way: left"
 """What the model gets if the first button of its question is pressed."""
 _TASK = 28_000

@@ -29,6 +29,8 @@ class Plan:
     files: float = 0.1
     drain: float = 90.0
     """Seconds that the calm after it may take: what is owed is paid at the platforms' rates."""
+    plugins: bool = False
+    """Whether confined plugins run, and are replaced."""
 
     @property
     def fewest_kills(self) -> float:
@@ -83,5 +85,11 @@ class Outcome:
     """How many questions the model asked."""
     tasks: int = 0
     """How many nested runs there were."""
+    blocked: int = 0
+    """How many calls a plugin blocked."""
+    exchanged: int = 0
+    """How often a plugin was replaced while turns ran."""
+    ticks: int = 0
+    """At how many times the job of a plugin ran."""
     changes: int = 0
     """How many edits, repetitions and switches of versions were made."""

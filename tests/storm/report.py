@@ -35,6 +35,8 @@ def complaints(outcome: Outcome) -> list[str]:
         found.append(f"only {outcome.kills} kills, which proves too little")
     if outcome.messages < 0.8 * plan.rate * plan.seconds:
         found.append(f"only {outcome.messages} messages, which proves too little")
+    if plan.plugins and not (outcome.blocked and outcome.exchanged):
+        found.append(f"{outcome.blocked} calls blocked, {outcome.exchanged} plugins replaced: too few")
     if plan.needs_every_failpoint:
         found += [f"never killed {point}" for point, hits in outcome.hits.items() if not hits]
     if outcome.unexpected:
@@ -106,6 +108,9 @@ def _figures(outcomes: Sequence[Outcome]) -> Table:
         "questions of the model": lambda o: o.choices,
         "tasks": lambda o: o.tasks,
         "edits and switches": lambda o: o.changes,
+        "calls that a plugin blocked": lambda o: o.blocked,
+        "plugins replaced": lambda o: o.exchanged,
+        "runs of a plugin's job": lambda o: o.ticks,
         "calm until all was answered": lambda o: f"{o.drain_seconds:.1f} s",
     }
     for name, figure in rows.items():
@@ -167,6 +172,9 @@ def summary(outcomes: Sequence[Outcome], seed: int) -> dict[str, object]:
                 "choices": outcome.choices,
                 "tasks": outcome.tasks,
                 "changes": outcome.changes,
+                "blocked": outcome.blocked,
+                "exchanged": outcome.exchanged,
+                "ticks": outcome.ticks,
                 "failpoints": outcome.hits,
                 "drain_seconds": round(outcome.drain_seconds, 1),
                 **outcome.verdict.counts,

@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 from killer import BrokenStormError
 from plan import Outcome, Plan
 from platforms import PLATFORMS, meant_by
+from plugged import why_not
 from report import Show, display, passed, print_outcomes, summary
 from rich.console import Console
 from sqlalchemy import create_engine, make_url, text
@@ -32,6 +33,7 @@ PLANTED = (
     "asked-anew",
     "blind-resend",
     "both-wordings",
+    "ended-turns",
     "forgotten-answers",
     "forgotten-keys",
     "left-standing",
@@ -41,9 +43,12 @@ PLANTED = (
     "second-runs",
     "torn-edits",
     "trusted-clock",
+    "unblocked",
     "unkept-decisions",
     "unwritten-signals",
 )
+OF_PLUGINS = ("unblocked", "ended-turns")
+"""The planted bugs that need the plugins; the storms of the others have none, because they cost time."""
 VARIABLE = "TRUNKLINE_TEST_POSTGRES_URL"
 SERVER = "postgresql+psycopg://postgres@127.0.0.1:5432/postgres"
 EXAMPLE = "postgresql://user:password@host/name"
@@ -56,14 +61,15 @@ bot, in groups, threads and topics; two bots on Telegram, polling and by webhook
 two apps in Slack, by socket and by HTTP), who send files and ask for some, allow tools when they are
 asked, stop answers, and change and delete what they wrote; let editors change messages and switch
 between versions over HTTP, the model ask people and give tasks to agents, a plugin announce notices and
-ask in chats; keep only four messages of a chat in memory; kill it with SIGKILL once or twice a second,
-at random and at exact instants, start it at once again with a clock that is right or an hour off, make
-a tenth of all calls to model and platforms fail, and histories for a quarter of the time, and then
-account for every message: was it answered once, whole, in order, in its last wording, in its place, and
-does everybody see that? Did its files arrive, and those of its answer? Did what was stopped, deleted or
-allowed stay so? Is each notice there once, in its newest wording? Did the plugin and the model get each
-answer, once? Is the version shown that was chosen last, and are the others there? Did each task run
-once?"""
+ask in chats; let confined plugins crash, hang, block and observe, and replace them; keep only four
+messages of a chat in memory; kill it with SIGKILL once or twice a second, at random and at exact
+instants, start it at once again with a clock that is right or an hour off, make a tenth of all calls to
+model and platforms fail, and histories for a quarter of the time, and then account for every message:
+was it answered once, whole, in order, in its last wording, in its place, and does everybody see that?
+Did its files arrive, and those of its answer? Did what was stopped, deleted or allowed stay so? Was
+each forbidden call blocked, and did no turn end with a plugin? Is each notice there once, in its newest
+wording? Did the plugin and the model get each answer, once? Is the version shown that was chosen last,
+and are the others there? Did each task run once?"""
 
 EPILOG = f"""\
 The exit status is 0 if nothing was lost, doubled, left over or out of order, and enough was killed to say
@@ -144,6 +150,7 @@ def _hold(engine: str, given: argparse.Namespace, console: Console, show: Show) 
                 given.channels,
                 given.files,
                 given.drain,
+                given.planted in (None, *OF_PLUGINS) and not why_not(),
             )
             return asyncio.run(Storm(plan, directory).run(show))
     finally:

@@ -16,6 +16,7 @@ from typing import Any
 
 import aiohttp
 import msgspec
+import plugged
 from chat_platform import Platform, Question
 from checker import check, check_deletions, lines_of, words_of
 from choices import check_choices
@@ -147,6 +148,9 @@ class Storm:
             choices = check_choices(verdict, record, self._clients, self._persons, self._chosen, asked)
             check_notices(verdict, record, self._notebook.read())
             check_inquiries(verdict, record, self._ledger.read(), self._persons)
+            blocked, exchanged, ticks = 0, 0, 0
+            if self.plan.plugins:
+                blocked, exchanged, ticks = plugged.check_plugins(verdict, record, self._directory)
             deletions = {
                 f"{platform.name}/{message}": at
                 for platform in self._platforms
@@ -159,6 +163,7 @@ class Storm:
         outcome.inquiries = len(self._ledger.read())
         outcome.notices = sum(map(len, record.notices.values()))
         outcome.tasks, outcome.choices = tasks, choices
+        outcome.blocked, outcome.exchanged, outcome.ticks = blocked, exchanged, ticks
         outcome.changes = sum(editor.changes for editor in self._editors)
         outcome.summaries = sum(len(found) for _, found in record.summaries.values())
         return outcome
@@ -173,7 +178,10 @@ class Storm:
             "model": model,
             "channels": own | settings,
             "planted": self.plan.planted,
+            "plugins": self.plan.plugins,
         }
+        if self.plan.plugins:
+            plugged.write_plugins(self._directory)
         config = self._directory / "victim.json"
         config.write_text(json.dumps(given))
         await self._killer.warm_up(config, environment())

@@ -26,6 +26,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import plugged
 from choices import OWNER as CHOICES
 from failpoints import (
     ANSWERED,
@@ -57,6 +58,8 @@ from sqlalchemy import Connection
 import gateway.access.approvals as approvals_module
 import gateway.access.questions.questions as questions_module
 import gateway.conversations.announcements as announcements_module
+import gateway.extensions.confined.plugin as confined_module
+import gateway.extensions.registry as registry_module
 import gateway.pipeline.mailbox as dispatcher_module
 import gateway.store.writer as writer_module
 from gateway import Answer, Plugin, PluginContext, Tool, ToolContext, ToolOutput, ToolResultPart, tool_from
@@ -94,6 +97,8 @@ from gateway.store.writes import Row, Statement, Write
 from gateway.testing.polling_channel import PollingChannel
 
 AHEAD = (
+    "gateway.extensions.broker",
+    "gateway.plugin_services.confined",
     "plugins.providers",
     "plugins.providers.openai",
     "plugins.tools",
@@ -388,6 +393,10 @@ class Victim(Gateway):
         kind.failpoints, kind.questions = self.failpoints, Path(self.settings.data_dir) / "questions"
         return kind.open(self.settings.store_url, self.settings.durability, self._on_fatal)
 
+    async def replace(self, name: str, folder: str) -> None:
+        """Replace a plugin by a new instance. Raises PluginError."""
+        await self.registry.replace(name, self._resolver.load(folder))
+
     async def recover(self) -> None:
         self.parts.dispatcher.longest_wait = LONGEST_WAIT
         if self.planted in _SPOILT:
@@ -423,12 +432,20 @@ class Victim(Gateway):
                 dispatcher_module.seconds_until_due = lambda entry, now, _longest: (
                     max(0, entry.not_before - now) / 1000
                 )
+            case "ended-turns":
+                registry_module.PluginRegistry._end_when_unused = lambda self, old, _wake: self._end(old)
+            case "unblocked":
+                confined_module.ConfinedPlugin._tool_execute_before = _let_pass
             case "forgotten-answers":
                 Questions.deliver = lambda self: None
             case "forgotten-keys":
                 announcements_module.find_announcement = find_begun
             case _:
                 pass
+
+
+async def _let_pass(*_: object) -> None:
+    """The planted bug: a plugin's block is ignored."""
 
 
 class Pier(Plugin):
@@ -440,7 +457,7 @@ class Pier(Plugin):
         self._line = line
         self._effects = effects
         self._failpoints = failpoints
-        self._made = tuple(map(tool_from, (self.note, self.ring, self.hand_over)))
+        self._made = tuple(map(tool_from, (self.note, self.ring, self.hand_over, self.forbidden)))
 
     async def activate(self, ctx: PluginContext) -> None:
         if self._line is not None and ctx.channels is not None:
@@ -464,6 +481,12 @@ class Pier(Plugin):
     async def hand_over(self, word: str, context: ToolContext) -> ToolOutput:
         """Hand over the file about a word."""
         return ToolOutput(await self.note(word, context), attachments=(file_for(word),))
+
+    async def forbidden(self, word: str) -> str:
+        """Do what a plugin blocks, if there is one."""
+        with self._effects.with_name("forbidden").open("a") as done:
+            done.write(f"{word}\n")
+        return f"did {word}"
 
 
 _ASKING = {OWNER: ASKED, CHOICES: QUESTIONED}
@@ -511,7 +534,7 @@ def compose(given: Mapping[str, Any]) -> Victim:
             "providers": {"openai": {"base_url": given["model"], "api_key": "none"}},
             "model": "openai/fake-small",
             # One long answer, or thirty short ones, are more than it may be sent again.
-            "models": {"openai/fake-small": {"context_window": 2_500}},
+            "models": {"openai/fake-small": {"context_window": 2_550}},
             "max_tokens": 500,
             # A storm kills more often than any message could be blamed for.
             # What waits is on disk but for four messages, and no jump of the clock makes it a backlog.
@@ -524,8 +547,10 @@ def compose(given: Mapping[str, Any]) -> Victim:
                 **given.get("limits", {}),
             },
             "permissions": {"*": "allow", "ring": "ask"},
+            "plugins": plugged.tables(Path(given["directory"])) if given["plugins"] else {},
         }
     )
+    settings = plugged.settle(settings, Path(given["directory"]))
     line = None
     if "line" in channels:
         line = PollingChannel(channels["line"]["url"], lambda channel: victim.parts.host.cursors(channel))
@@ -554,9 +579,13 @@ async def live(given: Mapping[str, Any]) -> None:
     set_up_logs(LogSettings(level="warning", format="json"))
     victim = compose(given)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, victim.stop.set)
-    async with victim.running(), Server(victim):
+    async with victim.running(), Server(victim), asyncio.TaskGroup() as tasks:
         _tell("ready", os.getpid())
+        exchange = plugged.exchange(victim.replace, Path(given["directory"])) if given["plugins"] else None
+        exchanging = tasks.create_task(exchange) if exchange is not None else None
         await victim.stop.wait()
+        if exchanging is not None:
+            exchanging.cancel()
 
 
 def _tell(what: str, pid: int) -> None:
