@@ -68,15 +68,18 @@ def _report(settings: Settings, command: str, args: str, ok: bool) -> None:
         _exchange(request, _REPORT_SECONDS)
 
 
-def follow(settings: Settings, path: str) -> Iterator[Any]:
+def follow(settings: Settings, path: str, body: Any = None) -> Iterator[Any]:
     """Yield the JSON of each server-sent event of a path until the gateway ends the stream.
+
+    With a body it is a POST request.
 
     Raises the error that a refusal names, and GatewayUnreachableError when no gateway responds or it is lost.
     """
     url = address(settings)
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    request = _request(settings, "GET" if body is None else "POST", f"{url}{path}", body)
     try:
-        with opener.open(_request(settings, "GET", f"{url}{path}", None), timeout=_SILENCE_SECONDS) as stream:
+        with opener.open(request, timeout=_SILENCE_SECONDS) as stream:
             report_to(url, partial(_report, settings))
             for line in stream:
                 if line.startswith(b"data: "):

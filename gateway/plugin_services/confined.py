@@ -185,17 +185,20 @@ def list_only(settings: Settings, admission: Admission, entry: str, parts: PartS
     )
 
 
-async def plugin_token(registry: PluginRegistry, auth: str, provider: str) -> tuple[str, float]:
+async def plugin_token(
+    registry: PluginRegistry, auth: str, provider: str, show: Callable[[str], None] | None = None
+) -> tuple[str, float]:
     """Return a token for a model provider and its end, of the plugin that ``auth`` names (``plugin:NAME``).
 
-    Raises PluginError.
+    With ``show`` a user logs in; see ``ConfinedPlugin.token``. Raises PluginError.
     """
     name = auth.partition(":")[2]
     plugin = registry.get(name)
     if not isinstance(plugin, ConfinedPlugin):
         raise PluginError(f"providers.{provider}.auth names the plugin {name!r}, which is not active")
     offered = plugin.declaration.auth
-    token = await plugin.token(offered[0] if len(offered) == 1 else provider, {"provider": provider})
+    name = offered[0] if len(offered) == 1 else provider
+    token = await plugin.token(name, {"provider": provider}, show)
     return token.token, token.expires_at or math.inf
 
 

@@ -74,6 +74,13 @@ class LivePlugins:
                 await self._changed()
             return change
 
+    async def log_in(self, provider: str, show: Callable[[str], None]) -> float:
+        """Let the plugin that a provider's ``auth`` names log in, and return the end of its token.
+
+        ``show`` is called with what the plugin notifies of meanwhile. Raises PluginError.
+        """
+        return (await self._resolver.token(provider, show))[1]
+
     async def _apply(self, name: str, ready_seconds: float) -> Change:
         settings = self._settings = await asyncio.to_thread(self._settings.with_plugins_again)
         self._activator.use(settings)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
 
+from gateway.contract.errors import PluginError
 from gateway.contract.plugin import Plugin
 from gateway.contract.provider import ProviderConfig
 from gateway.contract.services import Announce
@@ -121,12 +122,20 @@ class Resolver:
         given = self._settings.providers.get(config.id)
         if given is None or given.auth is None:
             return config
+        return structs.replace(config, fetch_token=partial(self.token, config.id))
+
+    async def token(self, provider: str, show: Callable[[str], None] | None = None) -> tuple[str, float]:
+        """Return a token for a provider and its end, of the plugin that the provider's ``auth`` names.
+
+        With ``show`` a user logs in; see ``ConfinedPlugin.token``. Raises PluginError.
+        """
         # As in ``load``.
         from gateway.plugin_services.confined import plugin_token
 
-        return structs.replace(
-            config, fetch_token=partial(plugin_token, self._registry, given.auth, config.id)
-        )
+        given = self._settings.providers.get(provider)
+        if given is None or given.auth is None:
+            raise PluginError(f"providers.{provider}.auth names no plugin")
+        return await plugin_token(self._registry, given.auth, provider, show)
 
     def load(self, entry: str) -> Plugin:
         """Return the plugin. Raises PluginError."""

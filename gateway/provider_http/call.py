@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING
 
 from gateway.backoff import Backoff
@@ -35,18 +35,24 @@ _REFUSED_BACKOFF = Backoff(2, 30, jitter=0.25)
 class Call:
     """One running call: reads the stream, feeds the parser, and hands out deltas.
 
-    ``lease`` is released at the end, if the provider has limits.
+    ``lease`` is released at the end, if the provider has limits. ``tokens`` are removed from errors.
     """
 
-    __slots__ = ("_config", "_failure", "_parser", "_stream", "_writer", "deltas", "lease")
+    __slots__ = ("_config", "_failure", "_parser", "_stream", "_tokens", "_writer", "deltas", "lease")
 
     def __init__(
-        self, stream: EventStream, parser: ChatParser, writer: AnswerWriter, config: ProviderConfig
+        self,
+        stream: EventStream,
+        parser: ChatParser,
+        writer: AnswerWriter,
+        config: ProviderConfig,
+        tokens: Iterable[str],
     ) -> None:
         self._stream = stream
         self._parser = parser
         self._writer = writer
         self._config = config
+        self._tokens = tokens
         self._failure: ProviderError | None = None
         self.lease: KeyLease | None = None
         self.deltas: list[Delta] = []
@@ -73,7 +79,7 @@ class Call:
                     begun = begun or time.monotonic()
                     self._check_stalled(time.monotonic() - begun)
             except ProviderError as failure:
-                self._failure = redact(failure, self._config)
+                self._failure = redact(failure, self._config, self._tokens)
                 self.deltas = self._writer.take()
         if self._failure is not None and not self.deltas:
             raise self._failure

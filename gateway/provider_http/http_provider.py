@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import TypeVar
 
@@ -57,6 +58,8 @@ log = structlog.get_logger("trunkline.provider")
 
 T = TypeVar("T")
 
+_KNOWN_TOKENS = 5
+
 AuthorizerFor = Callable[[ProviderConfig], Authorizer | None]
 """Makes the authorizer that replaces the API key, if the settings have one. Raises SettingsError."""
 
@@ -81,6 +84,8 @@ class HttpProvider:
         self._authorizer_for = authorizer_for
         self._client = client
         self._owns_client = client is None
+        self._tokens: deque[str] = deque(maxlen=_KNOWN_TOKENS)
+        """Of a plugin, the latest last; servers repeat in errors what they reject."""
         self._configure(config)
         self._variants: dict[Capabilities, ProviderAdapter] = {}
 
@@ -129,7 +134,7 @@ class HttpProvider:
     def _configure(self, config: ProviderConfig) -> None:
         authorizer = None if self._authorizer_for is None else self._authorizer_for(config)
         if config.fetch_token is not None:
-            authorizer = BearerAuthorizer(_fetch_of(config.fetch_token))
+            authorizer = BearerAuthorizer(_fetch_of(config.fetch_token, self._tokens))
         if authorizer is not None and len(config.keys) > 1:
             raise SettingsError(
                 f"providers.{config.id}.api_keys: {self._adapter.name} does not use API keys here; "
@@ -216,7 +221,7 @@ class HttpProvider:
         try:
             return read(await read_checked_body(await self._send(request, seconds), seconds))
         except ProviderError as error:
-            redact(error, config)
+            redact(error, config, self._tokens)
             raise
 
     async def _attempt(
@@ -230,7 +235,7 @@ class HttpProvider:
         try:
             return await self._open_call(adapter, request, options, lease)
         except ProviderError as error:
-            failure = redact(error, own)
+            failure = redact(error, own, self._tokens)
         if lease is None and isinstance(failure, RateLimitError) and failure.retry_after:
             self._require_scheduler().record_failure(1, options.model, failure)
         return failure
@@ -251,7 +256,7 @@ class HttpProvider:
         except BaseException:
             response.close()
             raise
-        call = Call(stream, adapter.parser(writer), writer, config)
+        call = Call(stream, adapter.parser(writer), writer, config, self._tokens)
         try:
             await call.read()
         except BaseException:
@@ -385,12 +390,15 @@ def _report(options: ChatOptions, failure: ProviderError, attempt: int, seconds:
         options.on_retry(failure, attempt, seconds)
 
 
-def _fetch_of(fetch_token: Callable[[], Awaitable[tuple[str, float]]]) -> Fetch:
+def _fetch_of(fetch_token: Callable[[], Awaitable[tuple[str, float]]], tokens: deque[str]) -> Fetch:
+    """Return what fetches a token of a plugin, and notes it in ``tokens``."""
+
     async def fetch(_client: HttpClient) -> Token:
         try:
             value, expires_at = await fetch_token()
         except PluginError as error:
             raise AuthFailedError(str(error)) from None
+        tokens.append(value)
         return Token(value, expires_at)
 
     return fetch

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -211,10 +211,13 @@ def parse_retry_after(headers: Mapping[str, str], now: float) -> float | None:
         return None
 
 
-def redact(error: ProviderError, config: ProviderConfig) -> ProviderError:
-    """Shorten the text of an error to ``TEXT_LIMIT``, remove secrets from it, and set its provider."""
+def redact(error: ProviderError, config: ProviderConfig, tokens: Iterable[str] = ()) -> ProviderError:
+    """Shorten the text of an error to ``TEXT_LIMIT``, remove secrets from it, and set its provider.
+
+    ``tokens`` are secrets that the configuration does not have.
+    """
     text = str(error)
-    for secret in (*config.keys, *config.credentials.values(), *config.custom_headers.values()):
+    for secret in (*config.keys, *config.credentials.values(), *config.custom_headers.values(), *tokens):
         if secret and len(secret) >= 4:
             text = text.replace(secret, "***")
     text = _LOOKS_SECRET.sub("***", text)

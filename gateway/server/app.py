@@ -25,7 +25,7 @@ from gateway.server.events import GatewayEvents, SessionEvents
 from gateway.server.guard import Guard
 from gateway.server.openai.routes import OpenAiRoutes
 from gateway.server.openapi import describe_routes
-from gateway.server.plugins import ConfigRoutes, LivePluginRoutes, PluginPages, TeamRoutes
+from gateway.server.plugins import ConfigRoutes, LivePluginRoutes, LoginRoutes, PluginPages, TeamRoutes
 from gateway.server.routes import Binder, PlainCall, PluginRoutes, Route
 from gateway.server.sessions import BranchRoutes, FileRoutes, SearchRoutes, SessionRoutes
 from gateway.server.status import DeadLetterRoutes, StatusRoutes
@@ -67,6 +67,7 @@ class Api:
             *self._openai.routes(),
             *AccessRoutes(parts.access).routes(),
             *LivePluginRoutes(self._gateway).routes(),
+            *LoginRoutes(self._gateway).routes(),
             *StatusRoutes(self._gateway, self._selection).routes(),
             *ConfigRoutes(self._configs, self._gateway.live_plugins.apply).routes(),
             *TeamRoutes(self._gateway, self._teams).routes(),

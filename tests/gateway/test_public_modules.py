@@ -68,8 +68,6 @@ REASONS = {
             "CostUpdated",
             "Disposed",
             "FeedbackGiven",
-            "FileDeleted",
-            "FileModified",
             "MessageAdded",
             "MessageRemoved",
             "MessageUpdated",

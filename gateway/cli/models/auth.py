@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -17,10 +17,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gateway.cli.gateway_client import GatewayUnreachableError, follow
 from gateway.cli.models.provider_info import idle_gateway, warn_of_failed_plugins
 from gateway.cli.options import REFUSED, AsJson, File, fail, settings_from
 from gateway.cli.output import echo_json, moment, plain
-from gateway.contract.errors import AuthFailedError, ProviderError, SettingsError
+from gateway.contract.errors import AuthFailedError, ProviderError, SettingsError, TrunklineError
 from gateway.contract.provider import ApiKey, Credential, Provider, SignsIn, TriesKey
 from gateway.extensions.backends import Variables
 from gateway.logs import set_up_logs
@@ -46,7 +47,8 @@ def login(
 ) -> None:
     """Sign in to a provider, or store its key.
 
-    The keyring of the system stores it; without one, a file that only you can read.
+    The keyring of the system stores it; without one, a file that only you can read. If a plugin gives the
+    tokens of the provider, name either one: the running gateway starts the login of the plugin.
 
     \b
     Examples:
@@ -56,6 +58,9 @@ def login(
       pass show openai | trunkline auth login openai --key-stdin
     """
     settings, kept = _opened(config)
+    if by_plugin := [name for name, one in settings.providers.items() if _is_plugin_of(name, one, provider)]:
+        log_in_by_plugin(settings, by_plugin)
+        return
     try:
         done = sign_in(settings, provider, typer.echo, from_stdin=key_stdin)
         owner, credential = done.owner, done.credential
@@ -166,6 +171,30 @@ def _print(sources: list[CredentialSource]) -> None:
         row = (source.provider, source.what, source.place, source.hint or "(hidden)", used)
         table.add_row(*(Text(plain(cell), style="" if source.used else "dim") for cell in row))
     Console(highlight=False).print(table)
+
+
+def _is_plugin_of(name: str, given: ProviderSettings, wanted: str) -> bool:
+    """Return whether a plugin gives the tokens of a provider, and the name of either one is wanted."""
+    return given.auth is not None and wanted in (name, given.auth.partition(":")[2])
+
+
+def log_in_by_plugin(settings: Settings, providers: Sequence[str]) -> None:
+    """Start the logins of providers whose tokens a plugin gives, and show what it says meanwhile."""
+    for provider in providers:
+        try:
+            for event in follow(settings, "/api/plugins/login", {"provider": provider}):
+                if notice := event.get("notice"):
+                    typer.echo(plain(str(notice)))
+                elif "error" in event:
+                    fail(plain(str(event["error"])))
+                elif expires := event.get("expires_at"):
+                    typer.echo(f"Signed in to {provider} until {moment(int(expires * 1000))}")
+                else:
+                    typer.echo(f"Signed in to {provider}")
+        except GatewayUnreachableError as error:
+            fail(f"a plugin signs in to {provider}, for which `trunkline run` must be running: {error}")
+        except TrunklineError as error:
+            fail(str(error))
 
 
 _CHECK_SECONDS = 20.0

@@ -50,6 +50,8 @@ from gateway.settings import PluginSettings
 log = structlog.get_logger("trunkline.plugins")
 
 COMMAND_SECONDS, AUTH_SECONDS, DEACTIVATE_SECONDS = 30.0, 30.0, 2.0
+LOGIN_SECONDS = 600.0
+"""Time in which a user completes a login in the browser."""
 COMPACTING_SECONDS, JOB_SECONDS = 30.0, 600.0
 _MARGIN = 0.1
 BLOCK = "Block"
@@ -251,6 +253,7 @@ class ConfinedPlugin(Plugin):
         self._tasks: TaskService | None = None
         self._params: dict[str, Any] = {}
         self._progress: dict[str, Callable[[str], None]] = {}
+        self._show_login: Callable[[str], None] | None = None
         self._tools: tuple[Tool, ...] = ()
         self._folder_tools = tuple(tools)
         self._commands: tuple[SlashCommand, ...] = ()
@@ -435,6 +438,8 @@ class ConfinedPlugin(Plugin):
             return None
         if method in ("request.body", "answer.piece"):
             return self._http.serve(method, params)
+        if method == "notify" and self._show_login is not None:
+            self._show_login(str(params["message"]))
         return await self._broker.serve(method, params)
 
     # Calls of the gateway.
@@ -678,18 +683,30 @@ class ConfinedPlugin(Plugin):
         except RemoteError as error:
             raise PluginError(f"{error.remote}: {error}") from None
 
-    async def token(self, provider: str, config: Mapping[str, Any]) -> Token:
-        """Return a token of an auth provider. Raises PluginError, whose text has no token."""
+    async def token(
+        self, provider: str, config: Mapping[str, Any], show: Callable[[str], None] | None = None
+    ) -> Token:
+        """Return a token of an auth provider. Raises PluginError, whose text has no token.
+
+        With ``show`` a user waits for the login, and is shown what the plugin notifies of meanwhile.
+        """
         if provider not in self.declaration.auth:
             known = ", ".join(self.declaration.auth) or "none"
             raise PluginError(f"plugin {self.name!r} has no auth provider {provider!r}; it has {known}")
         try:
-            params = {"name": provider, "config": config}
-            return msgspec.convert(await self.process.call("auth", params, AUTH_SECONDS), Token)
+            params = {"name": provider, "config": {**config, "login": show is not None}}
+            self._show_login = show or self._show_login
+            seconds = AUTH_SECONDS if show is None else LOGIN_SECONDS
+            return msgspec.convert(await self.process.call("auth", params, seconds), Token)
         except RemoteError as error:
             raise PluginError(f"plugin {self.name!r} got no token: {error.remote}: {error}") from None
+        except TimeoutError:
+            raise PluginError(f"plugin {self.name!r} got no token in time") from None
         except msgspec.ValidationError:
             raise PluginError(f"plugin {self.name!r} returned no token with expires_at") from None
+        finally:
+            if show is not None:
+                self._show_login = None
 
 
 def _canonical(event: str) -> str:

@@ -6,7 +6,8 @@ In: authenticated requests. Out: lists, configurations without secrets, stderr o
 
 from gateway.server.plugins.configuration import ConfigRoutes
 from gateway.server.plugins.live import LivePluginRoutes
+from gateway.server.plugins.login import LoginRoutes
 from gateway.server.plugins.organization import TeamRoutes
 from gateway.server.plugins.pages import PluginPages
 
-__all__ = ["ConfigRoutes", "LivePluginRoutes", "PluginPages", "TeamRoutes"]
+__all__ = ["ConfigRoutes", "LivePluginRoutes", "LoginRoutes", "PluginPages", "TeamRoutes"]

@@ -236,6 +236,7 @@ async def test_every_route_is_described(tmp_path: Path) -> None:
             ("DELETE", "/api/dead/{id}"),
             ("GET", "/api/events"),
             ("POST", "/api/commands"),
+            ("POST", "/api/plugins/login"),
             ("GET", "/api/plugins"),
             ("GET", "/api/plugins/{name}/config"),
             ("PATCH", "/api/plugins/{name}/config"),
