@@ -10,11 +10,8 @@ from gateway.skills.skill import (
     SKILL_FILE,
     Skill,
     ToolRule,
-    hidden,
     read_below,
     read_skill,
-    split_text,
-    tool_name,
 )
 from gateway.skills.tools import SkillTools
 
@@ -26,10 +23,7 @@ __all__ = [
     "SkillSource",
     "SkillTools",
     "ToolRule",
-    "hidden",
     "read_below",
     "read_skill",
     "skills_of_plugin",
-    "split_text",
-    "tool_name",
 ]

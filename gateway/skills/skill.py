@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,10 @@ from msgspec import Struct
 from gateway.api import FOLDER, open_below
 from gateway.contract.errors import PluginError
 from gateway.extensions.admission import fields
-from gateway.extensions.admission.fields import Reader, Report, Wrong
+from gateway.extensions.admission.fields import Reader, Report, Wrong, hidden
+from gateway.extensions.admission.packages.claude import tool_name
 from gateway.extensions.admission.tree import check_path
-from gateway.extensions.admission.yaml_tree import Node, parse_yaml
+from gateway.extensions.admission.yaml_tree import Node, parse_yaml, split_text
 
 SKILL_FILE = "SKILL.md"
 MOST_BYTES = 64 * 1024
@@ -32,29 +33,9 @@ MOST_FILES = 200
 NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 _LONGEST_NAME = 64
-_FENCE = b"---"
 _RULE = re.compile(r"([A-Za-z][\w:.-]*\*?)(?:\(([^()]*)\))?")
 _RULES = re.compile(r"[^\s,()]+(?:\([^()]*\))?")
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_OTHER_NAMES: Mapping[str, str] = {
-    "AskUserQuestion": "question",
-    "Bash": "shell",
-    "Edit": "edit",
-    "Glob": "glob",
-    "Grep": "grep",
-    "LS": "list",
-    "MultiEdit": "multi_edit",
-    "Read": "read",
-    "Skill": "skill",
-    "Task": "task",
-    "TodoRead": "todo_read",
-    "TodoWrite": "todo_write",
-    "WebFetch": "web_fetch",
-    "WebSearch": "web_search",
-    "Write": "write",
-}
-"""Tools by the names that authors of skills know."""
-_MCP = re.compile(r"mcp__(.+?)__(.+)")
 
 
 class ToolRule(Struct, frozen=True):
@@ -185,47 +166,12 @@ def _paths(folder: Path) -> list[str]:
     return sorted(path for path in small if path != SKILL_FILE)
 
 
-def split_text(data: bytes, shown: str) -> tuple[bytes | None, str]:
-    """Return the YAML between two lines of ``---`` with its line numbers, or None, and the text after it.
-
-    Raises PluginError if the second line is missing.
-    """
-    lines = data.split(b"\n")
-    marks = [number for number, line in enumerate(lines) if line.rstrip() == _FENCE]
-    if not marks or marks[0] != 0:
-        return None, data.decode("utf-8", "replace").strip()
-    if len(marks) < 2:
-        raise PluginError(f"{shown}:1: the line --- after the table is missing")
-    end = marks[1]
-    # The empty line keeps the numbers of the lines.
-    head = b"\n".join((b"", *lines[1:end]))
-    return head, b"\n".join(lines[end + 1 :]).decode("utf-8", "replace").strip()
-
-
-def hidden(data: bytes) -> Iterable[tuple[int, str]]:
-    """Yield a complaint for each line with text that is not UTF-8 or that a reader cannot see."""
-    for number, line in enumerate(data.split(b"\n"), 1):
-        try:
-            character = fields.invisible(line.decode("utf-8").removesuffix("\r"), "\t")
-        except UnicodeDecodeError:
-            yield number, "is not UTF-8 text"
-            continue
-        if character:
-            yield number, f"has the invisible character {character}; remove it"
-
-
 def _checked_text(data: bytes, shown: str) -> str:
     """Return a file as text. Raises PluginError if it is none, or hides something."""
     complaints = Report([*hidden(data)]).lines(shown)
     if complaints:
         raise PluginError(complaints[0])
     return data.decode("utf-8")
-
-
-def tool_name(name: str) -> str:
-    """Return this gateway's name of a tool that another program may name differently."""
-    mcp = _MCP.fullmatch(name)
-    return f"{mcp[1]}_{mcp[2]}" if mcp else _OTHER_NAMES.get(name, name)
 
 
 def tool_rules(_report: Report, node: Node, _key: str) -> tuple[ToolRule, ...]:

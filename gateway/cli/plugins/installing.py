@@ -16,6 +16,7 @@ from gateway.extensions.admission.capabilities import Grant
 from gateway.extensions.admission.consent import added, describe_grant
 from gateway.extensions.admission.lock import granted
 from gateway.extensions.admission.manifest import Manifest
+from gateway.extensions.admission.packages.claude import ROOT
 from gateway.extensions.admission.packages.index import notes
 from gateway.extensions.admission.packages.installer import Prepared, kept_grants
 
@@ -56,7 +57,7 @@ def install(
                 raise PluginError(
                     f"plugin {name!r} is installed from {origin}; run `trunkline plugin update {name}`"
                 )
-            _note(prepared)
+            _note(operator, prepared)
             question = "Install it and grant this?"
             new = operator.consent(
                 prepared.manifest,
@@ -105,7 +106,7 @@ def update(
             if prepared.digest == locked.digest:
                 _report(prepared.manifest, (), "is up to date", "nothing was changed", as_json)
                 return
-            _note(prepared)
+            _note(operator, prepared)
             _difference(prepared)
             question = "Update it and grant this?"
             wanted = added(prepared.manifest, before)
@@ -191,10 +192,14 @@ def uninstall(
             typer.echo(f"{name} is removed")
 
 
-def _note(prepared: Prepared) -> None:
-    """Print what the index says about a plugin that is from one."""
+def _note(operator: Operator, prepared: Prepared) -> None:
+    """Print what the index says about a plugin that is from one, and what its conversion left out."""
     for line in notes(prepared.offer) if prepared.offer else ():
         typer.echo(f"  {plain(line)}", err=True)
+    place = operator.admission.locations.folder(prepared.manifest.name, prepared.digest)
+    for note in prepared.notes:
+        text = plain(note).replace(ROOT, str(place))
+        typer.echo("  " + text.replace("\n", "\n    "), err=True)
 
 
 def _difference(prepared: Prepared) -> None:

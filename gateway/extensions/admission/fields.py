@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -46,6 +46,18 @@ Reader = Callable[[Report, Node, str], Any]
 def invisible(text: str, allowed: str = "\n\t") -> str | None:
     """Return the first character of a text that is not shown or reorders others, as ``U+202E``, or None."""
     return next((f"U+{ord(each):04X}" for each in text if each not in allowed and _is_invisible(each)), None)
+
+
+def hidden(data: bytes) -> Iterable[tuple[int, str]]:
+    """Yield a complaint for each line with text that is not UTF-8 or that a reader cannot see."""
+    for number, line in enumerate(data.split(b"\n"), 1):
+        try:
+            character = invisible(line.decode("utf-8").removesuffix("\r"), "\t")
+        except UnicodeDecodeError:
+            yield number, "is not UTF-8 text"
+            continue
+        if character:
+            yield number, f"has the invisible character {character}; remove it"
 
 
 def _is_invisible(each: str) -> bool:

@@ -12,6 +12,8 @@ from typing import Any, Literal, cast
 
 from msgspec import Struct
 
+from gateway.contract.errors import PluginError
+
 MOST_BYTES = 64 * 1024
 MOST_LEVELS = 20
 _AT = re.compile(r"^\s*(?:-\s+|[\w-]+:\s+|\{.*:\s*|.*\[\s*|.*,\s*)?(@[^\s,\]}#]*)")
@@ -51,6 +53,23 @@ class Node(Struct, frozen=True):
 
 Complaint = tuple[int, str]
 """A line and what is wrong there."""
+
+
+def split_text(data: bytes, shown: str) -> tuple[bytes | None, str]:
+    """Return the YAML between two lines of ``---`` with its line numbers, or None, and the text after it.
+
+    Raises PluginError if the second line is missing.
+    """
+    lines = data.split(b"\n")
+    marks = [number for number, line in enumerate(lines) if line.rstrip() == b"---"]
+    if not marks or marks[0] != 0:
+        return None, data.decode("utf-8", "replace").strip()
+    if len(marks) < 2:
+        raise PluginError(f"{shown}:1: the line --- after the table is missing")
+    end = marks[1]
+    # The empty line keeps the numbers of the lines.
+    head = b"\n".join((b"", *lines[1:end]))
+    return head, b"\n".join(lines[end + 1 :]).decode("utf-8", "replace").strip()
 
 
 def parse_yaml(data: bytes) -> tuple[Node | None, list[Complaint]]:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from gateway.contract.errors import PluginError, SettingsError
 from gateway.contract.plugin import CommandContext, Intercept, SlashCommand, Transform, UserInput
 from gateway.contract.services import Unregister
-from gateway.extensions.admission.fields import Report
+from gateway.extensions.admission.fields import Report, hidden
 from gateway.extensions.admission.locations import SHIPPED_SOURCE
 from gateway.extensions.admission.manifest import Admitted
 from gateway.models import Agents
@@ -22,7 +22,7 @@ from gateway.session import Turn, running
 from gateway.settings import AgentSettings, PluginSettings
 from gateway.settings.agents import FOLDER as AGENTS
 from gateway.settings.agents import agent_files, read_agents
-from gateway.skills import Skill, SkillLibrary, hidden, read_below, skills_of_plugin
+from gateway.skills import Skill, SkillLibrary, read_below, skills_of_plugin
 
 SKILL_TOOLS = frozenset(("skill", "skill_file"))
 _COMMAND = re.compile(r"/(\S+)(?:\s+(.*))?", re.DOTALL)

@@ -16,9 +16,9 @@ from msgspec import Struct
 
 from gateway.contract.errors import PluginError
 from gateway.extensions.admission import fields
-from gateway.extensions.admission.fields import Reader, Report
-from gateway.extensions.admission.yaml_tree import parse_yaml
-from gateway.skills import hidden, read_below, split_text
+from gateway.extensions.admission.fields import Reader, Report, hidden
+from gateway.extensions.admission.yaml_tree import parse_yaml, split_text
+from gateway.skills import read_below
 
 COMMANDS = "commands"
 """Folder of prompt commands in a plugin."""

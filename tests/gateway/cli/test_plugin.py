@@ -336,3 +336,22 @@ def test_info_says_that_a_shipped_plugin_gets_its_grants_when_it_is_enabled(home
     assert about["capabilities"] == [
         "exec:config:commands: run the commands in its setting commands - granted when it is enabled"
     ]
+
+
+def test_a_plugin_of_claude_code_is_installed_and_what_it_lacks_is_said(home: Path) -> None:
+    files = {
+        ".claude-plugin/plugin.json": '{"name": "kit-one", "description": "Reviews"}',
+        "commands/review.md": "Review $1.",
+        "hooks/hooks.json": '{"hooks": {"Stop": [{"hooks": [{"type": "command", "command": "say.sh"}]}]}}',
+        ".mcp.json": '{"mcpServers": {"db": {"command": "${CLAUDE_PLUGIN_ROOT}/db"}}}',
+    }
+    for path, text in files.items():
+        (home / "kit" / path).parent.mkdir(parents=True, exist_ok=True)
+        (home / "kit" / path).write_text(text)
+    said = run(home, "install", "./kit", "--yes")
+    assert "left out: the shell hook Stop: say.sh" in said
+    assert "adds commands that send its text to the model: /review" in said
+    folder = json.loads(run(home, "info", "kit-one", "--json"))["folder"]
+    assert f'    command = ["{folder}/db"]' in said
+    run(home, "enable", "kit-one")
+    assert listed(home)["kit-one"]["state"] == "ok"

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from gateway import Plugin, PluginError, SettingsError, Tool, ToolResultPart, tool_from
 from gateway.app import Gateway
 from gateway.extensions.admission.admission import Admission
+from gateway.extensions.admission.packages.claude import convert
 from gateway.extensions.admission.packages.installer import Installer
 from gateway.extensions.confined.plugin import ConfinedPlugin
 from gateway.plugin_services.bundles import read_parts
@@ -228,6 +229,25 @@ async def test_a_changed_bundle_is_refused(desk: Desk) -> None:
     with pytest.raises(SettingsError, match="was changed after its approval"):
         async with chatting(desk.root / "data", kind=desk.kind, plugins={"enabled": [str(folder)]}):
             pass
+
+
+async def test_a_plugin_of_claude_code_works_in_a_chat(desk: Desk) -> None:
+    folder = desk.write(
+        {
+            ".claude-plugin/plugin.json": '{"name": "kit"}',
+            "skills/forms/SKILL.md": "---\nname: Forms\ndescription: Fills forms\n---\nRead first.\n",
+            "agents/clerk.md": "---\ntools: Bash, calculator\nmodel: opus\n---\nYou fill forms.\n",
+            "commands/review.md": "---\nallowed-tools: Bash(git:*)\n---\nReview $ARGUMENTS.\n",
+        }
+    )
+    convert(folder)
+    async with working(desk, {}, own={"agent_tools": ["calculator", "utc_time"]}) as chat:
+        assert (await chat.say("/review a.py")).text == "You said: Review a.py."
+        await chat.say("hi", "t", agent="clerk")
+        prompt = chat.model.calls[-1].options.system_prompt or ""
+        assert "You fill forms." in prompt
+        assert "- forms: Fills forms" in prompt
+        assert offered(chat) == {"calculator"}
 
 
 def test_words_of_the_user_are_not_expanded() -> None:

@@ -22,6 +22,7 @@ from gateway.extensions.admission.capabilities import Grant
 from gateway.extensions.admission.locations import PREFIXES
 from gateway.extensions.admission.lock import Granted, Locked, editing, granted, now, sync_folder
 from gateway.extensions.admission.manifest import Manifest, is_name, read_manifest
+from gateway.extensions.admission.packages.claude import convert
 from gateway.extensions.admission.packages.index import Offer
 from gateway.extensions.admission.packages.sources import Fetched, Fetcher
 from gateway.extensions.admission.secrets import PluginSecrets
@@ -35,7 +36,8 @@ _PLACING = ".placing"
 class Prepared(Struct, frozen=True):
     """A plugin in a staging folder, with its manifest and hash. ``before`` is its entry in the lock.
 
-    ``offer`` is what an index says about it, if it is from one.
+    ``offer`` is what an index says about it, if it is from one. ``notes`` tell what the conversion of a
+    plugin of Claude Code left out.
     """
 
     manifest: Manifest
@@ -44,6 +46,7 @@ class Prepared(Struct, frozen=True):
     requested: str
     before: Locked | None
     offer: Offer | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def kept(self) -> tuple[Granted, ...]:
@@ -69,6 +72,7 @@ class Installer:
         with self._staging() as staging:
             offer = self._offer(source, from_index=from_index)
             fetched = self._fetcher(staging).fetch(offer.source if offer else source)
+            notes = convert(fetched.folder)
             manifest = read_manifest(fetched.folder)
             if offer is not None:
                 offer.check(manifest)
@@ -76,7 +80,7 @@ class Installer:
             digest = tree_digest(fetched.folder)
             before = self._admission.lock().get(manifest.name)
             requested = fetched.source if offer is None and fetched.source.startswith("/") else source
-            yield Prepared(manifest, fetched, digest, requested, before, offer)
+            yield Prepared(manifest, fetched, digest, requested, before, offer, tuple(notes))
 
     def place(self, prepared: Prepared, grants: Sequence[Granted], by: str) -> None:
         """Move a prepared plugin to its place and write the lock; both are durable afterwards."""
@@ -112,6 +116,7 @@ class Installer:
         """Install a plugin as the lock describes it. Raises PluginError if its content is another one."""
         with self._staging() as staging:
             fetched = self._fetcher(staging).fetch(locked.source, locked.wheels)
+            convert(fetched.folder)
             if read_manifest(fetched.folder).name != name or tree_digest(fetched.folder) != locked.digest:
                 raise PluginError(
                     f"{locked.source} has another content than the approved one; "
