@@ -586,11 +586,11 @@ class Gateway:
         for plugin in self._plugins:
             await self.registry.register(plugin)
         if servers := self.settings.mcp:
-            from gateway.mcp import McpPlugin  # a gateway without servers shall not pay for it
+            from gateway.mcp import mcp_plugins  # a gateway without servers shall not pay for it
 
             # Last, because a tool of a server must not take the name of another one.
-            made = McpPlugin(servers, lambda: self.parts.completions.complete)
-            await self.activator.activate(("mcp",), lambda _name: made, built_in=True)
+            made = mcp_plugins(servers, lambda: self.parts.completions.complete)
+            await self.activator.activate(tuple(made), lambda name: made[name], built_in=True)
         await asyncio.to_thread(self.profiles.add_folders, self._agent_folders())
 
     def _conversations(self) -> tuple[Titles, Forks, Shares, Undo]:

@@ -7,6 +7,7 @@ connection.
 
 from gateway.mcp.definitions import KnownTools, ToolState
 from gateway.mcp.plugin import McpPlugin
+from gateway.mcp.search import McpSearch, mcp_plugins
 from gateway.mcp.server import Server, ServerStatus
 
-__all__ = ["KnownTools", "McpPlugin", "Server", "ServerStatus", "ToolState"]
+__all__ = ["KnownTools", "McpPlugin", "McpSearch", "Server", "ServerStatus", "ToolState", "mcp_plugins"]

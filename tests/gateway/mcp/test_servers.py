@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway import Plugin, SettingsError, tool_from
+from gateway import Plugin, SettingsError, ToolResultPart, tool_from
 from gateway.contract.errors import ToolError
 from gateway.session.frames import ApprovalAsked
 from gateway.testing.chat import chatting
@@ -247,3 +247,25 @@ def read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError:
         return b""
+
+
+async def test_many_tools_are_offered_after_a_search(servers: Servers) -> None:
+    async with servers.chat("many") as chat:
+        chat.model.then(
+            Reply((Use("tool_search", '{"query": "add numbers"}'),), "tools"),
+            Reply((Use("demo_add", '{"a": 2, "b": 3}'),), "tools"),
+            Reply((Say("Five."),)),
+        )
+        answer = await chat.say("What is 2 + 3?")
+        found, added = (part.output for part in answer.parts if isinstance(part, ToolResultPart))
+        assert found.splitlines()[0] == "demo_add: Add two numbers"
+        assert added == "5"
+        before, after, _ = ({tool.name for tool in call.options.tools} for call in chat.model.calls)
+        assert "tool_search" in before
+        assert not any(name.startswith("demo_") for name in before)
+        assert {name for name in after if name.startswith("demo_")} == {"demo_add"}
+        assert (await use(chat, "tool_search", "other", query="xyzzy")).output.startswith("No tool was found")
+    async with servers.chat("plain") as chat:
+        await server(chat).connect()
+        assert (await chat.say("hello")).text
+        assert "tool_search" not in {tool.name for tool in chat.model.calls[-1].options.tools}

@@ -1,0 +1,95 @@
+"""The tool ``tool_search``, which models get in place of the tools of servers where these are too many."""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+from pydantic import Field
+
+from gateway.contract.messages import DisplayHints
+from gateway.contract.plugin import Plugin, TurnContext
+from gateway.contract.tool import Tool, ToolContext, tool_from
+from gateway.mcp.plugin import McpPlugin
+from gateway.settings import McpServerSettings
+
+if TYPE_CHECKING:
+    from gateway.mcp.requests import Completes
+
+MOST_TOOLS = 40
+"""Tools of servers that are offered without a search."""
+MOST_BYTES = 40_000
+"""Size of their definitions: about a tenth of a window of 100,000 tokens."""
+
+_MOST_FOUND = 8
+_MOST_SESSIONS = 1_000
+_NAME_WEIGHT = 3
+
+
+class McpSearch(Plugin):
+    """Hides the tools of servers where they are too many, and offers those that a search has found."""
+
+    name = "mcp_search"
+
+    def __init__(self, mcp: McpPlugin) -> None:
+        self._mcp = mcp
+        self._measured: tuple[Sequence[Tool], bool] = ((), False)
+        self._found: OrderedDict[str, set[str]] = OrderedDict()
+        self._tool = tool_from(
+            self.tool_search,
+            display=DisplayHints(verb="searching for tools", fields={"query": "query"}),
+            idempotent=True,
+            read_only=True,
+        )
+
+    def tools(self) -> Sequence[Tool]:
+        """Return the search if it is needed."""
+        return (self._tool,) if self._is_needed() else ()
+
+    async def filter_tools(self, tools: tuple[Tool, ...], ctx: TurnContext) -> Sequence[Tool] | None:
+        """Leave out the tools of servers that no search in the session has found."""
+        if not self._is_needed():
+            return None
+        hidden = {tool.name for tool in self._mcp.tools()} - self._found.get(ctx.session, set())
+        return [tool for tool in tools if tool.name not in hidden]
+
+    async def tool_search(
+        self,
+        query: Annotated[str, Field(min_length=1, max_length=200, description="What the tool should do")],
+        context: ToolContext,
+    ) -> str:
+        """Find further tools by words. Those that are found can be called from then on."""
+        words = set(re.findall(r"\w+", query.lower()))
+        ranked = sorted(self._mcp.tools(), key=lambda tool: -_score(tool, words))
+        found = [tool for tool in ranked[:_MOST_FOUND] if _score(tool, words)]
+        if not found:
+            return "No tool was found. Try other words."
+        self._found.setdefault(context.session, set()).update(tool.name for tool in found)
+        self._found.move_to_end(context.session)
+        while len(self._found) > _MOST_SESSIONS:
+            self._found.popitem(last=False)
+        return "\n".join(f"{tool.name}: {tool.definition.description[:300]}" for tool in found)
+
+    def _is_needed(self) -> bool:
+        tools = self._mcp.tools()
+        if self._measured[0] is not tools:
+            size = sum(len(msgspec.json.encode(tool.definition)) for tool in tools)
+            self._measured = (tools, len(tools) > MOST_TOOLS or size > MOST_BYTES)
+        return self._measured[1]
+
+
+def _score(tool: Tool, words: set[str]) -> int:
+    """Return how well a tool fits some words; 0 if none of them occurs."""
+    name, description = tool.name.lower(), tool.definition.description.lower()
+    return sum(_NAME_WEIGHT * (word in name) + (word in description) for word in words)
+
+
+def mcp_plugins(
+    servers: Mapping[str, McpServerSettings], complete: Callable[[], Completes]
+) -> Mapping[str, Plugin]:
+    """Return the plugins for these servers, in order. ``complete`` returns what calls models for them."""
+    mcp = McpPlugin(servers, complete)
+    return {each.name: each for each in (mcp, McpSearch(mcp))}
