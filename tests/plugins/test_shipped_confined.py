@@ -96,7 +96,7 @@ async def test_001_39_budget_alert_writes_once_at_eighty_percent(tmp_path: Path)
     async with chatting(tmp_path, **settings) as chat:
         for _ in range(4):
             await chat.say("hello")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not (sent := await sent_by(chat, "budget-alert")):
                 await asyncio.sleep(0.05)
         await chat.say("hello")

@@ -46,7 +46,7 @@ class RecordingBroker:
 
     async def until(self, done: Callable[[], bool]) -> None:
         """Wait until calls have made something true."""
-        async with self._called, asyncio.timeout(20):
+        async with self._called, asyncio.timeout(60):
             await self._called.wait_for(done)
 
     async def check(self, capability: str, value: str, *arguments: object) -> None:
