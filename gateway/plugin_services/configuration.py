@@ -17,6 +17,7 @@ from msgspec import Meta, Struct
 
 from gateway.contract.errors import InvalidRequestError, NotFoundError, PluginError, SettingsError
 from gateway.extensions.admission.admission import Admission, checked, rights
+from gateway.extensions.admission.capabilities import from_config
 from gateway.extensions.admission.config_schema import with_defaults, without_secrets, wrong_values
 from gateway.extensions.admission.locations import Found
 from gateway.extensions.admission.manifest import Manifest
@@ -136,8 +137,9 @@ class PluginConfigs:
     def change(self, name: str, change: ConfigChange, *, literal: bool = False) -> PluginConfig:
         """Write changes to the settings file and the store of secrets; both are durable afterwards.
 
-        With ``literal`` no text is a reference to a variable or a file. Raises InvalidRequestError for wrong
-        values, and SettingsError if the file cannot have them.
+        With ``literal``, for callers that are not the operator, no text is a reference to a variable or a
+        file, and settings that grant commands or hosts cannot be changed. Raises InvalidRequestError for
+        wrong values, and SettingsError if the file cannot have them.
         """
         with self._changing:
             settings = self._started.reread()
@@ -145,6 +147,8 @@ class PluginConfigs:
             _check_secrets(manifest, change.secrets)
             if change.values:
                 self._check(settings, entry, manifest, change.values)
+                if literal:
+                    _check_rights(settings, manifest, change.values)
                 values = _literal(change.values) if literal else change.values
                 self._write(settings, entry, manifest, values)
             store = PluginSecrets(settings.data_dir)
@@ -232,6 +236,15 @@ def settings_schema(base: Mapping[str, Any], settings: Settings, home: Path | No
 
 def _tables(entry: str, manifest: Manifest) -> tuple[str, ...]:
     return tuple(dict.fromkeys((entry, manifest.name)))
+
+
+def _check_rights(settings: Settings, manifest: Manifest, values: Mapping[str, Any]) -> None:
+    """Raise InvalidRequestError for settings that say what the plugin may do."""
+    for key in sorted(from_config(manifest.capabilities) & {*values}):
+        raise InvalidRequestError(
+            f"{dotted(('plugins', manifest.name, key))} says what the plugin may do; change it in "
+            f"{settings.file}, or with: trunkline plugin config {manifest.name}"
+        )
 
 
 def _check_secrets(manifest: Manifest, secrets: Mapping[str, str | None]) -> None:

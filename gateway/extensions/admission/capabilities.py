@@ -98,10 +98,11 @@ class Capabilities(Struct, frozen=True, forbid_unknown_fields=True):
         yield from (name for name, declared in alone.items() if declared)
 
 
-def from_config(capabilities: Capabilities) -> bool:
-    """Return whether an allow list names settings of the plugin."""
+def from_config(capabilities: Capabilities) -> set[str]:
+    """Return the settings of the plugin that allow lists name, each by the first part of its key."""
     listed = (*capabilities.network.allowlist, *capabilities.exec.allowlist)
-    return any(entry.startswith(FROM_CONFIG) for entry in listed)
+    keys = (entry.removeprefix(FROM_CONFIG) for entry in listed if entry.startswith(FROM_CONFIG))
+    return {key.partition(".")[0] for key in keys}
 
 
 def with_config(capabilities: Capabilities, config: Mapping[str, Any]) -> Capabilities:

@@ -123,6 +123,16 @@ def test_a_change_keeps_comments_and_what_it_does_not_name(place: Place) -> None
     assert PluginSecrets(place.data).of("weather") == {}
 
 
+def test_what_grants_hosts_and_commands_is_changed_by_the_operator_alone(place: Place) -> None:
+    needs = "capabilities: {network: {enabled: true, allowlist: ['config:server.host']}}\n"
+    (place.folder / "plugin.yml").write_text(MANIFEST + needs)
+    with pytest.raises(InvalidRequestError, match=r"plugins\.weather\.server says what the plugin may do"):
+        change(place, server={"host": "evil.example.org"})
+    assert "server" not in place.written
+    place.configs.change("weather", ConfigChange({"server": {"host": "other.example.org"}}))
+    assert place.written["server"] == {"host": "other.example.org"}
+
+
 @pytest.mark.parametrize(
     ("values", "told"),
     [
