@@ -89,6 +89,8 @@ async def test_without_any_namespace_only_stat_remains() -> None:
     ("also", "layer", "succeeds"),
     [
         ((), "mount namespace", {"stat"}),
+        ((), "root", {"stat"}),
+        (("seccomp", "landlock"), "capabilities", {"mount"}),
         ((), "landlock", {"listing"}),
         ((), "seccomp", {"fork", "memfd", "io_uring", "user namespace", "thread and fork bomb"}),
         (SPACES, "landlock", {"read passwd", "read settings", "read database", "listing"}),
@@ -104,6 +106,36 @@ async def test_each_attack_can_succeed_once_its_layer_is_off(
     after = succeeded(await attack(*also, layer, mode="standard"))
     assert succeeds <= after
     assert not succeeds & before
+
+
+GREEDY = """
+import os
+
+def main(arguments):
+    tried = {"memory": lambda: bytearray(1 << 30), "files": lambda: [os.dup(1) for _ in range(500)]}
+    for name, attempt in tried.items():
+        try:
+            attempt()
+            print(name, flush=True)
+        except (MemoryError, OSError):
+            pass
+    return 0
+"""
+
+
+@pytest.mark.parametrize(("without", "succeeds"), [((), []), (("limits",), [b"memory", b"files"])])
+async def test_memory_and_files_are_limited_unless_that_layer_is_off(
+    tmp_path: Path, without: tuple[str, ...], succeeds: list[bytes]
+) -> None:
+    (tmp_path / "greedy.py").write_text(GREEDY)
+    profile = msgspec.structs.replace(plugin([tmp_path], ProcessLimits(256 * MIB, 64)), without=without)
+    launcher = Launcher()
+    try:
+        target = ScriptTarget(str(tmp_path / "greedy.py"))
+        ended = await run_script(launcher, profile, target, b"", MOST, 60)
+    finally:
+        await launcher.close()
+    assert (ended.status, ended.output.split()) == (0, succeeds)
 
 
 def blocked(*calls: str) -> Callable[[], None]:
