@@ -205,8 +205,10 @@ async def test_001_05_messages_are_reported_when_added_updated_and_removed(
         added = [(each["role"], each["text"]) for each in seen.of("message.added")]
         assert added == [("user", "hello"), ("assistant", "You said: hello")]
         session = await chat.gateway.parts.sessions.find("s")
-        for text in ("Tea is ready.", "Tea is cold."):
-            await announcer.ctx.announce(session.address, text, "tea")
+        await announcer.ctx.announce(session.address, "Tea is ready.", "tea")
+        # A text that is replaced before its chat has it is never seen.
+        await seen.until(lambda: len(seen.of("message.added")) == 3)
+        await announcer.ctx.announce(session.address, "Tea is cold.", "tea")
         updated = await seen.first("message.updated")
         assert (updated["role"], updated["text"]) == ("assistant", "Tea is cold.")
         assert updated["message_id"] == seen.of("message.added")[2]["message_id"]
