@@ -72,6 +72,7 @@ async def attack(*without: str, mode: str = "strict") -> list[Outcome]:
         return await run_attacks(launcher, without=without)
     finally:
         await launcher.close()
+        (CHILD / "new").unlink(missing_ok=True)  # written by an attack that succeeded
 
 
 async def test_001_26_strict_mode_refuses_38_of_38_attacks_and_allows_the_controls() -> None:
