@@ -21,6 +21,7 @@ TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 
 ROWS = [
     *(f"000_{n:02}" for n in range(1, 26)),
+    *(f"001_{n:02}" for n in range(1, 49)),
     *(f"002_{n:02}" for n in range(1, 45)),
     *(f"004_{n:02}" for n in range(1, 42)),
 ]

@@ -12,12 +12,13 @@ from gateway import Plugin, Tool, ToolContext, ToolResultPart
 from gateway.contract.errors import PluginError
 from gateway.events import PermissionReplied, SessionCompacted
 from gateway.extensions.admission.capabilities import Capabilities
-from gateway.extensions.admission.manifest import Schedule
+from gateway.extensions.admission.manifest import Schedule, Trust
+from gateway.extensions.confined.inprocess import InProcess
 from gateway.provider_http import ToolDefinition
 from gateway.testing.chat import Chat, chatting
 from gateway.testing.fake_models.script import Reply, Use
 
-from .conftest import CapabilityDenied, RecordingBroker, Write
+from .conftest import CapabilityDenied, RecordingBroker, Start, Write
 
 BLOCKING = Capabilities(tools="block")
 SOON = {"approval_timeout_ms": 20}
@@ -279,12 +280,12 @@ def f(ctx):
         assert not plugin.asks_by_default
 
 
-async def test_001_18_and_001_19_the_context_is_scoped_and_its_config_is_read_only(
-    tmp_path: Path, write: Write
+@pytest.mark.parametrize("trust", ["sandbox", "full"])
+async def test_001_19_config_cannot_be_changed(
+    tmp_path: Path, write: Write, confined: Start, trust: Trust
 ) -> None:
     code = """
-from .helper import NAME
-from trunkline_plugin import CapabilityDenied, plugin
+from trunkline_plugin import plugin
 
 def attempt(change):
     try:
@@ -296,29 +297,42 @@ def attempt(change):
 @plugin
 async def f(ctx):
     async def command(args, call):
-        try:
-            await ctx.http.get("https://example.org")
-        except CapabilityDenied as error:
-            denied = str(error)
         def assign(): ctx.config["max"] = 4
         def nested(): ctx.config["deep"]["a"] = 4
         def replace(): ctx.config = {}
         tried = [attempt(each) for each in (assign, nested, replace)]
-        numbers = f"{ctx.config['max']} {ctx.config['deep']['a']}"
-        return f"{NAME} {numbers} {tried} {denied} {ctx.name} {call.project.root}"
+        return f"{ctx.config['max']} {ctx.config['deep']['a']} {tried}"
+    return {"commands": [{"name": "try", "description": "T.", "execute": command}]}
+"""
+    start = confined if trust == "sandbox" else InProcess
+    plugin = write(code, commands=("try",), trust=trust, start=start)
+    settings = {"plugins": {"guarded": {"max": 3, "deep": {"a": 1}}}}
+    async with chatting(tmp_path, plugin, **settings) as chat:
+        assert (await chat.say("/try")).text == "3 1 ['TypeError', 'TypeError', 'TypeError']"
+
+
+async def test_001_18_the_context_is_scoped(tmp_path: Path, write: Write) -> None:
+    code = """
+from .helper import NAME
+from trunkline_plugin import CapabilityDenied, plugin
+
+@plugin
+async def f(ctx):
+    async def command(args, call):
+        try:
+            await ctx.http.get("https://example.org")
+        except CapabilityDenied as error:
+            denied = str(error)
+        return f"{NAME} {denied} {ctx.name} {call.project.root}"
     return {"commands": [{"name": "try", "description": "T.", "execute": command}]}
 """
     denied = CapabilityDenied("network: 'example.org' is not declared")
     broker = RecordingBroker(**{"http.request": denied})
     plugin = write(code, commands=("try",), broker=broker)
     (plugin.admitted.folder / "helper.py").write_text("NAME = 'helped'")
-    settings = {"plugins": {"guarded": {"max": 3, "deep": {"a": 1}}}}
-    async with chatting(tmp_path, plugin, **settings) as chat:
+    async with chatting(tmp_path, plugin) as chat:
         text = (await chat.say("/try")).text
-    assert text == (
-        "helped 3 1 ['TypeError', 'TypeError', 'TypeError'] network: 'example.org' is not declared "
-        f"guarded {Path.cwd()}"
-    )
+    assert text == f"helped network: 'example.org' is not declared guarded {Path.cwd()}"
 
 
 PERMITTING = """
