@@ -210,6 +210,7 @@ def test_connections_are_opened_in_few_places() -> None:
         "gateway/fetching.py",
         "gateway/http_client/aiohttp_client.py",
         "gateway/http_client/httptools_client.py",
+        "gateway/mcp/login.py",
         "gateway/mcp/remote.py",
     }
 

@@ -288,7 +288,7 @@ COMMANDS: Mapping[str, Entry] = {
         {
             "list": Command(
                 "mcp.servers:list_",
-                "List the MCP servers: connected, idle, disabled or failed, with their tools",
+                "List the MCP servers with their states and tools",
             ),
             "add": Command(
                 "mcp.servers:add",
@@ -297,6 +297,9 @@ COMMANDS: Mapping[str, Entry] = {
             "test": Command(
                 "mcp.servers:probe",
                 "Start an MCP server, list its tools and end it; exit with 1 if that fails",
+            ),
+            "login": Command(
+                "mcp.servers:login", "Log in at a remote MCP server in the browser, and list its tools"
             ),
             "tools": Command(
                 "mcp.servers:tools",

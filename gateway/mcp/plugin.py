@@ -90,6 +90,7 @@ class McpPlugin(Plugin):
                 ctx.tasks,
                 self._rebuild,
                 self._complete,
+                login=login_file(Path(ctx.cwd), name),
             )
             if settings.enabled and known.is_empty and ctx.tasks is not None:
                 ctx.tasks.create_task(_learn(self._servers[name]), name=f"tools of MCP server {name}")
@@ -178,6 +179,11 @@ class McpPlugin(Plugin):
 def known_tools(data_dir: Path, name: str, settings: McpServerSettings) -> KnownTools:
     """Return the known tools of a server, not read yet."""
     return KnownTools(data_dir / FOLDER / f"{name}.json", settings.tools)
+
+
+def login_file(data_dir: Path, name: str) -> Path:
+    """Return the file with the login at a remote server."""
+    return data_dir / FOLDER / f"{name}.login"
 
 
 async def _call(server: Server, tool: str, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:

@@ -1,4 +1,4 @@
-"""Remote servers over HTTP: streamable HTTP, or SSE from servers that only have that.
+"""Remote servers over HTTP: streamable HTTP, or SSE from servers that only have that, and their kept logins.
 
 Like ``session``, this is imported with the first connection.
 """
@@ -6,14 +6,20 @@ Like ``session``, this is imported with the first connection.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+import os
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx2
+import msgspec
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
+from msgspec import Struct, structs
 
+from gateway.contract.errors import PluginError
 from gateway.mcp.session import MOST_MESSAGE_BYTES, Session
 from gateway.settings import McpServerSettings
 
@@ -21,22 +27,157 @@ _SILENCE_SECONDS = 300.0
 """Time without a byte after which a stream is lost."""
 _MOST_STREAMED = 2 * MOST_MESSAGE_BYTES
 """Bytes of a stream in a second; more end the session."""
-_UNAUTHORIZED, _NOT_FOUND, _FAILED = 401, 404, 500
+_OK, _UNAUTHORIZED, _NOT_FOUND, _FAILED = 200, 401, 404, 500
+_EARLY_SECONDS = 60.0
+"""Time before its end at which a token is renewed."""
+
+
+class Login(Struct, frozen=True):
+    """A login at a server. ``expires_at`` is seconds since the epoch; 0: the token does not expire.
+
+    ``token_url`` renews the token, with ``refresh`` and what the authorization server knows of the client.
+    """
+
+    access: str
+    refresh: str = ""
+    expires_at: float = 0.0
+    token_url: str = ""
+    client_id: str = ""
+    client_secret: str = ""
+    with_basic: bool = False
+    resource: str = ""
+
+    def __repr__(self) -> str:
+        return f"Login(expires_at={self.expires_at!r})"
+
+    def renewal(self) -> httpx2.Request:
+        """Return the request for the next token (RFC 6749, section 6)."""
+        fields = {
+            "grant_type": "refresh_token",
+            "refresh_token": self.refresh,
+            "client_id": self.client_id,
+            **({"resource": self.resource} if self.resource else {}),
+        }
+        request = httpx2.Request("POST", self.token_url, data=fields)
+        if self.client_secret and self.with_basic:
+            auth = httpx2.BasicAuth(self.client_id, self.client_secret)
+            request = next(auth.auth_flow(request))
+        elif self.client_secret:
+            fields["client_secret"] = self.client_secret
+            request = httpx2.Request("POST", self.token_url, data=fields)
+        return request
+
+    def renewed(self, answer: bytes) -> Login:
+        """Return the login with the tokens of an answer. Raises msgspec.ValidationError."""
+        tokens = msgspec.json.decode(answer, type=_Tokens)
+        expires_at = time.time() + tokens.expires_in if tokens.expires_in else 0.0
+        refresh = tokens.refresh_token or self.refresh
+        return structs.replace(self, access=tokens.access_token, refresh=refresh, expires_at=expires_at)
+
+
+class _Tokens(Struct):
+    access_token: str
+    refresh_token: str | None = None
+    expires_in: float | None = None
+
+
+class LoginFile:
+    """The file with the login of one server, which only its owner may read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def load(self) -> Login | None:
+        """Return the login, or None. Raises PluginError."""
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=Login)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.DecodeError) as error:
+            raise PluginError(f"{self._path} cannot be read: {error}; delete it and log in again") from None
+
+    def save(self, login: Login) -> None:
+        """Store a login; durable afterwards. Raises PluginError."""
+        draft = self._path.with_suffix(".part")
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                file.write(msgspec.json.encode(login))
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(self._path)
+        except OSError as error:
+            raise PluginError(f"{self._path} cannot be written: {error.strerror}") from None
+
+
+class _Bearer(httpx2.Auth):
+    """Sends the token of the kept login, renews it before its end, and once after a refusal."""
+
+    def __init__(self, name: str, file: LoginFile, session: Session) -> None:
+        self._name = name
+        self._file = file
+        self._session = session
+        self._renewing = asyncio.Lock()
+
+    async def async_auth_flow(
+        self, request: httpx2.Request
+    ) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        """Make a request with the token, and others to renew that."""
+        if "authorization" in request.headers:
+            if (yield request).status_code == _UNAUTHORIZED:
+                self._session.lose("it rejected the credentials (401); set its headers")
+            return
+        login = await asyncio.to_thread(self._file.load)
+        if login is not None and 0 < login.expires_at < time.time() + _EARLY_SECONDS and login.refresh:
+            async with self._renewing:
+                # Another request, or a command, may have renewed it meanwhile.
+                login = await asyncio.to_thread(self._file.load) or login
+                if login.expires_at < time.time() + _EARLY_SECONDS:
+                    login = await self._renewed(login, (yield login.renewal()))
+        response = yield self._with(request, login)
+        if response.status_code == _UNAUTHORIZED and login is not None and login.refresh:
+            async with self._renewing:
+                now = await asyncio.to_thread(self._file.load)
+                if now is not None and now.access == login.access:
+                    now = await self._renewed(login, (yield login.renewal()))
+            response = yield self._with(request, now)
+        if response.status_code == _UNAUTHORIZED:
+            self._session.guard.needs_login = True
+            self._session.lose(f"it needs a login (401): run `trunkline mcp login {self._name}`")
+
+    async def _renewed(self, login: Login, response: httpx2.Response) -> Login:
+        """Return the login with the tokens of a response, or as it was if that has none."""
+        body = await response.aread()
+        if response.status_code != _OK:
+            return login
+        try:
+            login = login.renewed(body)
+        except msgspec.DecodeError:
+            return login
+        await asyncio.to_thread(self._file.save, login)
+        return login
+
+    def _with(self, request: httpx2.Request, login: Login | None) -> httpx2.Request:
+        if login is not None:
+            request.headers["Authorization"] = f"Bearer {login.access}"
+        return request
 
 
 @asynccontextmanager
-async def streamable_http(settings: McpServerSettings, session: Session) -> AsyncGenerator[Any]:
+async def streamable_http(
+    settings: McpServerSettings, session: Session, name: str, login: Path
+) -> AsyncGenerator[Any]:
     """Carry the messages of a session by requests, whose responses may be streams."""
     assert settings.url is not None, "the server is a remote one"
     async with (
-        _client(settings, session) as client,
+        _client(settings, session, name, login) as client,
         streamable_http_client(settings.url, http_client=client) as streams,
     ):
         yield streams
 
 
 @asynccontextmanager
-async def sse(settings: McpServerSettings, session: Session) -> AsyncGenerator[Any]:
+async def sse(settings: McpServerSettings, session: Session, name: str, login: Path) -> AsyncGenerator[Any]:
     """Carry the messages of a session by requests, and by one stream for all answers."""
     assert settings.url is not None, "the server is a remote one"
 
@@ -45,16 +186,20 @@ async def sse(settings: McpServerSettings, session: Session) -> AsyncGenerator[A
         timeout: httpx2.Timeout | None = None,
         auth: httpx2.Auth | None = None,
     ) -> httpx2.AsyncClient:
-        return _client(settings, session)
+        return _client(settings, session, name, login)
 
     async with sse_client(settings.url, httpx_client_factory=make) as streams:
         yield streams
 
 
-def _client(settings: McpServerSettings, session: Session) -> httpx2.AsyncClient:
+def _client(settings: McpServerSettings, session: Session, name: str, login: Path) -> httpx2.AsyncClient:
     headers = {name: value.get_secret_value() for name, value in settings.headers.items()}
-    timeout = httpx2.Timeout(settings.timeout / 1000, read=_SILENCE_SECONDS)
-    return httpx2.AsyncClient(headers=headers, timeout=timeout, transport=_Transport(session))
+    return httpx2.AsyncClient(
+        auth=_Bearer(name, LoginFile(login), session),
+        headers=headers,
+        timeout=httpx2.Timeout(settings.timeout / 1000, read=_SILENCE_SECONDS),
+        transport=_Transport(session),
+    )
 
 
 class _Transport(httpx2.AsyncHTTPTransport):
@@ -72,22 +217,27 @@ class _Transport(httpx2.AsyncHTTPTransport):
             self._session.lose(f"it cannot be reached: {error or type(error).__name__}")
             raise
         status, is_known = response.status_code, "mcp-session-id" in request.headers
-        if status == _UNAUTHORIZED:
-            self._session.lose("it rejected the credentials (401); set its headers")
-        elif request.method == "POST" and (status >= _FAILED or (status == _NOT_FOUND and is_known)):
+        if request.method == "POST" and (status >= _FAILED or (status == _NOT_FOUND and is_known)):
             self._session.lose(f"it answered with status {status}")
-        is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
-        assert isinstance(response.stream, httpx2.AsyncByteStream), "the transport is asynchronous"
-        response.stream = _Bounded(response.stream, self._session, is_stream=is_stream)
-        return response
+        return bounded(response, self._session.lose)
+
+
+def bounded(response: httpx2.Response, lose: Callable[[str], None]) -> httpx2.Response:
+    """Return a response whose body raises ReadError beyond the limit, after ``lose`` was told why."""
+    is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
+    assert isinstance(response.stream, httpx2.AsyncByteStream), "the transport is asynchronous"
+    response.stream = _Bounded(response.stream, lose, is_stream=is_stream)
+    return response
 
 
 class _Bounded(httpx2.AsyncByteStream):
     """The body of a response, up to a limit: of all of it, or of a second of a stream."""
 
-    def __init__(self, stream: httpx2.AsyncByteStream, session: Session, *, is_stream: bool) -> None:
+    def __init__(
+        self, stream: httpx2.AsyncByteStream, lose: Callable[[str], None], *, is_stream: bool
+    ) -> None:
         self._stream = stream
-        self._session = session
+        self._lose = lose
         self._is_stream = is_stream
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -100,7 +250,7 @@ class _Bounded(httpx2.AsyncByteStream):
                 second, count = loop.time(), 0
             count += len(chunk)
             if count > most:
-                self._session.lose(f"it sent more than {most // 1024**2} MB at once")
+                self._lose(f"it sent more than {most // 1024**2} MB at once")
                 raise httpx2.ReadError("the response is too large")
             yield chunk
 

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import structlog
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("trunkline.mcp")
 
-State = Literal["connected", "idle", "disabled", "failed"]
+State = Literal["connected", "idle", "disabled", "failed", "needs login"]
 
 _PAUSES = (0.0, 1.0, 5.0, 30.0)
 """Seconds before a server may be started again, after one failure, two, and so on."""
@@ -59,7 +60,7 @@ class Server:
     """A server of the settings. ``changed`` is called when its tools may be others.
 
     ``environ`` is what a local server gets besides its own variables. ``complete``
-    returns what calls models for it.
+    returns what calls models for it. ``login`` is the file with the login at a remote server.
     """
 
     def __init__(
@@ -72,6 +73,8 @@ class Server:
         tasks: TaskService | None,
         changed: Callable[[], None] = lambda: None,
         complete: Callable[[], Completes] | None = None,
+        *,
+        login: Path,
     ) -> None:
         self.name = name
         self.settings = settings
@@ -83,6 +86,7 @@ class Server:
         self._tasks = tasks
         self._changed = changed
         self._complete = complete
+        self._login = login
         self._left_out: tuple[str, ...] = ()
         self._session: Session | None = None
         self._guard: Guard | None = None
@@ -97,6 +101,8 @@ class Server:
         states = [tool.state for tool in self.known.states()]
         session = self._session
         state: State = "connected" if session else "failed" if self.problem else "idle"
+        if state == "failed" and self._guard is not None and self._guard.needs_login:
+            state = "needs login"
         return ServerStatus(
             name=self.name,
             state=state if self.settings.enabled else "disabled",
@@ -219,16 +225,18 @@ class Server:
 
     async def _reach(self, stack: contextlib.AsyncExitStack, session: Session) -> Session:
         """Connect to a remote server by streamable HTTP, or by SSE if it does not know that."""
-        remote = await _sdk("remote")
+        remote, login = await _sdk("remote"), (self.name, self._login)
         try:
-            await stack.enter_async_context(session.over(remote.streamable_http(self.settings, session)))
+            await stack.enter_async_context(
+                session.over(remote.streamable_http(self.settings, session, *login))
+            )
         except ToolError as error:
             if session.guard.problem:
                 raise
             again: Session = type(session)(self.name, session.requests)
             self._guard = again.guard
             try:
-                await stack.enter_async_context(again.over(remote.sse(self.settings, again)))
+                await stack.enter_async_context(again.over(remote.sse(self.settings, again, *login)))
             except ToolError:
                 raise ToolError(again.guard.problem or str(error)) from None
             return again

@@ -42,11 +42,13 @@ class Guard:
     """Counts and filters what a server sends. ``problem`` is why it has to end, once it has.
 
     ``junk`` is the number of lines that were no messages, or answers to calls that were not made.
+    ``needs_login``: a remote server refused a request without a valid login.
     """
 
     def __init__(self, name: str) -> None:
         self.problem = ""
         self.junk = 0
+        self.needs_login = False
         self._name = name
         self._open: set[types.RequestId] = set()
         self._second = 0.0

@@ -49,7 +49,15 @@ async def _measured(trust: str) -> tuple[float, float]:
         async with asyncio.TaskGroup() as group:
             for number in range(_STARTS + 1):
                 tasks = PluginTasks("mcp", group)
-                one = Server("bench", settings, KnownTools(Path(folder, "known")), processes, {}, tasks)
+                one = Server(
+                    "bench",
+                    settings,
+                    KnownTools(Path(folder, "known")),
+                    processes,
+                    {},
+                    tasks,
+                    login=Path(folder, "login"),
+                )
                 begun = time.perf_counter()
                 await one.connect()
                 starts.append((time.perf_counter() - begun) * 1e3)

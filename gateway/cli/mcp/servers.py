@@ -1,4 +1,4 @@
-"""``trunkline mcp list | add | test | tools | approve``.
+"""``trunkline mcp list | add | test | login | tools | approve``.
 
 A running gateway is asked, and changes what it offers at once; otherwise the file of known tools is.
 """
@@ -9,6 +9,7 @@ import asyncio
 import os
 import sys
 import time
+import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,12 +24,12 @@ from gateway.cli.gateway_client import call, running_gateway
 from gateway.cli.options import FAILED, AsJson, File, fail, settings_from
 from gateway.cli.output import echo_json, plain, print_table, quiet
 from gateway.cli.plugins.operator import one_line_errors
-from gateway.contract.errors import NotFoundError, SettingsError, ToolError
+from gateway.contract.errors import NotFoundError, PluginError, SettingsError, ToolError
 from gateway.extensions.process.service import Processes
 from gateway.extensions.scope import PluginTasks
 from gateway.mcp import McpPlugin, Server, ServerStatus, ToolState
-from gateway.mcp.plugin import known_tools
-from gateway.settings import Settings, load_settings
+from gateway.mcp.plugin import known_tools, login_file
+from gateway.settings import McpServerSettings, Settings, load_settings
 from gateway.settings.layers.editing import EditedFile
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the server in the settings.")]
@@ -49,6 +50,10 @@ class Tested(Struct, frozen=True):
 
     status: ServerStatus
     seconds: float
+
+
+class NeedsLogin(ToolError):
+    """A remote server that wants a login first."""
 
 
 class Operator:
@@ -88,6 +93,31 @@ class Operator:
             raise tested
         return tested
 
+    def log_in(self, name: str, *, browser: bool) -> None:
+        """Let the operator log in at a remote server, and keep the login. Raises PluginError."""
+        settings = self._settings(name)
+        if settings.url is None:
+            raise SettingsError(f"the MCP server {name!r} runs on this machine and needs no login")
+        try:
+            from gateway.mcp.login import log_in  # at first use: the SDK is an extra
+            from gateway.mcp.remote import LoginFile
+        except ImportError as error:
+            raise PluginError(f"MCP servers need the extra mcp ({error})") from None
+
+        def show(url: str) -> None:
+            typer.echo(plain(f"Open this address to log in: {url}"), err=True)
+            if browser:
+                webbrowser.open(url)
+
+        with quiet():
+            found = asyncio.run(log_in(settings, show))
+        LoginFile(login_file(self.settings.data_dir, name)).save(found)
+
+    @property
+    def is_running(self) -> bool:
+        """Return whether a gateway runs with these settings."""
+        return self._running
+
     def effect(self) -> str:
         """Return when a change of the settings takes effect."""
         return "restart the running gateway" if self._running else "it takes effect at the next start"
@@ -101,8 +131,8 @@ class Operator:
             try:
                 await server.connect()
                 return Tested(server.status, round(time.monotonic() - begun, 3))
-            except ToolError as error:
-                return error  # raised here, it would become a group of errors
+            except ToolError as error:  # raised here, it would become a group of errors
+                return NeedsLogin(str(error)) if server.status.state == "needs login" else error
             finally:
                 await tasks.end()
                 await processes.close()
@@ -110,21 +140,26 @@ class Operator:
     def _server(
         self, name: str, processes: Processes | None = None, tasks: PluginTasks | None = None
     ) -> Server:
+        settings = self._settings(name)
+        known = known_tools(self.settings.data_dir, name, settings)
+        known.load()
+        environ = {each: os.environ[each] for each in McpPlugin.environ if each in os.environ}
+        login = login_file(self.settings.data_dir, name)
+        return Server(name, settings, known, processes, environ, tasks, login=login)
+
+    def _settings(self, name: str) -> McpServerSettings:
         settings = self.settings.mcp.get(name)
         if settings is None:
             names = ", ".join(self.settings.mcp) or "none"
             raise NotFoundError(f"there is no MCP server {name!r}; the settings have {names}")
-        known = known_tools(self.settings.data_dir, name, settings)
-        known.load()
-        environ = {each: os.environ[each] for each in McpPlugin.environ if each in os.environ}
-        return Server(name, settings, known, processes, environ, tasks)
+        return settings
 
     def _ask(self, method: str, path: str, kind: Any, key: str, body: Any = None) -> Any:
         return msgspec.convert(call(self.settings, method, f"{_PATH}{path}", body)[key], kind)
 
 
 def list_(as_json: AsJson = False, config: File = None) -> None:
-    """List the MCP servers: connected, idle, disabled or failed, with their tools.
+    """List the MCP servers with their states and tools.
 
     \b
     Examples:
@@ -179,7 +214,7 @@ def add(
 ) -> None:
     """Add an MCP server to the settings, start it once, and approve the tools that it lists.
 
-    A server that cannot be started is not added.
+    A server that cannot be started is not added; one that needs a login is, and the status is 1.
 
     \b
     Examples:
@@ -197,6 +232,8 @@ def add(
         try:
             operator.settings = load_settings(config)
             tested = operator.test(name)
+        except NeedsLogin:
+            fail(f"{name} is added, and needs a login: run trunkline mcp login {name}", FAILED)
         except ToolError as error:
             file.restore()
             fail(plain(f"{error}; nothing was changed"))
@@ -225,6 +262,32 @@ def probe(name: Name, as_json: AsJson = False, config: File = None) -> None:
         typer.echo(plain(f"  left out: {each}"))
     if status.waiting:
         typer.echo(f"  {status.waiting} tools wait for `trunkline mcp approve {name}`")
+
+
+def login(
+    name: Name,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the browser.")] = True,
+    as_json: AsJson = False,
+    config: File = None,
+) -> None:
+    """Log in at a remote MCP server in the browser, and list its tools.
+
+    The browser must be on this machine: it comes back to an address of it.
+
+    \b
+    Examples:
+      trunkline mcp login search
+      trunkline mcp login search --no-browser
+    """
+    with one_line_errors():
+        operator = Operator(config)
+        operator.log_in(name, browser=browser)
+        tested = operator.test(name)
+    then = "the running gateway uses it with the next call" if operator.is_running else "the login is kept"
+    if as_json:
+        echo_json({**msgspec.to_builtins(tested), "next": then})
+    else:
+        typer.echo(plain(f"logged in at {name}, which has {tested.status.tools} tools; {then}"))
 
 
 def tools(name: Name, as_json: AsJson = False, config: File = None) -> None:

@@ -52,9 +52,15 @@ class Guarded:
 
 @asynccontextmanager
 async def serving(app: Any, port: int = 0) -> AsyncGenerator[int]:
-    """An application on a real socket; yields its port."""
-    sock = socket.create_server(("127.0.0.1", port))
-    config = uvicorn.Config(Guarded(app), log_level="error", ws="none", timeout_graceful_shutdown=1)
+    """An application that wants the token, on a real socket; yields its port."""
+    async with listening(Guarded(app), socket.create_server(("127.0.0.1", port))) as found:
+        yield found
+
+
+@asynccontextmanager
+async def listening(app: Any, sock: socket.socket) -> AsyncGenerator[int]:
+    """An application on a socket; yields its port."""
+    config = uvicorn.Config(app, log_level="error", ws="none", timeout_graceful_shutdown=1)
     running = uvicorn.Server(config)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(running.serve([sock]))

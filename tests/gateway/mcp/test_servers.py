@@ -216,7 +216,7 @@ async def test_without_confinement_a_local_server_needs_full_trust(servers: Serv
         assert chat.gateway.registry.task_group is not None
         known = KnownTools(servers.tmp / "known.json")
         tasks = chat.gateway.registry.task_group
-        alone = Server("demo", settings, known, Unable(), {}, tasks)  # type: ignore[arg-type]
+        alone = Server("demo", settings, known, Unable(), {}, tasks, login=servers.folder)  # type: ignore[arg-type]
         with pytest.raises(ToolError, match=r'landlock: the kernel has none; trust = "full"'):
             await alone.connect()
     assert servers.starts == 0
