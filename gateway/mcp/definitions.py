@@ -35,11 +35,15 @@ _HIDDEN = re.compile(
 
 
 class Definition(Struct, frozen=True):
-    """A tool as its server describes it. ``schema`` is the JSON Schema of its arguments."""
+    """A tool as its server describes it. ``schema`` is the JSON Schema of its arguments.
+
+    With the kind ``resources`` the gateway describes it, and lists and reads the server's resources.
+    """
 
     name: str
     description: str
     schema: dict[str, Any]
+    kind: Literal["tool", "resources"] = "tool"
 
     @property
     def digest(self) -> str:
@@ -50,6 +54,26 @@ class Definition(Struct, frozen=True):
         """Return the definition as lines of text, to be compared."""
         schema = msgspec.json.format(msgspec.json.encode(self.schema, order="sorted"), indent=1).decode()
         return [*self.description.splitlines(), *schema.splitlines()]
+
+
+RESOURCES = Definition(
+    "resources",
+    "List the resources of this server, such as files and records, or read one of them by its URI.",
+    {
+        "type": "object",
+        "properties": {
+            "uri": {"type": "string", "description": "What to read; without it, all resources are listed"},
+            "offset": {
+                "type": "integer",
+                "minimum": 0,
+                "description": "Where to go on, as the end of an answer says",
+            },
+        },
+        "additionalProperties": False,
+    },
+    "resources",
+)
+"""The tool for the resources of a server. It is pinned like the others: a changed text needs an approval."""
 
 
 class Listing(Struct, frozen=True):
@@ -187,15 +211,23 @@ def model_name(server: str, tool: str) -> str:
     return _FOREIGN.sub("_", f"{server}_{tool}")[:LONGEST_NAME]
 
 
-def checked(tools: Iterable[tuple[str, str, Mapping[str, Any]]]) -> Listing:
-    """Return the tools of a list, by name, description and schema, without what no model should get."""
+def visible(text: str) -> str:
+    """Return a text without invisible and direction-changing characters."""
+    return _HIDDEN.sub("", text)
+
+
+def checked(tools: Iterable[tuple[str, str, Mapping[str, Any]]], *, resources: bool = False) -> Listing:
+    """Return the tools of a list, by name, description and schema, without what no model should get.
+
+    ``resources``: with the tool for the resources of the server.
+    """
     found: dict[str, Definition] = {}
     left_out: list[str] = []
     for name, description, schema in tools:
         if len(found) == MOST_TOOLS:
             left_out.append(f"all tools after the first {MOST_TOOLS}")
             break
-        tool = Definition(name, _HIDDEN.sub("", description).strip(), _as_object(schema))
+        tool = Definition(name, visible(description).strip(), _as_object(schema))
         if name in found:
             left_out.append(f"{name[:LONGEST_NAME]!r}, which it lists twice")
         elif not name or len(name) > 2 * LONGEST_NAME or _HIDDEN.search(name):
@@ -204,6 +236,8 @@ def checked(tools: Iterable[tuple[str, str, Mapping[str, Any]]]) -> Listing:
             left_out.append(f"{name!r}, whose definition has more than {MOST_DEFINITION_BYTES // 1024} KB")
         else:
             found[name] = tool
+    if resources and found.setdefault(RESOURCES.name, RESOURCES) is not RESOURCES:
+        left_out.append(f"its resources: it has a tool {RESOURCES.name!r}")
     return Listing(tuple(found.values()), tuple(left_out))
 
 

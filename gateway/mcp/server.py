@@ -127,14 +127,15 @@ class Server:
         ``user`` is the session of the call and how to ask its user.
         """
         session = await self.connect()
-        if all(tool != each.name for each in self.known.offered()):
+        definition = next((each for each in self.known.offered() if each.name == tool), None)
+        if definition is None:
             raise ToolError(
                 f"the MCP server {self.name!r} has changed the tool {tool!r}; its operator approves it with "
                 f"`trunkline mcp approve {self.name}`"
             )
         try:
             caller = None if user is None else (await _sdk("requests")).Caller(*user)
-            output = await session.call(tool, arguments, progress, caller)
+            output = await session.call(definition, arguments, progress, caller)
         except ToolError as error:
             if session.is_open:
                 raise ToolError(f"the MCP server {self.name!r} answered: {error}") from None

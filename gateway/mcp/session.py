@@ -22,9 +22,10 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from gateway.contract.errors import ToolError
 from gateway.contract.messages import Attachment, to_json
 from gateway.contract.tool import ToolOutput
-from gateway.mcp.definitions import MOST_TOOLS, Listing, checked
+from gateway.mcp.definitions import MOST_TOOLS, Definition, Listing, checked
 from gateway.mcp.process import LocalProcess, first_of
 from gateway.mcp.requests import Caller, Requests
+from gateway.mcp.resources import add_contents, has_resources, use_resources
 from gateway.version import VERSION
 
 log = structlog.get_logger("trunkline.mcp")
@@ -87,7 +88,7 @@ class Guard:
 
 
 class Session:
-    """An open session. ``wake`` is set when it ends and when the list of tools has changed."""
+    """An open session. ``wake`` is set when it ends and when one of its lists has changed."""
 
     def __init__(self, name: str, requests: Requests) -> None:
         self.guard = Guard(name)
@@ -119,11 +120,15 @@ class Session:
                 cursor = page.next_cursor
                 if cursor is None or len(found) > MOST_TOOLS:
                     break
-        return checked((tool.name, tool.description or tool.title or "", tool.input_schema) for tool in found)
+            resources = await has_resources(self.client)
+        return checked(
+            ((tool.name, tool.description or tool.title or "", tool.input_schema) for tool in found),
+            resources=resources,
+        )
 
     async def call(
         self,
-        tool: str,
+        tool: Definition,
         arguments: Mapping[str, Any],
         show: Callable[[str], None],
         caller: Caller | None = None,
@@ -135,20 +140,28 @@ class Session:
             show(f"{message or f'{progress:g}{of}'}\n")
 
         with self.requests.of(caller), _told():
-            return _as_output(await self.client.call_tool(tool, dict(arguments), progress_callback=report))
+            if tool.kind == "resources":
+                return await use_resources(self.client, arguments)
+            return _as_output(
+                await self.client.call_tool(tool.name, dict(arguments), progress_callback=report)
+            )
 
     async def listen(self) -> None:
         """Be told of changed lists by a server of a revision in which that has to be requested."""
-        offered = self.client.server_capabilities.tools
-        if self.protocol not in MODERN_PROTOCOL_VERSIONS or offered is None or not offered.list_changed:
+        can = self.client.server_capabilities
+        tools = can.tools is not None and bool(can.tools.list_changed)
+        resources = can.resources is not None and bool(can.resources.list_changed)
+        if self.protocol not in MODERN_PROTOCOL_VERSIONS or not (tools or resources):
             return
         with contextlib.suppress(SubscriptionLost, MCPError, TimeoutError):
-            async with self.client.listen(tools_list_changed=True) as events:
+            async with self.client.listen(
+                tools_list_changed=tools, resources_list_changed=resources
+            ) as events:
                 async for _ in events:
                     self.note_change()
 
     def note_change(self) -> None:
-        """Note that the list of tools has changed."""
+        """Note that a list has changed."""
         self.has_changed = True
         self.wake.set()
 
@@ -167,7 +180,7 @@ class Session:
         """Be connected over a transport of the SDK for as long as the block. Raises ToolError."""
 
         async def handle(message: object) -> None:
-            if isinstance(message, types.ToolListChangedNotification):
+            if isinstance(message, types.ToolListChangedNotification | types.ResourceListChangedNotification):
                 self.note_change()
 
         client = Client(
@@ -262,12 +275,7 @@ def _as_output(result: types.CallToolResult) -> ToolOutput:
             case types.ResourceLink():
                 texts.append(f"{block.title or block.name}: {block.uri}")
             case types.EmbeddedResource():
-                inside = block.resource
-                if isinstance(inside, types.TextResourceContents):
-                    texts.append(f"{inside.uri}:\n{inside.text}")
-                else:
-                    kind = inside.mime_type or "application/octet-stream"
-                    attachments.append(Attachment(kind, inside.blob, inside.uri.rpartition("/")[2]))
+                add_contents(block.resource, texts, attachments)
     if not texts and result.structured_content is not None:
         texts.append(to_json(result.structured_content).decode())
     text = "\n".join(texts) or ("[see the attachment]" if attachments else "[no output]")

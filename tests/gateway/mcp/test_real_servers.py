@@ -107,6 +107,8 @@ async def test_everything_echoes_and_reports_its_progress(tmp_path: Path, foreig
         assert shown
         picture = await real.call("get-tiny-image", {}, print)
         assert [each.mime_type for each in picture.attachments] == ["image/png"]
+        uri = (await call(real, "resources")).split()[0]
+        assert uri in await call(real, "resources", uri=uri)
 
 
 async def test_a_model_calls_a_tool_of_everything(tmp_path: Path, foreign: Path) -> None:
