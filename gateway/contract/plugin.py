@@ -72,6 +72,10 @@ class RegistryView(Protocol):
         """Return the tools that the hooks of all plugins allow in a turn."""
         ...
 
+    def get_commands(self) -> Sequence[SlashCommand]:
+        """Return the slash commands of all plugins."""
+        ...
+
     def get_hooks(self) -> Any:
         """Return the hooks of all plugins as one object with a method for each hook."""
         ...

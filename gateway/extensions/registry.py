@@ -30,6 +30,7 @@ from gateway.contract.plugin import (
     Plugin,
     PluginContext,
     ShortcutHandler,
+    SlashCommand,
     StatusSegment,
     TurnContext,
 )
@@ -381,6 +382,10 @@ class PluginRegistry:
     async def get_filtered_tools(self, ctx: TurnContext) -> tuple[Tool, ...]:
         """Return the tools that the plugins allow in this turn."""
         return await self.current.filtered_tools(ctx)
+
+    def get_commands(self) -> Sequence[SlashCommand]:
+        """Return the slash commands, of each name the one that is used."""
+        return [command for command, _ in self.current.commands().values()]
 
     def get_hooks(self) -> Hooks:
         """Return the composed hooks."""

@@ -24,9 +24,15 @@ MOST_TOOLS = 256
 """Tools of one server; further ones are left out."""
 MOST_DEFINITION_BYTES = 64 * 1024
 """Size of one definition; larger ones are left out."""
+MOST_PROMPTS = 50
+"""Prompts of one server; further ones are left out."""
 LONGEST_NAME = 64
 """Characters of a tool's name that all model providers accept."""
 
+_LONGEST_COMMAND = 32
+_LONGEST_DESCRIPTION = 200
+_MOST_ARGUMENTS = 9
+_ARGUMENT = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _FOREIGN = re.compile(r"[^A-Za-z0-9_-]")
 _HIDDEN = re.compile(
     "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u00ad\\u061c\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff"
@@ -76,11 +82,20 @@ RESOURCES = Definition(
 """The tool for the resources of a server. It is pinned like the others: a changed text needs an approval."""
 
 
+class Prompt(Struct, frozen=True):
+    """A text that a server makes for a user. ``arguments`` says of each name whether it is required."""
+
+    name: str
+    description: str
+    arguments: dict[str, bool] = {}
+
+
 class Listing(Struct, frozen=True):
-    """The tools of a server, with what was left out of its list and why."""
+    """The tools and prompts of a server, with what was left out of its lists and why."""
 
     tools: tuple[Definition, ...]
     left_out: tuple[str, ...] = ()
+    prompts: tuple[Prompt, ...] = ()
 
 
 class ToolState(Struct, frozen=True):
@@ -98,6 +113,7 @@ class ToolState(Struct, frozen=True):
 class _File(Struct, frozen=True):
     approved: dict[str, Definition] = {}
     seen: dict[str, Definition] = {}
+    prompts: tuple[Prompt, ...] = ()
 
 
 class KnownTools:
@@ -114,7 +130,12 @@ class KnownTools:
     @property
     def is_empty(self) -> bool:
         """Return whether the server was never listed."""
-        return not self._kept.seen
+        return not self._kept.seen and not self._kept.prompts
+
+    @property
+    def prompts(self) -> Sequence[Prompt]:
+        """The prompts that the server listed last. They instruct no model before a user asks for one."""
+        return self._kept.prompts
 
     def load(self) -> None:
         """Read the file. Raises PluginError if it cannot be read: without pins nothing may be offered."""
@@ -131,12 +152,12 @@ class KnownTools:
                 f"{self._file} is damaged ({error}); delete it, and approve the tools again"
             ) from None
 
-    def update(self, tools: Iterable[Definition]) -> list[str]:
-        """Take the list of the server; the first one is approved. Return the tools that now wait for it."""
-        seen = {tool.name: tool for tool in tools}
-        approved = self._kept.approved if self._kept.approved or self._kept.seen else seen
-        if (seen, approved) != (self._kept.seen, self._kept.approved):
-            self._write(_File(approved, seen))
+    def update(self, listing: Listing) -> list[str]:
+        """Take the lists of the server; the first one is approved. Return the tools that now wait for it."""
+        seen = {tool.name: tool for tool in listing.tools}
+        approved = seen if self.is_empty and not self._kept.approved else self._kept.approved
+        if (kept := _File(approved, seen, listing.prompts)) != self._kept:
+            self._write(kept)
         return [tool.name for tool in self.states() if tool.state in ("changed", "new")]
 
     def approve(self, names: Collection[str] = ()) -> list[str]:
@@ -154,9 +175,8 @@ class KnownTools:
         gone = [] if names else [name for name in self._kept.approved if name not in self._kept.seen]
         if new or gone:
             approved = {**self._kept.approved, **wanted}
-            self._write(
-                _File({name: approved[name] for name in approved if name not in gone}, self._kept.seen)
-            )
+            approved = {name: approved[name] for name in approved if name not in gone}
+            self._write(structs.replace(self._kept, approved=approved))
         return new
 
     def offered(self) -> Iterator[Definition]:
@@ -211,6 +231,11 @@ def model_name(server: str, tool: str) -> str:
     return _FOREIGN.sub("_", f"{server}_{tool}")[:LONGEST_NAME]
 
 
+def command_name(server: str, prompt: str) -> str:
+    """Return the name of a prompt's command, ``server_prompt`` in the characters of commands."""
+    return _FOREIGN.sub("_", f"{server}_{prompt}").lower()[:_LONGEST_COMMAND]
+
+
 def visible(text: str) -> str:
     """Return a text without invisible and direction-changing characters."""
     return _HIDDEN.sub("", text)
@@ -239,6 +264,24 @@ def checked(tools: Iterable[tuple[str, str, Mapping[str, Any]]], *, resources: b
     if resources and found.setdefault(RESOURCES.name, RESOURCES) is not RESOURCES:
         left_out.append(f"its resources: it has a tool {RESOURCES.name!r}")
     return Listing(tuple(found.values()), tuple(left_out))
+
+
+def checked_prompts(prompts: Iterable[tuple[str, str, Mapping[str, bool]]]) -> Listing:
+    """Return the prompts of a list, by name, description and arguments, without what cannot be a command."""
+    found: dict[str, Prompt] = {}
+    left_out: list[str] = []
+    for name, description, arguments in prompts:
+        if len(found) == MOST_PROMPTS:
+            left_out.append(f"all prompts after the first {MOST_PROMPTS}")
+            break
+        if name in found or not name or len(name) > 2 * LONGEST_NAME or _HIDDEN.search(name):
+            left_out.append(f"the prompt {visible(name)[:LONGEST_NAME]!r}, which is no name or listed twice")
+        elif len(arguments) > _MOST_ARGUMENTS or not all(map(_ARGUMENT.fullmatch, arguments)):
+            left_out.append(f"the prompt {name!r}, whose arguments cannot be typed")
+        else:
+            shown = " ".join(visible(description).split())[:_LONGEST_DESCRIPTION]
+            found[name] = Prompt(name, shown, dict(arguments))
+    return Listing((), tuple(left_out), tuple(found.values()))
 
 
 def _as_object(schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,9 +13,18 @@ from msgspec import Struct, structs
 
 from gateway.contract.errors import NotFoundError, PluginError, ToolError
 from gateway.contract.messages import DisplayHints, to_json
-from gateway.contract.plugin import ApiCall, ApiRoute, Plugin, PluginContext
+from gateway.contract.plugin import (
+    ApiCall,
+    ApiRoute,
+    Plugin,
+    PluginContext,
+    SlashCommand,
+    TurnContext,
+    UserInput,
+)
 from gateway.contract.provider import ToolDefinition
 from gateway.contract.tool import Tool, ToolContext, ToolOutput
+from gateway.mcp.commands import PromptCommands
 from gateway.mcp.definitions import Definition, KnownTools, ToolState, model_name
 from gateway.mcp.server import Server, ServerStatus
 from gateway.settings import McpServerSettings
@@ -73,6 +82,7 @@ class McpPlugin(Plugin):
         self._complete = complete
         self._servers: dict[str, Server] = {}
         self._tools: tuple[Tool, ...] = ()
+        self._prompts = PromptCommands()
         self._context: PluginContext | None = None
 
     async def activate(self, ctx: PluginContext) -> None:
@@ -109,6 +119,19 @@ class McpPlugin(Plugin):
         """Return the tools of all servers, whether these run or not."""
         return self._tools
 
+    def commands(self) -> Sequence[SlashCommand]:
+        """Return the prompts of all servers, whether these run or not."""
+        return self._prompts.commands
+
+    async def transform_user_input(self, text: str, ctx: TurnContext) -> UserInput | None:
+        """Replace a command by the text of its prompt."""
+        return await self._prompts.transform(text)
+
+    async def transform_system_prompt(self, prompt: str, ctx: TurnContext) -> str | None:
+        """Let tools ask in an answer to a prompt."""
+        self._prompts.begin()
+        return None
+
     def routes(self) -> Sequence[ApiRoute]:
         """Return the routes for the operator's commands."""
         missing = (NotFoundError,)
@@ -143,7 +166,7 @@ class McpPlugin(Plugin):
         return found
 
     def _rebuild(self) -> None:
-        """List the tools anew, each with a name that no other tool has."""
+        """List the tools and commands anew, each with a name that no other one has."""
         assert self._context is not None, "servers are made by activate"
         own = {id(tool) for tool in self._tools}
         taken = {tool.name for tool in self._context.registry.get_tools() if id(tool) not in own}
@@ -162,6 +185,11 @@ class McpPlugin(Plugin):
                 taken.add(tool.name)
                 found.append(tool)
         self._tools = tuple(found)
+        own_commands = {id(command) for command in self._prompts.commands}
+        self._prompts.rebuild(
+            self._servers.values(),
+            {each.name for each in self._context.registry.get_commands() if id(each) not in own_commands},
+        )
 
     def _tool(self, server: Server, definition: Definition) -> Tool:
         return Tool(

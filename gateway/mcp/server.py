@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shlex
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import structlog
 from msgspec import Struct
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("trunkline.mcp")
 
+T = TypeVar("T")
 State = Literal["connected", "idle", "disabled", "failed", "needs login"]
 
 _PAUSES = (0.0, 1.0, 5.0, 30.0)
@@ -133,9 +134,23 @@ class Server:
                 f"the MCP server {self.name!r} has changed the tool {tool!r}; its operator approves it with "
                 f"`trunkline mcp approve {self.name}`"
             )
+        caller = None if user is None else (await _sdk("requests")).Caller(*user)
+        return await self._answer(session, session.call(definition, arguments, progress, caller))
+
+    async def prompt(self, name: str, arguments: Mapping[str, str]) -> str:
+        """Return the text of a prompt, after a start if it does not run. Raises ToolError."""
+        session = await self.connect()
+        seconds = self.settings.timeout / 1000
         try:
-            caller = None if user is None else (await _sdk("requests")).Caller(*user)
-            output = await session.call(definition, arguments, progress, caller)
+            async with asyncio.timeout(seconds):
+                return await self._answer(session, session.prompt(name, arguments))
+        except TimeoutError:
+            raise ToolError(f"the MCP server {self.name!r} did not answer within {seconds:g} s") from None
+
+    async def _answer(self, session: Session, work: Awaitable[T]) -> T:
+        """Await what a session does. Raises ToolError, which says whether the server has ended."""
+        try:
+            answer = await work
         except ToolError as error:
             if session.is_open:
                 raise ToolError(f"the MCP server {self.name!r} answered: {error}") from None
@@ -143,7 +158,7 @@ class Server:
                 await asyncio.wait([self._run], timeout=_END_SECONDS)
             raise ToolError(self._ended_text()) from None
         self._failures = 0
-        return output
+        return answer
 
     async def connect(self) -> Session:
         """Return the session, after a start if there is none. Raises ToolError."""
@@ -212,7 +227,7 @@ class Server:
                     else:
                         session = await self._reach(stack, session)
                     self._session = session
-                    await self._take(await session.tools())
+                    await self._take(await session.offers())
             except TimeoutError:
                 raise ToolError(f"it did not answer within {seconds:g} s{_because(process)}") from None
             except ToolError as error:
@@ -254,7 +269,7 @@ class Server:
                     return
                 if session.has_changed:
                     session.has_changed = False
-                    await self._take(await session.tools())
+                    await self._take(await session.offers())
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(_LISTING_PAUSE):
                             while session.is_open:
@@ -265,7 +280,7 @@ class Server:
             listening.cancel()
 
     async def _take(self, listing: Listing) -> None:
-        waiting = await asyncio.to_thread(self.known.update, listing.tools)
+        waiting = await asyncio.to_thread(self.known.update, listing)
         if waiting:
             log.warning(
                 "an MCP server has new or changed tools, which are not offered until they are approved",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -22,7 +22,15 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from gateway.contract.errors import ToolError
 from gateway.contract.messages import Attachment, to_json
 from gateway.contract.tool import ToolOutput
-from gateway.mcp.definitions import MOST_TOOLS, Definition, Listing, checked
+from gateway.mcp.definitions import (
+    MOST_PROMPTS,
+    MOST_TOOLS,
+    Definition,
+    Listing,
+    checked,
+    checked_prompts,
+    visible,
+)
 from gateway.mcp.process import LocalProcess, first_of
 from gateway.mcp.requests import Caller, Requests
 from gateway.mcp.resources import add_contents, has_resources, use_resources
@@ -34,6 +42,8 @@ MOST_MESSAGE_BYTES = 4 * 1024 * 1024
 """Longest message of a local server; a longer one ends it."""
 MOST_PER_SECOND = 2_000
 """Most lines of a local server in a second; more end it."""
+MOST_PROMPT_CHARACTERS = 64_000
+"""Longest text of a prompt; a longer one is refused."""
 _MOST_WAITING_BYTES = 8 * 1024 * 1024
 _MOST_PAGES = 50
 _CLOSED = (asyncio.IncompleteReadError, OSError, anyio.ClosedResourceError, anyio.BrokenResourceError)
@@ -109,22 +119,66 @@ class Session:
         """The revision of the protocol that was agreed on."""
         return self.client.protocol_version
 
-    async def tools(self) -> Listing:
-        """Return the tools. Raises ToolError."""
+    async def offers(self) -> Listing:
+        """Return the tools and prompts. Raises ToolError."""
         found: list[types.Tool] = []
         cursor: str | None = None
+        can = self.client.server_capabilities
         with _told():
-            for _ in range(_MOST_PAGES):
+            # A server that has other things only need not know the list of tools.
+            for _ in range(_MOST_PAGES if can.tools or not (can.prompts or can.resources) else 0):
                 page = await self.client.list_tools(cursor=cursor, cache_mode="bypass")
                 found += page.tools
                 cursor = page.next_cursor
                 if cursor is None or len(found) > MOST_TOOLS:
                     break
             resources = await has_resources(self.client)
-        return checked(
+            prompts = checked_prompts(
+                (
+                    each.name,
+                    each.description or each.title or "",
+                    {argument.name: bool(argument.required) for argument in each.arguments or ()},
+                )
+                for each in await self._prompts()
+            )
+        tools = checked(
             ((tool.name, tool.description or tool.title or "", tool.input_schema) for tool in found),
             resources=resources,
         )
+        return Listing(tools.tools, (*tools.left_out, *prompts.left_out), prompts.prompts)
+
+    async def _prompts(self) -> list[types.Prompt]:
+        found: list[types.Prompt] = []
+        cursor: str | None = None
+        if self.client.server_capabilities.prompts is None:
+            return found
+        try:
+            for _ in range(_MOST_PAGES):
+                page = await self.client.list_prompts(cursor=cursor, cache_mode="bypass")
+                found += page.prompts
+                cursor = page.next_cursor
+                if cursor is None or len(found) > MOST_PROMPTS:
+                    break
+        except MCPError as error:
+            if error.code == types.CONNECTION_CLOSED:
+                raise
+        return found
+
+    async def prompt(self, name: str, arguments: Mapping[str, str]) -> str:
+        """Return the text of a prompt, without what is no text. Raises ToolError."""
+        with _told():
+            made = await self.client.get_prompt(name, dict(arguments))
+        spoken: list[tuple[str, str]] = []
+        for message in made.messages:
+            texts, attachments = _contents([message.content])
+            spoken.append(
+                (message.role, "\n".join(texts) or "[an attachment is left out]" * bool(attachments))
+            )
+        alone = all(role == "user" for role, _ in spoken)
+        text = "\n\n".join(each if alone else f"{role}: {each}" for role, each in spoken)
+        if len(text) > MOST_PROMPT_CHARACTERS:
+            raise ToolError(f"its text has more than {MOST_PROMPT_CHARACTERS:,} characters")
+        return visible(text).strip()
 
     async def call(
         self,
@@ -151,11 +205,14 @@ class Session:
         can = self.client.server_capabilities
         tools = can.tools is not None and bool(can.tools.list_changed)
         resources = can.resources is not None and bool(can.resources.list_changed)
-        if self.protocol not in MODERN_PROTOCOL_VERSIONS or not (tools or resources):
+        prompts = can.prompts is not None and bool(can.prompts.list_changed)
+        if self.protocol not in MODERN_PROTOCOL_VERSIONS or not (tools or resources or prompts):
             return
         with contextlib.suppress(SubscriptionLost, MCPError, TimeoutError):
             async with self.client.listen(
-                tools_list_changed=tools, resources_list_changed=resources
+                tools_list_changed=tools,
+                resources_list_changed=resources,
+                prompts_list_changed=prompts,
             ) as events:
                 async for _ in events:
                     self.note_change()
@@ -180,7 +237,12 @@ class Session:
         """Be connected over a transport of the SDK for as long as the block. Raises ToolError."""
 
         async def handle(message: object) -> None:
-            if isinstance(message, types.ToolListChangedNotification | types.ResourceListChangedNotification):
+            if isinstance(
+                message,
+                types.ToolListChangedNotification
+                | types.ResourceListChangedNotification
+                | types.PromptListChangedNotification,
+            ):
                 self.note_change()
 
         client = Client(
@@ -264,9 +326,17 @@ def _told() -> Generator[None]:
 
 def _as_output(result: types.CallToolResult) -> ToolOutput:
     """Return the result of a call: its texts, and the pictures and sounds as attachments."""
+    texts, attachments = _contents(result.content)
+    if not texts and result.structured_content is not None:
+        texts.append(to_json(result.structured_content).decode())
+    text = "\n".join(texts) or ("[see the attachment]" if attachments else "[no output]")
+    return ToolOutput(text, is_error=result.is_error, attachments=tuple(attachments))
+
+
+def _contents(content: Sequence[types.ContentBlock]) -> tuple[list[str], list[Attachment]]:
     texts: list[str] = []
     attachments: list[Attachment] = []
-    for block in result.content:
+    for block in content:
         match block:
             case types.TextContent():
                 texts.append(block.text)
@@ -276,7 +346,4 @@ def _as_output(result: types.CallToolResult) -> ToolOutput:
                 texts.append(f"{block.title or block.name}: {block.uri}")
             case types.EmbeddedResource():
                 add_contents(block.resource, texts, attachments)
-    if not texts and result.structured_content is not None:
-        texts.append(to_json(result.structured_content).decode())
-    text = "\n".join(texts) or ("[see the attachment]" if attachments else "[no output]")
-    return ToolOutput(text, is_error=result.is_error, attachments=tuple(attachments))
+    return texts, attachments

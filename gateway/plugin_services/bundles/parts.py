@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
-from weakref import WeakSet
 
 from msgspec import Struct
 
 from gateway.contract.errors import PluginError, SettingsError
-from gateway.contract.plugin import CommandContext, Intercept, SlashCommand, Transform, UserInput
+from gateway.contract.plugin import CommandContext, SlashCommand, UserInput
 from gateway.contract.services import Unregister
 from gateway.extensions.admission.fields import Report, hidden
 from gateway.extensions.admission.locations import SHIPPED_SOURCE
 from gateway.extensions.admission.manifest import Admitted
 from gateway.models import Agents
-from gateway.plugin_services.bundles.prompts import PromptCommand, read_prompts
-from gateway.session import Turn, running
+from gateway.plugin_services.bundles.prompts import PromptCommand, PromptTurns, read_prompts
 from gateway.settings import AgentSettings, PluginSettings
 from gateway.settings.agents import FOLDER as AGENTS
 from gateway.settings.agents import agent_files, read_agents
 from gateway.skills import Skill, SkillLibrary, read_below, skills_of_plugin
 
 SKILL_TOOLS = frozenset(("skill", "skill_file"))
-_COMMAND = re.compile(r"/(\S+)(?:\s+(.*))?", re.DOTALL)
 
 
 class Parts(Struct, frozen=True):
@@ -77,8 +73,7 @@ class ActiveParts:
         self._plugin = plugin
         self._parts = parts
         self._untrusted = untrusted
-        self._used = WeakSet[Turn]()
-        """The turns that a prompt command began."""
+        self._turns = PromptTurns()
         self._library = library
         self._agents = agents
         self._tools = frozenset((*agent_tools, *(SKILL_TOOLS if parts.skills else ())))
@@ -101,27 +96,16 @@ class ActiveParts:
 
     def transform(self, text: str) -> UserInput | None:
         """Replace a prompt command of this plugin by its text."""
-        typed, turn = _COMMAND.fullmatch(text.strip()), running.get()
-        if typed is None or turn is None:
+        typed = self._turns.typed(text, self.commands)
+        if typed is None:
             return None
-        found = turn.plugins.find_command(typed[1])
-        at = next((n for n, own in enumerate(self.commands) if found is not None and own is found[0]), None)
-        if at is None:
-            return None
-        prompt = self._parts.prompts[at]
-        expanded = prompt.expand((typed[2] or "").strip())
-        if expanded is None:
-            return Intercept(f"Usage: {prompt.usage}")
-        if expanded.lstrip().startswith("/"):
-            return Intercept(f"/{prompt.name} cannot begin its text with a command.")
-        self._used.add(turn)
-        return Transform(expanded)
+        prompt = self._parts.prompts[typed[0]]
+        return self._turns.answer(prompt.name, prompt.usage, prompt.expand(typed[1]))
 
     def begin(self) -> None:
         """Let the tools of an answer ask if its question is a text of an unknown author."""
-        turn = running.get()
-        if turn is not None and turn in self._used and self._untrusted:
-            turn.session.has_read_others = True
+        if self._untrusted:
+            self._turns.begin()
 
 
 class PartServices(Struct, frozen=True):

@@ -8,16 +8,19 @@ that ``arguments`` names.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 from msgspec import Struct
 
 from gateway.contract.errors import PluginError
+from gateway.contract.plugin import Intercept, SlashCommand, Transform, UserInput
 from gateway.extensions.admission import fields
 from gateway.extensions.admission.fields import Reader, Report, hidden
 from gateway.extensions.admission.yaml_tree import parse_yaml, split_text
+from gateway.session import Turn, running
 from gateway.skills import read_below
 
 COMMANDS = "commands"
@@ -25,6 +28,7 @@ COMMANDS = "commands"
 _SUFFIXES = (".md", ".yml")
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _PLACE = re.compile(r"\$(ARGUMENTS\b|[1-9]\b|[a-z][a-z0-9_]*)")
+_COMMAND = re.compile(r"/(\S+)(?:\s+(.*))?", re.DOTALL)
 _WORD = re.compile(r'"([^"]*)"|\'([^\']*)\'|(\S+)')
 
 
@@ -45,15 +49,11 @@ class PromptCommand(Struct, frozen=True):
 
     def expand(self, rest: str) -> str | None:
         """Return the text for what follows the command; None if a named argument is missing."""
-        found = [*_WORD.finditer(rest)]
-        words = ["".join(filter(None, each.groups())) for each in found]
-        if len(words) < len(self.arguments):
+        named = assigned(self.arguments, rest)
+        if len(named) < len(self.arguments):
             return None
-        values = {"ARGUMENTS": rest, **{str(at): word for at, word in enumerate(words, 1)}}
-        if self.arguments:
-            last = len(self.arguments) - 1
-            values |= dict(zip(self.arguments, words, strict=False))
-            values[self.arguments[last]] = rest[found[last].start() :] if words[last + 1 :] else words[last]
+        words = (_word(each) for each in _WORD.finditer(rest))
+        values = {"ARGUMENTS": rest, **{str(at): word for at, word in enumerate(words, 1)}, **named}
 
         def value(place: re.Match[str]) -> str:
             # $HOME and the like are text; a word that was not given is empty.
@@ -64,6 +64,51 @@ class PromptCommand(Struct, frozen=True):
         text = _PLACE.sub(value, self.text)
         used = {place[1] for place in _PLACE.finditer(self.text)} & values.keys()
         return text if used or not rest else f"{text}\n\n{rest}"
+
+
+class PromptTurns:
+    """The turns that prompt commands began: in their answers tools ask as after content from outside."""
+
+    def __init__(self) -> None:
+        self._used = WeakSet[Turn]()
+
+    def typed(self, text: str, commands: Sequence[SlashCommand]) -> tuple[int, str] | None:
+        """Return which of these commands a user typed, and the rest; None if another plugin has its name."""
+        typed, turn = _COMMAND.fullmatch(text.strip()), running.get()
+        found = None if typed is None or turn is None else turn.plugins.find_command(typed[1])
+        if typed is None or found is None:
+            return None
+        at = next((n for n, own in enumerate(commands) if own is found[0]), None)
+        return None if at is None else (at, (typed[2] or "").strip())
+
+    def answer(self, name: str, usage: str, text: str | None) -> UserInput:
+        """Send the text of a command to the model, without one show the usage."""
+        if text is None:
+            return Intercept(f"Usage: {usage}")
+        if text.lstrip().startswith("/"):
+            return Intercept(f"/{name} cannot begin its text with a command.")
+        if turn := running.get():
+            self._used.add(turn)
+        return Transform(text)
+
+    def begin(self) -> None:
+        """Let the tools of an answer ask if its question is the text of a command."""
+        turn = running.get()
+        if turn is not None and turn in self._used:
+            turn.session.has_read_others = True
+
+
+def assigned(names: Sequence[str], rest: str) -> dict[str, str]:
+    """Give each name a word, in order; the last name gets all that follows."""
+    found = [*_WORD.finditer(rest)]
+    values = dict(zip(names, map(_word, found), strict=False))
+    if names and len(found) > len(names):
+        values[names[-1]] = rest[found[len(names) - 1].start() :]
+    return values
+
+
+def _word(found: re.Match[str]) -> str:
+    return "".join(filter(None, found.groups()))
 
 
 def read_prompts(folder: Path) -> list[PromptCommand]:

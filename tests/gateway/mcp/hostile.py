@@ -86,6 +86,42 @@ def read(uri: str) -> list[dict[str, Any]]:
             raise ValueError(f"no resource {uri}")
 
 
+def prompts() -> list[dict[str, Any]]:
+    if BEHAVIOUR == "many prompts":
+        return [{"name": f"p{number}"} for number in range(60)]
+    named = [{"name": "who", "required": True}, {"name": "tone"}]
+    more = [{"name": "later"}] if (FOLDER / "more").exists() else []
+    odd = {"name": "odd Name", "description": "a\u200b\u202eb\n" + "c" * 300}
+    untypable = {"name": "untypable", "arguments": [{"name": "a b"}]}
+    simple = [{"name": name} for name in ("talk", "slash", "big", "none", "die", "fail")]
+    greet = {"name": "greet", "description": "Greet a person", "arguments": named}
+    return [greet, *simple, odd, untypable, {"name": "greet"}, *more]
+
+
+def prompt(name: str, given: dict[str, str]) -> list[dict[str, Any]]:
+    """Return the messages of a prompt."""
+
+    def said(text: str, role: str = "user") -> dict[str, Any]:
+        return {"role": role, "content": {"type": "text", "text": text}}
+
+    match name:
+        case "greet":
+            return [said(f"Greet {given['who']}, {given.get('tone', 'kindly')}.\u200b")]
+        case "talk":
+            image = {"type": "image", "mimeType": "image/png", "data": "iVBORw0KGgo="}
+            return [said("Hello"), said("Hi", "assistant"), {"role": "user", "content": image}]
+        case "slash":
+            return [said("/new")]
+        case "big":
+            return [said("x" * 64_001)]
+        case "none":
+            return []
+        case "die":
+            os._exit(5)
+        case _:
+            raise ValueError(f"not {name}")
+
+
 def ask(method: str, **params: Any) -> str:
     """Request something of the client, and return its answer."""
     write({"jsonrpc": "2.0", "id": "mine", "method": method, "params": params})
@@ -123,6 +159,9 @@ def attempt(what: str) -> str:
         case "storm":
             for _ in range(500):
                 notify("notifications/tools/list_changed")
+        case "prompts changed":
+            (FOLDER / "more").touch()
+            notify("notifications/prompts/list_changed")
         case "other":
             write({"jsonrpc": "2.0", "id": 999_999, "result": {"content": []}})
         case "ask":
@@ -168,8 +207,12 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
             capabilities: dict[str, Any] = {"tools": listed}
             if BEHAVIOUR in ("resources", "pages", "taken", "empty"):
                 capabilities["resources"] = listed
+            if BEHAVIOUR in ("prompts", "many prompts", "only prompts"):
+                capabilities["prompts"] = listed
+            if BEHAVIOUR == "only prompts" and not (FOLDER / "tools").exists():
+                del capabilities["tools"]
             return {"result": {"protocolVersion": version, "capabilities": capabilities, "serverInfo": info}}
-        case "tools/list":
+        case "tools/list" if BEHAVIOUR != "only prompts" or (FOLDER / "tools").exists():
             count = FOLDER / "lists"
             if count.exists():
                 count.write_text(str(int(count.read_text()) + 1))
@@ -194,6 +237,14 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
                 return {"result": {"contents": read(request["params"]["uri"])}}
             except ValueError as error:
                 return {"error": {"code": -32002, "message": str(error)}}
+        case "prompts/list":
+            return {"result": {"prompts": prompts()}}
+        case "prompts/get":
+            try:
+                made = prompt(request["params"]["name"], request["params"].get("arguments", {}))
+            except ValueError as error:
+                return {"error": {"code": -32602, "message": str(error)}}
+            return {"result": {"messages": made}}
         case method:
             return {"error": {"code": -32601, "message": f"no method {method}"}}
 

@@ -116,6 +116,8 @@ async def test_a_model_calls_a_tool_of_everything(tmp_path: Path, foreign: Path)
     async with chatting(tmp_path / "data", mcp=settings, permissions={"real_get-sum": "allow"}) as chat:
         await until(lambda: server(chat, "real").status.tools)
         assert "5" in (await use(chat, "real_get-sum", a=2, b=3)).output
+        assert (await chat.say("/real_args-prompt")).text == "Usage: /real_args-prompt <city> [state]"
+        assert "Oslo" in (await chat.say("/real_args-prompt Oslo")).text
 
 
 async def test_filesystem_is_held_to_the_granted_folder_by_the_kernel(
