@@ -134,7 +134,7 @@ async def test_004_t04_a_model_may_ask_to_plan_first(tmp_path: Path, agrees: boo
 
 
 async def test_without_anybody_to_ask_the_mode_stays(tmp_path: Path) -> None:
-    async with chatting(tmp_path, Writer()) as chat:
+    async with chatting(tmp_path, Writer(), limits={"approval_timeout_ms": 50}) as chat:
         await chat.say("/plan")
         [refused] = await results(chat, use("exit_plan_mode", plan=PLAN))
         assert refused.startswith("The user does not agree")

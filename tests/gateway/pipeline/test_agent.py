@@ -175,7 +175,7 @@ async def test_tools_run_one_after_another_and_the_model_is_asked_again(tmp_path
 
 
 async def test_a_turn_ends_after_the_configured_number_of_calls(tmp_path: Path) -> None:
-    async with chatting(tmp_path, limits={"max_llm_calls": 3}) as chat:
+    async with chatting(tmp_path, limits={"max_llm_calls": 3, "approval_timeout_ms": 50}) as chat:
         chat.model.then(*[Reply((ADD,), "tools")] * 5)
         answer = await chat.say("loop")
         assert len(chat.model.calls) == 3
