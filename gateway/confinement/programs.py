@@ -12,7 +12,7 @@ from gateway.confinement import Confinement
 
 
 class ProgramAccess(Struct, frozen=True):
-    """What a confined program may use besides the system's programs.
+    """The rights of a confined program besides the system's programs.
 
     ``memory_mb`` is for all of its processes together; 0 is no limit.
     """

@@ -79,7 +79,7 @@ class AnswersHttp(Protocol):
 
     @property
     def is_public(self) -> bool:
-        """Whether requests need no token."""
+        """Return whether requests need no token."""
         ...
 
     def is_ready(self) -> bool:

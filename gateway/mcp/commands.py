@@ -49,7 +49,7 @@ class PromptCommands:
         self._turns = PromptTurns()
 
     def rebuild(self, servers: Iterable[Server], taken: Collection[str]) -> None:
-        """List the commands anew, without those whose name is taken."""
+        """Replace the list of commands, leaving out those whose name is taken."""
         found: dict[str, _Command] = {}
         for server in servers:
             for prompt in server.known.prompts if server.settings.enabled else ():

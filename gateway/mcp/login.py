@@ -75,7 +75,9 @@ async def log_in(settings: McpServerSettings, show: Callable[[str], None]) -> Lo
                 async with client, client.stream("POST", settings.url, json=_FIRST, headers=accept) as last:
                     status = last.status_code
     except TimeoutError:
-        raise PluginError(f"nobody logged in within {_BROWSER_SECONDS / 60:.0f} minutes") from None
+        raise PluginError(
+            f"the browser did not come back within {_BROWSER_SECONDS / 60:.0f} minutes"
+        ) from None
     except OAuthRegistrationError as error:
         said = f"the server registers no clients ({error}); set its headers with a token of its own"
         raise PluginError(said[:500]) from None
@@ -105,7 +107,7 @@ def _login(oauth: OAuthClientProvider, tokens: OAuthToken) -> Login:
 
 
 class _Tokens:
-    """What the SDK obtains. Every login registers a new client: the port of the callback is another one."""
+    """Storage of the SDK for one login. Each one registers a client, because its callback has a new port."""
 
     def __init__(self) -> None:
         self.tokens: OAuthToken | None = None

@@ -166,7 +166,7 @@ class McpPlugin(Plugin):
         return found
 
     def _rebuild(self) -> None:
-        """List the tools and commands anew, each with a name that no other one has."""
+        """Replace the lists of tools and commands; each gets a name that no other one has."""
         assert self._context is not None, "servers are made by activate"
         own = {id(tool) for tool in self._tools}
         taken = {tool.name for tool in self._context.registry.get_tools() if id(tool) not in own}

@@ -113,10 +113,9 @@ class Operator:
             found = asyncio.run(log_in(settings, show))
         LoginFile(login_file(self.settings.data_dir, name)).save(found)
 
-    @property
-    def is_running(self) -> bool:
-        """Return whether a gateway runs with these settings."""
-        return self._running
+    def is_known(self, name: str) -> bool:
+        """Return whether a server was listed before."""
+        return not self._server(name).known.is_empty
 
     def effect(self) -> str:
         """Return when a change of the settings takes effect."""
@@ -281,9 +280,11 @@ def login(
     """
     with one_line_errors():
         operator = Operator(config)
+        is_known = operator.is_known(name)
         operator.log_in(name, browser=browser)
         tested = operator.test(name)
-    then = "the running gateway uses it with the next call" if operator.is_running else "the login is kept"
+        # A gateway that runs reads the tools of a server that it never reached at its start only.
+        then = "the next call uses the login" if is_known else operator.effect()
     if as_json:
         echo_json({**msgspec.to_builtins(tested), "next": then})
     else:

@@ -1,4 +1,4 @@
-"""Where plugins with a manifest are: four locations, of which the first one that has a name wins.
+"""Locations of plugins with a manifest: four, of which the first one that has a name wins.
 
 Finding them reads manifests, and imports and runs nothing.
 """

@@ -39,7 +39,7 @@ _LONGEST_LINE = 8_192
 
 
 class BrokerServices(Struct, frozen=True, kw_only=True):
-    """What the broker of a plugin uses of the gateway.
+    """The services of the gateway that the broker of a plugin uses.
 
     ``workspace`` is the gateway's working directory. ``private`` are the networks that requests may reach
     although they are not public. ``secret`` returns a secret of the plugin by name.

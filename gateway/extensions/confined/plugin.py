@@ -669,7 +669,7 @@ class ConfinedPlugin(Plugin):
 
     @property
     def is_public(self) -> bool:
-        """Whether its HTTP routes need no token."""
+        """Return whether its HTTP routes need no token."""
         return self._granted("routes:public")
 
     async def answer_http(self, request: RawRequest) -> RawResponse:

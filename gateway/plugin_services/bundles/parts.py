@@ -25,7 +25,7 @@ SKILL_TOOLS = frozenset(("skill", "skill_file"))
 
 
 class Parts(Struct, frozen=True):
-    """What the folder of a plugin has beside code."""
+    """The parts of a plugin's folder beside its code."""
 
     skills: tuple[Skill, ...] = ()
     agents: Mapping[str, AgentSettings] = {}
@@ -109,7 +109,7 @@ class ActiveParts:
 
 
 class PartServices(Struct, frozen=True):
-    """What the parts of plugins are added to."""
+    """The services to which the parts of plugins are added."""
 
     library: SkillLibrary
     agents: Agents

@@ -182,7 +182,7 @@ async def test_004_T18_a_login_in_the_browser_gives_access_and_is_renewed(place:
     status, said = await place.trunkline("login", "far", "--no-browser")
     assert status == 0, said
     assert "You can close this page" in said
-    assert "logged in at far, which has 1 tools" in said
+    assert "logged in at far, which has 1 tools; it takes effect at the next start" in said
     kept = LoginFile(place.file).load()
     assert kept is not None
     assert kept.access in place.issuer.valid
@@ -196,6 +196,7 @@ async def test_004_T18_a_login_in_the_browser_gives_access_and_is_renewed(place:
         renewed = LoginFile(place.file).load()
         assert renewed is not None
         assert renewed.access in place.issuer.valid
+    assert "the next call uses the login" in (await place.trunkline("login", "far", "--no-browser"))[1]
 
 
 async def test_a_token_is_renewed_before_its_end(place: Place) -> None:

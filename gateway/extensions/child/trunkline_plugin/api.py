@@ -1,4 +1,4 @@
-"""What a plugin's code is written with: the factory, tools, commands, and the two errors of the API."""
+"""Names for the code of a plugin: the factory, tools, commands, and the two errors of the API."""
 
 from __future__ import annotations
 

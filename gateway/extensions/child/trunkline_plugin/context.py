@@ -215,7 +215,7 @@ class Log:
 
 
 class Context:
-    """What the factory and the handlers act through. It cannot be changed."""
+    """The access of factory and handlers to the gateway. Its fields cannot be assigned."""
 
     fs: Files
     http: Http
