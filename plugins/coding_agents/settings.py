@@ -1,0 +1,91 @@
+"""The settings of the plugin: ``[plugins.coding_agents]``.
+
+Every key may be written ``like_this`` or ``likeThis``. Each piece of the plugin adds its own keys here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic.alias_generators import to_camel
+
+DAY_MS = 86_400_000
+
+Preset = Literal["readonly", "standard", "permissive", "autonomous"]
+
+
+class Section(BaseModel):
+    """A read-only table of settings that rejects unknown keys."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+        loc_by_alias=False,
+        hide_input_in_errors=True,
+    )
+
+
+class AgentSettings(Section):
+    """The settings of one program."""
+
+    binary: str = Field(default="", description="Program, as a name or an absolute path")
+    model: str = Field(default="", description="Model id of the program; the program's default if empty")
+    args: tuple[str, ...] = Field(default=(), description="Additional command line arguments")
+    env: dict[str, SecretStr] = Field(default={}, description="Additional environment variables")
+    preset: Preset = Field(default="standard", description="What the program may do without a question")
+
+
+class TokenSettings(Section):
+    """The credentials of one service."""
+
+    token: SecretStr | None = Field(default=None, description="Access token")
+
+
+class CredentialSettings(Section):
+    """The credentials of services outside of the gateway."""
+
+    github: TokenSettings = Field(default=TokenSettings(), description="GitHub")
+
+
+class CodingAgentSettings(Section):
+    """All settings of the plugin. Times are milliseconds."""
+
+    max_sessions: int = Field(default=5, ge=1, le=1_000, description="Limit of sessions that run; default 5")
+    min_free_memory_mb: int = Field(
+        default=512, ge=0, description="Start no session with less free memory than this, in MB; default 512"
+    )
+    idle_timeout_ms: int = Field(
+        default=1_800_000,
+        ge=1_000,
+        description="Stop a session after this time without input and output, in ms; default 30 minutes",
+    )
+    blocked_timeout_ms: int = Field(
+        default=DAY_MS,
+        ge=1_000,
+        description="Stop a session that waits for a user after this time, in ms; default 24 hours",
+    )
+    orphan_ms: int = Field(
+        default=DAY_MS,
+        ge=1_000,
+        description="End a program that has been without a gateway for this time, in ms; default 24 hours",
+    )
+    base_dir: Path | None = Field(
+        default=None, description="Folder of workspaces; coding-workspaces in the data directory if unset"
+    )
+    allowed_roots: tuple[Path, ...] = Field(
+        default=(), description="Folders below which users may start sessions, besides workspaces"
+    )
+    credentials: CredentialSettings = Field(
+        default=CredentialSettings(), description="Credentials of services outside of the gateway"
+    )
+    debug: bool = Field(default=False, description="Log each state of each session")
+    agents: dict[str, AgentSettings] = Field(default={}, description="Settings of each program, by name")
+
+    def of(self, agent: str) -> AgentSettings:
+        """Return the settings of a program."""
+        return self.agents.get(agent) or AgentSettings()
