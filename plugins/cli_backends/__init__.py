@@ -29,11 +29,11 @@ from plugins.cli_backends.adapters.cli import Cli
 from plugins.cli_backends.backend import SpawnedBackend
 from plugins.cli_backends.contract import DispatchOptions, GitChanges
 from plugins.cli_backends.dispatcher import Dispatcher
-from plugins.cli_backends.environment import SHARED_VARIABLES
 from plugins.cli_backends.login import VARIABLES
 from plugins.cli_backends.provider import ACTIVE, CliProvider, LoginProvider
 from plugins.cli_backends.settings import CliSettings, SettingsSource
 from plugins.cli_backends.state import Memory, SessionFile
+from plugins.programs.environment import SHARED_VARIABLES
 
 log = structlog.get_logger("trunkline.cli_backends")
 
@@ -49,7 +49,7 @@ class CliBackends(Plugin):
 
     name = "cli_backends"
     settings_model = CliSettings
-    environ = tuple(sorted(SHARED_VARIABLES.union(VARIABLES, *(cli.variables for cli in CLIS))))
+    environ = tuple(sorted(SHARED_VARIABLES.union(VARIABLES, *(cli.program.variables for cli in CLIS))))
 
     def __init__(self, clis: Sequence[Cli] = CLIS) -> None:
         self._clis = clis
@@ -112,7 +112,7 @@ class CliBackends(Plugin):
         if cli is None:
             return CliProvider(config.id, "The active coding backend", self._current)
         made = CliProvider if cli.login is None else LoginProvider
-        return made(config.id, cli.title, self._current)
+        return made(config.id, cli.program.title, self._current)
 
     def _current(self) -> Dispatcher:
         return self.dispatcher

@@ -31,12 +31,12 @@ from plugins.cli_backends.contract import (
     Usage,
     report_progress,
 )
-from plugins.cli_backends.environment import environment_for, find_program
-from plugins.cli_backends.process import Launch, OutputLimitError, capture_output
 from plugins.cli_backends.prompt import fit_context, render_context
 from plugins.cli_backends.run import Run, Step
 from plugins.cli_backends.settings import BackendSettings
 from plugins.cli_backends.state import SessionFile
+from plugins.programs.environment import environment_for, find_program
+from plugins.programs.process import Launch, OutputLimitError, capture_output
 
 MAX_QUEUED = 10
 """The number of dispatches that may be queued in one conversation."""
@@ -316,12 +316,12 @@ class SpawnedBackend:
 
     def launch(self, arguments: list[str], cwd: str, more: Mapping[str, str]) -> Launch:
         """Return how to start the program without its key. Raises BackendError if it does not exist."""
-        variables = {n: v for n, v in self._environment().items() if n != self.cli.key}
+        variables = {n: v for n, v in self._environment().items() if n != self.cli.program.key}
         return self._launch([*arguments, *self._settings.extra_args], cwd, {**variables, **more})
 
     def has_key(self) -> bool:
         """Return whether the next dispatch has a key."""
-        return bool(self._environment().get(self.cli.key))
+        return bool(self._environment().get(self.cli.program.key))
 
     async def _attempts(
         self, task_id: str, prompt: str, context: Context, options: DispatchOptions
@@ -393,29 +393,29 @@ class SpawnedBackend:
         cli, settings = self.cli, self._settings
         given = {**cli.fixed}
         if settings.api_key is not None:
-            given[cli.key] = settings.api_key.get_secret_value()
+            given[cli.program.key] = settings.api_key.get_secret_value()
         elif key := self._stored_key():
-            given[cli.key] = key
-        if settings.api_url and cli.url:
-            given[cli.url] = settings.api_url
+            given[cli.program.key] = key
+        if settings.api_url and cli.program.url:
+            given[cli.program.url] = settings.api_url
         given |= {name: value.get_secret_value() for name, value in settings.env.items()}
-        variables = environment_for(self.environ, cli.variables, given)
+        variables = environment_for(self.environ, cli.program.variables, given)
         return {**variables, **cli.extra_variables(model, variables)}
 
     def secrets(self) -> tuple[str, ...]:
         """Return the values that must not appear in errors."""
         variables = self._environment()
-        named = (self.cli.key, *self._settings.env)
+        named = (self.cli.program.key, *self._settings.env)
         return tuple(value for name in named if len(value := variables.get(name, "")) >= 8)
 
     def _launch(self, arguments: list[str], cwd: str, env: Mapping[str, str]) -> Launch:
-        binary = self._settings.binary or self.cli.binary
+        binary = self._settings.binary or self.cli.program.binary
         program = find_program(binary, env)
         if program is None:
             raise BackendError(
                 "SPAWN_FAILURE",
                 self.name,
-                f"program {binary!r} not found; install it with `{self.cli.install}`",
+                f"program {binary!r} not found; install it with `{self.cli.program.install}`",
             )
         return Launch([program, *arguments], env, cwd)
 

@@ -29,11 +29,12 @@ from plugins.cli_backends.contract import (
     Started,
     report_progress,
 )
-from plugins.cli_backends.environment import environment_for
-from plugins.cli_backends.git import GIT_SECONDS, GitError, Repository, Snapshot
+from plugins.cli_backends.git import Repository, Snapshot
 from plugins.cli_backends.prompt import gather_context
 from plugins.cli_backends.settings import CliSettings, SettingsSource
 from plugins.cli_backends.state import Memory
+from plugins.programs.environment import environment_for
+from plugins.programs.git import GIT_SECONDS, GitError
 
 log = structlog.get_logger("trunkline.cli_backends")
 

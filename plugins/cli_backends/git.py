@@ -1,8 +1,4 @@
-"""Git's view of the folder that a program works in, without running code of the repository.
-
-A repository can name programs in its settings: hooks, monitors, filters, ssh and diff drivers. All of them
-are switched off here.
-"""
+"""Git's view of the folder that a program works in, without running code of the repository."""
 
 from __future__ import annotations
 
@@ -17,27 +13,12 @@ import structlog
 from msgspec import Struct
 
 from plugins.cli_backends.contract import GitChanges
-from plugins.cli_backends.environment import find_program
-from plugins.cli_backends.process import Launch, OutputLimitError, capture_output
+from plugins.programs.environment import find_program
+from plugins.programs.git import DIFF_OPTIONS, Git, GitError
 
 log = structlog.get_logger("trunkline.cli_backends")
 
-GIT_SECONDS = 5.0
-"""The time limit of each git command."""
 MAX_FILES = 200
-
-_SAFE_SETTINGS = (
-    "core.hooksPath=/dev/null",
-    "core.fsmonitor=false",
-    "core.sshCommand=false",
-    "core.untrackedCache=false",
-    "core.quotePath=false",
-    "protocol.allow=never",
-    "log.showSignature=false",
-    "submodule.recurse=false",
-)
-_FILTER_KEYS = r"^filter\..*\.(clean|smudge|process|required)$"
-_DIFF_OPTIONS = ("--no-ext-diff", "--no-textconv", "--ignore-submodules=all", "--no-color")
 
 
 class Snapshot(Struct, frozen=True):
@@ -50,32 +31,22 @@ class Snapshot(Struct, frozen=True):
 class Repository:
     """A git repository during one dispatch. ``close`` removes its temporary files."""
 
-    def __init__(self, git: str, root: str, env: Mapping[str, str], scratch: Path) -> None:
+    def __init__(self, git: Git, root: str, scratch: Path) -> None:
         self._git = git
         self._root = root
-        self._env = dict(env)
+        self._env: Mapping[str, str] = {}
         self._scratch = scratch
         self._index = {"GIT_INDEX_FILE": str(scratch / "index")}
-        self._settings: list[str] = []
+        self._settings: Sequence[str] = ()
 
     @classmethod
     async def at(cls, folder: str, env: Mapping[str, str]) -> Repository | None:
         """Return the repository that a folder belongs to, or None."""
-        git = find_program("git", env)
-        if git is None:
+        program = find_program("git", env)
+        if program is None:
             return None
         scratch = Path(tempfile.mkdtemp(prefix="trunkline-"))
-        safe = {
-            "PATH": env.get("PATH", ""),
-            "HOME": str(scratch),
-            "LC_ALL": "C.UTF-8",
-            "GIT_CONFIG_NOSYSTEM": "1",
-            "GIT_CONFIG_GLOBAL": "/dev/null",
-            "GIT_TERMINAL_PROMPT": "0",
-            "GIT_OPTIONAL_LOCKS": "0",
-            "GIT_ATTR_NOSYSTEM": "1",
-        }
-        repository = cls(git, folder, safe, scratch)
+        repository = cls(Git(program, env, scratch), folder, scratch)
         try:
             await repository._open()
         except GitError:
@@ -115,9 +86,9 @@ class Repository:
         if now.tree == before.tree and not commits:
             return None
         trees = (before.tree, now.tree)
-        stat = await self._run("diff", "--stat", *_DIFF_OPTIONS, *trees)
+        stat = await self._run("diff", "--stat", *DIFF_OPTIONS, *trees)
         # Separated by NUL: a name may have any other character.
-        found = await self._run("diff", "--name-status", "--no-renames", "-z", *_DIFF_OPTIONS, *trees)
+        found = await self._run("diff", "--name-status", "--no-renames", "-z", *DIFF_OPTIONS, *trees)
         fields = found.split("\0")[:-1]
         states = dict(zip(fields[1::2], fields[::2], strict=True))
         deleted = tuple(name for name, state in states.items() if state == "D")
@@ -135,37 +106,22 @@ class Repository:
             )
         ).splitlines()
         await asyncio.to_thread(self._prepare, folder, index)
-        self._env |= {
+        self._env = {
             "GIT_DIR": git_dir,
             "GIT_WORK_TREE": self._root,
             "GIT_OBJECT_DIRECTORY": str(self._scratch / "objects"),
             "GIT_ALTERNATE_OBJECT_DIRECTORIES": objects,
         }
-        with suppress(GitError):
-            keys = await self._run("config", "--includes", "--name-only", "--get-regexp", _FILTER_KEYS)
-            self._settings = [f"{key}=" for key in keys.splitlines() if not key.endswith("required")]
-            self._settings += [f"{key}=false" for key in keys.splitlines() if key.endswith("required")]
+        self._settings = await self._git.filters_off(self._root, self._env)
 
     def _prepare(self, folder: str, index: str) -> None:
         """Copy the index, so that git does not hash unchanged files again."""
         if not Path(folder).resolve().is_relative_to(self._root):
-            raise GitError("the work tree of the repository is another folder")
+            raise GitError("rev-parse", "the work tree of the repository is another folder")
         with suppress(OSError):
             shutil.copyfile(index, self._scratch / "index")
         (self._scratch / "objects").mkdir()
 
     async def _run(self, *arguments: str, index: Mapping[str, str] | None = None) -> str:
-        settings = [part for setting in (*_SAFE_SETTINGS, *self._settings) for part in ("-c", setting)]
-        argv: Sequence[str] = [self._git, "--no-pager", *settings, *arguments]
-        try:
-            launch = Launch(argv, {**self._env, **(index or {})}, self._root)
-            output = await capture_output(launch, GIT_SECONDS)
-        except (OSError, TimeoutError, OutputLimitError) as error:
-            raise GitError(f"git {arguments[0]}: {type(error).__name__}") from None
-        if output.code != 0:
-            raise GitError(f"git {arguments[0]} failed")
-        return output.text
-
-
-class GitError(Exception):
-    """A git command failed."""
+        env = {**self._env, **(index or {})}
+        return await self._git.run(*arguments, folder=self._root, env=env, settings=self._settings)

@@ -15,8 +15,8 @@ from plugins.cli_backends.adapters.cli import Login
 from plugins.cli_backends.adapters.protocol import ProgramRequest, SessionOpened
 from plugins.cli_backends.backend import SpawnedBackend
 from plugins.cli_backends.contract import BackendError
-from plugins.cli_backends.process import Launch
 from plugins.cli_backends.run import Run
+from plugins.programs.process import Launch
 
 BROWSER = (
     *("BROWSER", "DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "NO_BROWSER", "SSH_CONNECTION"),
@@ -48,7 +48,7 @@ async def log_in(backend: SpawnedBackend, show: Callable[[str], None]) -> None:
     The login succeeded if the program then opens a session. Raises AuthFailedError if it does not,
     BackendError if it cannot be started, and SettingsError if there is neither a browser nor a terminal.
     """
-    login, title, environ = backend.cli.login, backend.cli.title, backend.environ
+    login, title, environ = backend.cli.login, backend.cli.program.title, backend.environ
     if login is None:
         raise SettingsError(f"{title} has no login that the gateway can run")
     with TemporaryDirectory() as cwd:
@@ -67,7 +67,7 @@ async def log_in(backend: SpawnedBackend, show: Callable[[str], None]) -> None:
                 "a key with --key-stdin"
             )
     if backend.has_key():
-        show(f"{title} also has a key ({backend.cli.key}), which it uses instead of the login.")
+        show(f"{title} also has a key ({backend.cli.program.key}), which it uses instead of the login.")
 
 
 def has_browser(environ: Mapping[str, str]) -> bool:
@@ -94,7 +94,9 @@ async def _open_session(
     except BackendError as error:
         if error.code == "SPAWN_FAILURE":
             raise
-        raise AuthFailedError(f"{backend.cli.title} is not logged in: {error}. {login.advice}") from None
+        raise AuthFailedError(
+            f"{backend.cli.program.title} is not logged in: {error}. {login.advice}"
+        ) from None
 
 
 async def _run_at_terminal(launch: Launch) -> None:

@@ -14,7 +14,8 @@ import structlog
 from gateway import ImagePart, Message, ToolCallPart, ToolResultPart
 from gateway.provider_http import part_as_text
 from plugins.cli_backends.contract import Context, Image
-from plugins.cli_backends.git import GitError, Repository
+from plugins.cli_backends.git import Repository
+from plugins.programs.git import GitError
 
 log = structlog.get_logger("trunkline.cli_backends")
 

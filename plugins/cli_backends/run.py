@@ -22,7 +22,7 @@ from plugins.cli_backends.adapters.protocol import (
     SessionOpened,
 )
 from plugins.cli_backends.contract import BackendError, Code, TextChunk, ToolCall, ToolResult, Usage
-from plugins.cli_backends.process import (
+from plugins.programs.process import (
     GRACE_SECONDS,
     ChildProcess,
     DeadlineError,

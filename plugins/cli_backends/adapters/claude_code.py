@@ -22,6 +22,7 @@ from plugins.cli_backends.adapters.protocol import (
     sum_counts,
 )
 from plugins.cli_backends.contract import TextChunk, ToolCall, ToolResult, Usage
+from plugins.programs.catalog import CLAUDE_CODE
 
 _DENIED = "The user did not allow this."
 _LOST_SESSION = "No conversation found"
@@ -158,18 +159,7 @@ def _finish_events(message: JsonObject) -> list[Event]:
 
 CLI = Cli(
     name="claude-code",
-    title="Claude Code",
-    binary="claude",
-    install="npm install -g @anthropic-ai/claude-code",
-    key="ANTHROPIC_API_KEY",
-    variables=(
-        "ANTHROPIC_API_KEY",
-        "ANTHROPIC_AUTH_TOKEN",
-        "ANTHROPIC_BASE_URL",
-        "CLAUDE_CODE_OAUTH_TOKEN",
-        "CLAUDE_CONFIG_DIR",
-    ),
-    url="ANTHROPIC_BASE_URL",
+    program=CLAUDE_CODE,
     fixed={"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"},
     adapter=ClaudeAdapter,
     lost_session=_LOST_SESSION,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from msgspec import Struct
 
 from plugins.cli_backends.adapters.protocol import Adapter, ProgramRequest
+from plugins.programs.catalog import Program
 
 
 def find_no_autorun(folder: str, home: str) -> str:
@@ -35,23 +36,16 @@ class Login(Struct, frozen=True, kw_only=True):
 
 
 class Cli(Struct, frozen=True, kw_only=True):
-    """A coding program.
+    """A coding program as a backend.
 
-    ``key`` and ``url`` are the variables for its credential and for the address of its model service;
-    ``variables`` are those that it gets of the gateway's environment besides the shared ones; ``fixed`` are
-    always set, and ``extra_variables`` computes more from the model and the environment. A stderr line that
-    contains ``lost_session`` means that the program cannot resume its session. ``find_autorun`` gets a folder
-    and the home folder; it reads files and names what the program would run at its start without approval, or
-    returns "".
+    The variables ``fixed`` are always set, and ``extra_variables`` computes more from the model and the
+    environment. A stderr line that contains ``lost_session`` means that the program cannot resume its
+    session. ``find_autorun`` gets a folder and the home folder; it reads files and names what the program
+    would run at its start without approval, or returns "".
     """
 
     name: str
-    title: str
-    binary: str
-    install: str
-    key: str
-    variables: tuple[str, ...]
-    url: str
+    program: Program
     adapter: Callable[[ProgramRequest], Adapter]
     fixed: Mapping[str, str] = {}
     extra_variables: Callable[[str, Mapping[str, str]], Mapping[str, str]] = no_extra_variables

@@ -25,6 +25,7 @@ from plugins.cli_backends.adapters.protocol import (
     sum_counts,
 )
 from plugins.cli_backends.contract import TextChunk, ToolCall, ToolResult, Usage
+from plugins.programs.catalog import CODEX
 
 KEY = "OPENAI_API_KEY"
 _RESUME = "thread/resume"
@@ -201,11 +202,6 @@ def _finished(turn: Mapping[str, Any]) -> Finished:
 
 CLI = Cli(
     name="codex",
-    title="Codex",
-    binary="codex",
-    install="npm install -g @openai/codex",
-    key=KEY,
-    variables=(KEY, "OPENAI_BASE_URL", "CODEX_HOME"),
-    url="OPENAI_BASE_URL",
+    program=CODEX,
     adapter=CodexAdapter,
 )

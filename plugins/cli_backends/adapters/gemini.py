@@ -5,6 +5,7 @@ from __future__ import annotations
 from plugins.cli_backends.adapters.acp import AcpAdapter
 from plugins.cli_backends.adapters.cli import Cli, Login
 from plugins.cli_backends.adapters.protocol import ProgramRequest
+from plugins.programs.catalog import GEMINI
 
 KEY = "GEMINI_API_KEY"
 VERTEX = "GOOGLE_GENAI_USE_VERTEXAI"
@@ -45,20 +46,7 @@ class GeminiAdapter(AcpAdapter):
 
 CLI = Cli(
     name="gemini",
-    title="Gemini CLI",
-    binary="gemini",
-    install="npm install -g @google/gemini-cli",
-    key=KEY,
-    variables=(
-        KEY,
-        "GEMINI_CLI_HOME",
-        "GOOGLE_API_KEY",
-        "GOOGLE_CLOUD_LOCATION",
-        "GOOGLE_CLOUD_PROJECT",
-        "GOOGLE_GEMINI_BASE_URL",
-        VERTEX,
-    ),
-    url="GOOGLE_GEMINI_BASE_URL",
+    program=GEMINI,
     adapter=GeminiAdapter,
     stand_in="google",
     login=LOGIN,

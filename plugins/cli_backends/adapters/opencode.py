@@ -10,6 +10,7 @@ import msgspec
 
 from plugins.cli_backends.adapters.acp import AcpAdapter
 from plugins.cli_backends.adapters.cli import Cli
+from plugins.programs.catalog import OPENCODE
 
 CONFIG = "OPENCODE_CONFIG_CONTENT"
 """Settings that override those in files, so that a workspace cannot allow itself anything."""
@@ -68,23 +69,7 @@ def _names_plugins(file: Path) -> bool:
 
 CLI = Cli(
     name="opencode",
-    title="OpenCode",
-    binary="opencode",
-    install="npm install -g opencode-ai",
-    key="OPENCODE_API_KEY",
-    variables=(
-        "ANTHROPIC_API_KEY",
-        "DEEPSEEK_API_KEY",
-        "GEMINI_API_KEY",
-        "GROQ_API_KEY",
-        "MISTRAL_API_KEY",
-        "OPENAI_API_KEY",
-        "OPENCODE_API_KEY",
-        "OPENROUTER_API_KEY",
-        "XAI_API_KEY",
-        CONFIG,
-    ),
-    url="",
+    program=OPENCODE,
     # Settings of the folder could allow tools and run programs.
     fixed={"OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_PROJECT_CONFIG": "1"},
     extra_variables=extra_variables,

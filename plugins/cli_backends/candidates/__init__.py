@@ -56,7 +56,9 @@ def _candidate(cli: Cli, environ: Mapping[str, str]) -> Candidate:
             columns=columns,
             first_token_ms=first_token,
             problems=problems,
-            way_out="" if is_installed else f"tested with a fake program only; install: {cli.install}",
+            way_out=""
+            if is_installed
+            else f"tested with a fake program only; install: {cli.program.install}",
         )
 
     checks = sum(map(len, CHECKS.values()))

@@ -96,7 +96,7 @@ async def _dispatch(
     backend = SpawnedBackend(cli, {}, SessionFile())
     source = SettingsSource(CliSettings.model_validate({"plugins": {cli.name: table}}), "")
     dispatcher = Dispatcher([backend], source, Memory(folder / "memory.json"), workspace, {})
-    provider = CliProvider(cli.name, cli.title, lambda: dispatcher)
+    provider = CliProvider(cli.name, cli.program.title, lambda: dispatcher)
     message = Message(session_id="s", role="user", parts=(TextPart(PROMPT),))
     options = ChatOptions(model=DEFAULT, message_id="answer", ask=ask)
     try:

@@ -66,7 +66,7 @@ async def fake_backend(cli: Cli, scene: str, **settings: Any) -> AsyncGenerator[
         memory = Memory(folder / "memory.json")
         dispatcher = Dispatcher([backend], source, memory, folder / "workspace", environ)
         try:
-            yield CliProvider(cli.name, cli.title, lambda: dispatcher), folder
+            yield CliProvider(cli.name, cli.program.title, lambda: dispatcher), folder
         finally:
             await backend.shutdown()
 
@@ -165,7 +165,7 @@ async def a_missing_program_is_reported(cli: Cli) -> None:
     failure = (await play(cli, "echo", binary="/nowhere/to/be/found")).failure
     assert failure is not None
     assert failure.code == "SPAWN_FAILURE"
-    assert cli.install in str(failure)
+    assert cli.program.install in str(failure)
 
 
 async def a_crash_is_reported(cli: Cli) -> None:

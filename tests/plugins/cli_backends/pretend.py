@@ -140,7 +140,7 @@ async def backend(
 ) -> SpawnedBackend:
     """A backend whose program has this body."""
     made = SpawnedBackend(cli, environ or {"PATH": os.defpath}, sessions or SessionFile())
-    binary = settings.pop("binary", None) or str(program(folder, body, cli.binary))
+    binary = settings.pop("binary", None) or str(program(folder, body, cli.program.binary))
     await made.initialize(BackendSettings(binary=binary, **settings))
     return made
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from gateway.testing.fake_models.server import FakeModels
 from plugins.cli_backends import CLIS, CliBackends
 from plugins.cli_backends.adapters.cli import Cli
 from plugins.cli_backends.candidates.installed import check_installed_program, fake_settings, scripted_answer
+from tests.plugins.cli_backends.pretend import gone
 
 PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 """A PNG of one pixel."""
@@ -70,6 +72,17 @@ def hostile(workspace: Path) -> Path:
     return workspace
 
 
+def at_home(home: Path) -> list[int]:
+    """The processes whose home folder this is: those of a program, also in sessions of their own."""
+    entry = f"HOME={home}".encode()
+    found: list[int] = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if entry in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+    return found
+
+
 async def yes(chat: Chat) -> None:
     """Allow what is asked next."""
     watcher = await chat.watch()
@@ -114,10 +127,11 @@ async def test_000_07_to_10_the_real_program_answers_asks_and_resumes(
             if name != "gemini":  # which may lose a session that it is asked to load within a minute
                 assert "conversation_so_far" not in seen, "from its own session"
             assert (again.metadata.input_tokens or 0) > 0
+            assert gone(at_home(tmp_path / "home")), "neither does Codex leave its daemon"
 
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("cli", CLIS, ids=lambda cli: cli.name)
 async def test_the_trial_of_the_real_program_holds(cli: Cli, foreign: Path, tmp_path: Path) -> None:
-    (tmp_path / cli.binary).symlink_to(foreign / "node_modules" / PROGRAMS[cli.name])
+    (tmp_path / cli.program.binary).symlink_to(foreign / "node_modules" / PROGRAMS[cli.name])
     await check_installed_program(cli, {"PATH": f"{tmp_path}:{os.environ['PATH']}"})

@@ -50,6 +50,6 @@ def test_every_setting_room_program_and_code_is_named() -> None:
     assert {name for name in CliSettings.model_fields if name not in ("plugins", "plugin_dispatch")} <= words
     assert set(Code.__args__) <= words
     assert {cli.name for cli in CLIS} <= words
-    assert all(cli.install in TEXT for cli in CLIS)
+    assert all(cli.program.install in TEXT for cli in CLIS)
     rooms = {path.name for path in FOLDER.glob("*.py")} - {"__init__.py"}
     assert sorted(room for room in rooms if f"`{room}`" not in TEXT) == []

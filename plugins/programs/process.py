@@ -27,6 +27,18 @@ class LineTooLongError(Exception):
     """A line is longer than allowed."""
 
 
+class Pieces:
+    """A splitter that passes output on in the pieces in which it arrives."""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the piece."""
+        return [data]
+
+    def close(self) -> list[bytes]:
+        """Return nothing: no piece is kept."""
+        return []
+
+
 class LineSplitter:
     """A splitter of a byte stream into lines; it skips blank ones."""
 
@@ -135,10 +147,10 @@ class TimeLimits(Struct, frozen=True):
 class ChildProcess(asyncio.SubprocessProtocol):
     """A running program."""
 
-    def __init__(self, mark: str, line_bytes: int) -> None:
+    def __init__(self, mark: str, split: LineSplitter | Pieces) -> None:
         self._loop = asyncio.get_running_loop()
         self._mark = mark
-        self._split = LineSplitter(line_bytes)
+        self._split = split
         self._stdout_bytes = 0
         self._lines: deque[bytes] = deque()
         self._buffered_bytes = 0
@@ -158,11 +170,11 @@ class ChildProcess(asyncio.SubprocessProtocol):
         self.on_gone: Callable[[], None] | None = None
 
     @classmethod
-    async def start(cls, launch: Launch, line_bytes: int = LINE_BYTES) -> ChildProcess:
-        """Start a program. Raises OSError if that fails."""
+    async def start(cls, launch: Launch, split: LineSplitter | Pieces | None = None) -> ChildProcess:
+        """Start a program, whose output is split into lines by default. Raises OSError if that fails."""
         mark = uuid.uuid4().hex
         _, child = await asyncio.get_running_loop().subprocess_exec(
-            lambda: cls(mark, line_bytes),
+            lambda: cls(mark, split or LineSplitter()),
             *launch.argv,
             env={**launch.env, MARK: mark},
             cwd=launch.cwd,
@@ -354,30 +366,41 @@ class ChildProcess(asyncio.SubprocessProtocol):
 
 
 class Output(Struct, frozen=True):
-    """The output of a short program, and its exit status."""
+    """The output of a short program, its exit status, and the first lines of stderr.
+
+    ``is_cut`` says that the program wrote more; it was ended then, and the status is that of the signal.
+    """
 
     code: int
-    text: str
+    data: bytes
+    errors: Sequence[str] = ()
+    is_cut: bool = False
+
+    @property
+    def text(self) -> str:
+        """The output as text; bytes that are not UTF-8 are replaced."""
+        return self.data.decode(errors="replace")
 
 
-async def capture_output(launch: Launch, seconds: float) -> Output:
-    """Run a program without input to its end.
+async def capture_output(launch: Launch, seconds: float, most: int = STDOUT_BYTES) -> Output:
+    """Run a program without input to its end, or until it wrote more than ``most`` bytes.
 
     Raises OSError if it cannot be started, TimeoutError if it takes longer, OutputLimitError if it writes too
-    much.
+    much on stderr.
     """
-    child = await ChildProcess.start(launch)
+    child = await ChildProcess.start(launch, Pieces())
+    found = bytearray()
     try:
         child.close_input()
         limits = TimeLimits(asyncio.get_running_loop().time() + seconds, seconds)
-        lines: list[bytes] = []
-        while (line := await child.read_line(limits)) is not None:
-            lines.append(line)
-        if not await child.wait_exit(DRAIN_SECONDS):
+        while len(found) <= most and (piece := await child.read_line(limits)) is not None:
+            found += piece
+        if len(found) <= most and not await child.wait_exit(DRAIN_SECONDS):
             raise TimeoutError
-        code = child.code
-        return Output(-1 if code is None else code, b"\n".join(lines).decode(errors="replace"))
+        await child.wait_errors()
     except (StallError, DeadlineError):
         raise TimeoutError from None
     finally:
         await child.end()
+    code = child.code
+    return Output(-1 if code is None else code, bytes(found[:most]), tuple(child.errors), len(found) > most)

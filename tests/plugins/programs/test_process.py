@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from plugins.cli_backends.backend import Admission
-from plugins.cli_backends.environment import find_program
-from plugins.cli_backends.process import (
+from plugins.programs.environment import find_program
+from plugins.programs.process import (
     ChildProcess,
     Launch,
     LineSplitter,
@@ -73,11 +73,17 @@ async def test_what_carries_the_mark_is_found(tmp_path: Path) -> None:
 async def test_a_short_program_is_read_to_its_end(tmp_path: Path) -> None:
     script = "import sys; print('one'); print(); sys.stdout.write('two'); sys.exit(3)"
     output = await capture_output(Launch([sys.executable, "-c", script], PATH, str(tmp_path)), 20)
-    assert (output.code, output.text) == (3, "one\ntwo")
+    assert (output.code, output.text, output.is_cut) == (3, "one\n\ntwo", False)
     with pytest.raises(TimeoutError):
         await capture_output(
             Launch([sys.executable, "-c", "import time; time.sleep(600)"], PATH, str(tmp_path)), 0.2
         )
+
+
+async def test_long_output_of_a_short_program_is_cut(tmp_path: Path) -> None:
+    script = "import sys; print('why', file=sys.stderr, flush=True)\nwhile True: print('x' * 999)"
+    output = await capture_output(Launch([sys.executable, "-c", script], PATH, str(tmp_path)), 60, 100_000)
+    assert (len(output.data), output.is_cut, output.errors) == (100_000, True, ("why",))
 
 
 async def test_000_05_who_is_cancelled_twice_leaves_nothing(tmp_path: Path) -> None:

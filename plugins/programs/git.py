@@ -1,0 +1,112 @@
+"""Git, run by arguments, without code of a repository and without settings of the user.
+
+A repository can name programs in its settings: hooks, monitors, filters, ssh and diff drivers. All of them
+are switched off here, and so are all transports; a caller that needs one allows it for its command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from plugins.programs.process import Launch, Output, OutputLimitError, capture_output
+
+GIT_SECONDS = 5.0
+"""The time limit of a git command, unless the caller gives another one."""
+SAFE_SETTINGS = (
+    "core.hooksPath=/dev/null",
+    "core.fsmonitor=false",
+    "core.sshCommand=false",
+    "core.untrackedCache=false",
+    "core.quotePath=false",
+    "credential.helper=",
+    "protocol.allow=never",
+    "gc.auto=0",
+    "maintenance.auto=false",
+    "log.showSignature=false",
+    "submodule.recurse=false",
+)
+DIFF_OPTIONS = ("--no-ext-diff", "--no-textconv", "--ignore-submodules=all", "--no-color")
+"""Options with which ``git diff`` runs no program."""
+
+_FILTER_KEYS = r"^filter\..*\.(clean|smudge|process|required)$"
+_REASON_LETTERS = 300
+
+
+class GitError(Exception):
+    """A git command that failed. ``command`` is its name, ``code`` its exit status, or None without one."""
+
+    def __init__(self, command: str, reason: str, code: int | None = None) -> None:
+        super().__init__(f"git {command}: {reason}")
+        self.command = command
+        self.reason = reason
+        self.code = code
+
+
+class Git:
+    """The program ``git`` with a safe environment. ``home`` is an existing folder that git may look into."""
+
+    def __init__(self, program: str, environ: Mapping[str, str], home: Path) -> None:
+        self._program = program
+        self._env = {
+            "PATH": environ.get("PATH", ""),
+            "HOME": str(home),
+            "LC_ALL": "C.UTF-8",
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_CONFIG_GLOBAL": "/dev/null",
+            "GIT_TERMINAL_PROMPT": "0",
+            "GIT_OPTIONAL_LOCKS": "0",
+            "GIT_ATTR_NOSYSTEM": "1",
+        }
+
+    async def capture(
+        self,
+        *arguments: str,
+        folder: str,
+        env: Mapping[str, str] | None = None,
+        settings: Sequence[str] = (),
+        seconds: float = GIT_SECONDS,
+        most: int | None = None,
+    ) -> Output:
+        """Run a command in a folder, with more variables and settings. Return its output and status.
+
+        With ``most`` the output ends after so many bytes. Raises GitError if git cannot run, takes too long,
+        or writes too much.
+        """
+        options = [part for setting in (*SAFE_SETTINGS, *settings) for part in ("-c", setting)]
+        argv = [self._program, "--no-pager", *options, *arguments]
+        launch = Launch(argv, {**self._env, **(env or {})}, folder)
+        try:
+            if most is None:
+                return await capture_output(launch, seconds)
+            return await capture_output(launch, seconds, most)
+        except TimeoutError:
+            raise GitError(arguments[0], f"took longer than {seconds:g} s") from None
+        except (OSError, OutputLimitError) as error:
+            raise GitError(arguments[0], str(error)) from None
+
+    async def run(
+        self,
+        *arguments: str,
+        folder: str,
+        env: Mapping[str, str] | None = None,
+        settings: Sequence[str] = (),
+        seconds: float = GIT_SECONDS,
+    ) -> str:
+        """Run a command to its end and return its output without the last line ends. Raises GitError."""
+        output = await self.capture(*arguments, folder=folder, env=env, settings=settings, seconds=seconds)
+        if output.code != 0:
+            reason = "; ".join(output.errors)[-_REASON_LETTERS:]
+            raise GitError(arguments[0], reason or f"exit status {output.code}", output.code)
+        return output.text.rstrip("\n")
+
+    async def filters_off(self, folder: str, env: Mapping[str, str] | None = None) -> Sequence[str]:
+        """Return settings that switch off the filters which the settings of a repository define."""
+        try:
+            found = await self.run(
+                *("config", "--includes", "--name-only", "--get-regexp", _FILTER_KEYS), folder=folder, env=env
+            )
+        except GitError:  # there are none
+            return ()
+        keys = found.splitlines()
+        return [f"{key}={'false' if key.endswith('required') else ''}" for key in keys]
