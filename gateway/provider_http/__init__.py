@@ -69,7 +69,12 @@ from gateway.provider_http.transcript import (
     wire_id,
 )
 from gateway.provider_http.transport import LINE_LIMIT, StreamEvent, Transport
-from gateway.provider_http.upstream_errors import UNDECODABLE, decode_ignoring_usage, raise_stream_error
+from gateway.provider_http.upstream_errors import (
+    UNDECODABLE,
+    decode_ignoring_usage,
+    parse_retry_after,
+    raise_stream_error,
+)
 
 __all__ = [
     "ASSISTANT_TURN",
@@ -135,6 +140,7 @@ __all__ = [
     "normalize_tool_schema",
     "open_client",
     "output_text",
+    "parse_retry_after",
     "part_as_text",
     "raise_stream_error",
     "run_confined",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import structlog
 
 from gateway import Plugin, PluginContext
-from plugins.coding_agents.settings import CodingAgentSettings
+from plugins.coding_agents.settings import TOKEN_VARIABLES, CodingAgentSettings
 
 log = structlog.get_logger("trunkline.coding_agents")
 
@@ -22,6 +22,7 @@ class CodingAgents(Plugin):
     name = "coding_agents"
     asks_by_default = True
     settings_model = CodingAgentSettings
+    environ = tuple(name for names in TOKEN_VARIABLES.values() for name in names)
 
     def __init__(self) -> None:
         self._settings = CodingAgentSettings()

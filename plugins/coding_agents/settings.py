@@ -5,6 +5,7 @@ Every key may be written ``like_this`` or ``likeThis``. Each piece of the plugin
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +15,14 @@ from pydantic.alias_generators import to_camel
 DAY_MS = 86_400_000
 
 Preset = Literal["readonly", "standard", "permissive", "autonomous"]
+ForgeKind = Literal["github", "gitlab", "gitea", "forgejo"]
+"""A service that hosts repositories."""
+
+TOKEN_VARIABLES: Mapping[str, Sequence[str]] = {
+    "github.com": ("GH_TOKEN", "GITHUB_TOKEN"),
+    "gitlab.com": ("GITLAB_TOKEN",),
+}
+"""Environment variables with the token for a host, unless the settings have one."""
 
 
 class Section(BaseModel):
@@ -52,6 +61,20 @@ class CredentialSettings(Section):
     github: TokenSettings = Field(default=TokenSettings(), description="GitHub")
 
 
+class ForgeSettings(Section):
+    """A service that hosts repositories."""
+
+    kind: ForgeKind = Field(description="Service: github, gitlab, gitea or forgejo")
+    base_url: str = Field(
+        default="",
+        pattern=r"^(https?://[^\s?#@]+)?$",
+        description="Address of its API, such as https://git.example.org/api/v1; by kind and host if unset",
+    )
+    token: SecretStr | None = Field(
+        default=None, description="Access token that may read, push, and write pull requests"
+    )
+
+
 class CodingAgentSettings(Section):
     """All settings of the plugin. Times are milliseconds."""
 
@@ -82,6 +105,10 @@ class CodingAgentSettings(Section):
     )
     credentials: CredentialSettings = Field(
         default=CredentialSettings(), description="Credentials of services outside of the gateway"
+    )
+    forges: dict[str, ForgeSettings] = Field(
+        default={},
+        description="Services that host repositories, by host; github.com and gitlab.com are known",
     )
     debug: bool = Field(default=False, description="Log each state of each session")
     agents: dict[str, AgentSettings] = Field(default={}, description="Settings of each program, by name")
