@@ -23,6 +23,7 @@ import structlog
 from gateway.access import Access, UserRef
 from gateway.access.approvals import Approvals
 from gateway.access.permissions import Permissions
+from gateway.access.program_actions import ProgramPermissions
 from gateway.access.questions import Questions
 from gateway.access.tokens import Auth
 from gateway.commands.access import AccessCommands
@@ -229,7 +230,7 @@ class Gateway:
             check_channels(settings, self.profiles)
             check_agents(settings, self.providers, (tool.name for tool in self.registry.get_tools()))
             await self._choose_model()
-            permissions = self._permissions()
+            permissions = access.permissions = self._permissions()
             async with asyncio.TaskGroup() as tasks:
                 self._keep(tasks, "store monitor", store.monitor.run())
                 self._parts = self._assemble(tasks, permissions, store, sessions, access, questions)
@@ -733,6 +734,7 @@ class Gateway:
             submit=self._submit,
             announce=None if self._tables is None else partial(self._announce, name),
             questions=None if questions is None else owned(questions, scope, "on_answer"),
+            permissions=None if self._questions is None else ProgramPermissions(self._questions.access, name),
             tasks=scope.tasks,
             table=None if self._tables is None else partial(self._tables.open, name),
             providers=owned(self.providers, scope, "register", "add_factory"),

@@ -85,6 +85,10 @@ class Grants:
         stored = await self._store.read(lambda connection: list(connection.execute(query).scalars()))
         return any(granted(tool.match_kind, matches, key) for matches in stored)
 
+    async def write(self, *ops: Op) -> None:
+        """Store grants, in one transaction with their audit rows."""
+        await self._store.write(*ops)
+
     async def revoke(self, grant_id: str, by: UserRef) -> None:
         """Remove a grant. Raises NotFoundError."""
         found = next((grant for grant in await self.all() if grant.id == grant_id), None)

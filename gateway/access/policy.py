@@ -17,6 +17,7 @@ from gateway.access.links import AccountLinks
 from gateway.access.moved_chats import MovedChats
 from gateway.access.pairing import Pairing
 from gateway.access.people import THE_OWNER, Members, UserRef
+from gateway.access.permissions import Permissions
 from gateway.access.rooms import Rooms, Rules, SeenRooms, check_rooms
 from gateway.access.tokens import OWNER
 from gateway.contract.channel import InboundMessage, ResolvesGroups, Sender, SenderRole
@@ -168,6 +169,8 @@ class Access:
         self.links = AccountLinks(store, codes, clock)
         self.moved_chats = MovedChats(store, codes, self.links, clock)
         self.grants = Grants(store)
+        self.permissions = Permissions()
+        """The rules of the settings; set once the tools of all plugins are known."""
         self.plugin_grants = PluginGrants(store)
         self.seen_rooms = SeenRooms(store, clock)
         self._paused_until: dict[str, float] = {}

@@ -5,7 +5,13 @@ import this module.
 """
 
 from gateway.api.beneath import FOLDER, open_below
-from gateway.confinement.programs import ProcessService, ProgramAccess, RunningProgram
+from gateway.confinement.programs import (
+    PermissionService,
+    ProcessService,
+    ProgramAccess,
+    ProgramAction,
+    RunningProgram,
+)
 from gateway.contract.plugin import ApiCall, ApiRoute, Figure
 from gateway.contract.tool import FileChange
 
@@ -15,8 +21,10 @@ __all__ = [
     "ApiRoute",
     "Figure",
     "FileChange",
+    "PermissionService",
     "ProcessService",
     "ProgramAccess",
+    "ProgramAction",
     "RunningProgram",
     "open_below",
 ]

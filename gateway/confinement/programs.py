@@ -1,10 +1,10 @@
-"""The service with which plugins run confined scripts and programs, as a protocol."""
+"""The services with which plugins run confined programs, and learn what these may do, as protocols."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
@@ -88,4 +88,51 @@ class ProcessService(Protocol):
         With the descriptor ``stdin`` its stderr is kept apart. Raises PluginError if the program cannot be
         started.
         """
+        ...
+
+
+Decision = Literal["once", "always", "deny"]
+
+
+class ProgramAction(Struct, frozen=True, kw_only=True):
+    """An action that a program asks about, which a plugin runs for a user.
+
+    ``name`` is that of permission rules, such as ``coding_agents:claude:Bash``; it begins with the plugin's
+    name. ``text`` is what the program wants to do, such as a command, and patterns are compared with it.
+    ``user`` is the id of a user with its channel (``telegram:123``), or ``owner``; ``address`` and
+    ``session`` are those of the user's chat, as plain data.
+    """
+
+    name: str
+    text: str
+    folder: str
+    user: str
+    address: Mapping[str, Any]
+    session: str = ""
+
+
+class PermissionService(Protocol):
+    """Permissions of programs that a plugin runs for users, outside of a turn.
+
+    Raises InvalidRequestError for an action of another plugin, and StoreError.
+    """
+
+    async def decide(self, action: ProgramAction) -> Literal["allow", "deny", "ask"]:
+        """Return what the rules of the settings, or an earlier "always" of the user there, decide.
+
+        Only a rule that names the action allows it, and a pattern no text that is more than one command of
+        a shell. A user who may no longer use the bot is denied.
+        """
+        ...
+
+    async def record(self, action: ProgramAction, decision: Decision, by: str, key: str) -> None:
+        """Store the answer to an action in the audit log, and an "always" as a grant, once for each key.
+
+        The grant covers the same text in the same folder and chat; ``trunkline approvals`` lists it. ``by``
+        is ``Answer.by``.
+        """
+        ...
+
+    def answerers(self, action: ProgramAction) -> tuple[str, ...]:
+        """Return the ids of the users who may answer in the chat: the user and the admins of the channel."""
         ...

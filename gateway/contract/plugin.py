@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from msgspec import Struct
 
-from gateway.confinement.programs import ProcessService
+from gateway.confinement.programs import PermissionService, ProcessService
 from gateway.contract.channel import InboundMessage, Sender, SenderRole
 from gateway.contract.errors import TrunklineError
 from gateway.contract.events import AgentEvent, ChatMessage, PermissionAsked, ToolStarting
@@ -272,6 +272,8 @@ class PluginContext(Struct, frozen=True, kw_only=True):
     submit: Submit | None = None
     announce: Announce | None = None
     questions: QuestionService | None = None
+    permissions: PermissionService | None = None
+    """Decides about actions of programs that the plugin runs for users."""
     tasks: TaskService | None = None
     table: Callable[[str], Table] | None = None
     """Opens a durable table by its name: letters, digits, ``_``, ``.`` and ``-``, at most 64."""

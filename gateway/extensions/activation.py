@@ -136,8 +136,12 @@ class PluginActivator:
         """Return whether a plugin may still contribute this tool although no plugin offers it now.
 
         True for the tools of a skipped plugin, and for names that begin with the name of an MCP server, or of
-        a plugin that has not listed its tools yet.
+        a plugin that has not listed its tools yet. So are actions of a plugin's programs, such as
+        ``coding_agents:claude:Bash``.
         """
+        owner, colon, _ = tool.partition(":")
+        if colon and (self._registry.get(owner) is not None or owner in self._skipped):
+            return True
         if any(tool.startswith(f"{server}_") for server in self._servers):
             return True
         silent = [

@@ -141,7 +141,7 @@ class Questions:
         self.announcing: Callable[[str], asyncio.Task[None] | None] = lambda _session: None
         """Returns the task that delivers the announcements of a session; questions are shown after them."""
         self._store = store
-        self._access = access
+        self.access = access
         self._channels = channels
         self._sessions = sessions
         self._redactor = redactor
@@ -474,8 +474,8 @@ class Questions:
             sender=Sender(question.answerers[0] if user is None and question.answerers else user or ""),
             role=question.role,
         )
-        await self._access.confirm(address.channel, asked)
-        if user is not None and self._access.policy.role(address.channel, asked) is None:
+        await self.access.confirm(address.channel, asked)
+        if user is not None and self.access.policy.role(address.channel, asked) is None:
             raise UnauthorizedError("this user may not use the bot any more")
 
     def _claim(self, held: Held, values: Sequence[str], by: UserRef) -> Claim:
