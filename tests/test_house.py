@@ -53,6 +53,7 @@ SHORT_MODULES = {
     "gateway/store/migrations/env.py": "Alembic's entry point",
     "gateway/testing/database.py": "loaded by test fixtures alone",
     "gateway/version.py": "read by the build",
+    "plugins/coding_agents/keeper/__main__.py": "an entry point",
     "plugins/budget-alert/main.py": "a whole plugin with a manifest",
     "plugins/formatter/main.py": "a whole plugin with a manifest",
     "plugins/providers/openai/oauth.py": "OAuth tokens, apart from the adapter",
