@@ -22,6 +22,7 @@ async def chat(
     """
     excused = (*_LOST, expected) if expected else _LOST
     opened = await browser.new_context(**context)
+    opened.set_default_timeout(60_000)  # half a minute is too short for two cores with other tests
     page = await opened.new_page()
     complaints: list[str] = []
     page.on(

@@ -96,7 +96,7 @@ async def test_the_end_of_a_question_is_shown(browser: Browser, tmp_path: Path) 
         await expect(card(page).get_by_role("button")).to_have_count(3)
         await painter.withdraw(withdrawn)
         await expect(card(page)).to_have_text(f"{TITLE} no longer needed")
-        await painter.ask(HOME, "2", timeout_ms=1_000)
+        await painter.ask(HOME, "2", timeout_ms=5_000)
         await ended(painter, 1)
         await expect(card(page).nth(1)).to_have_text(f"{TITLE} not answered in time")
 

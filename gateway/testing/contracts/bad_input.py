@@ -54,7 +54,7 @@ Response = Callable[[Dialect, str], Sequence[Piece]]
 """A response in a dialect; the text is the address of another server."""
 
 _CASE_SECONDS = 60.0
-_STALL_MS = 300
+_STALL_MS = 1_000
 
 
 class BadInput(Struct, frozen=True, kw_only=True):

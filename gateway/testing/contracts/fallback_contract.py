@@ -40,7 +40,7 @@ PHASES: Mapping[Trigger, Sequence[Phase]] = {
 QUESTION = "Hi"
 SUM = Use("calculator", '{"expression": "2 + 2"}')
 _STATUS = {"rate_limit": 429, "auth_failure": 401, "server_error": 500}
-_SILENCE_MS = 300
+_SILENCE_MS = 1_000
 
 
 class Answered(NamedTuple):
@@ -71,7 +71,8 @@ def failing(first: FakeModels, trigger: Trigger) -> dict[str, Any]:
     """
     reached = {"like": "openai", "base_url": first.openai_url, "api_key": "k", "max_retries": 0}
     providers = {f"first{number}": reached for number in range(len(PHASES[trigger]))}
-    return {"model": "first0/fake-small", "providers": providers, "stream_timeout_ms": _SILENCE_MS}
+    silence = {"stream_timeout_ms": _SILENCE_MS} if trigger == "stall" else {}
+    return {"model": "first0/fake-small", "providers": providers, **silence}
 
 
 async def answers(chat: Chat, first: FakeModels, trigger: Trigger, stand_in: str) -> AsyncGenerator[Answered]:

@@ -124,7 +124,7 @@ async def a_broken_stream_keeps_its_text(setup: ProviderSetup) -> None:
 
 async def a_stalled_stream_keeps_its_text(setup: ProviderSetup) -> None:
     """Check that a stalled stream keeps its text, raises a named error, and is not retried."""
-    async with setup.running(stream_timeout_ms=500) as (fake, provider):
+    async with setup.running(stream_timeout_ms=1_500) as (fake, provider):
         fake.then(Reply((Say("Half"), Stall())))
         seen: list[Delta] = []
         assert type(await failure_of(provider, seen)) is StreamTimeoutError

@@ -227,7 +227,7 @@ async def test_hostile_packets_do_not_end_the_search():
         network.bind((LOOPBACK, 5353))
         network.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(LOOPBACK))
         async with asyncio.TaskGroup() as tasks:
-            searching = tasks.create_task(find(LOOPBACK, seconds=1, most=30))
+            searching = tasks.create_task(find(LOOPBACK, seconds=4, most=30))
             while not searching.done():
                 for each in (*hostile, packet(b"good")):
                     network.sendto(each, ("224.0.0.251", 5353))

@@ -315,7 +315,7 @@ def test_a_store_that_fails_ends_it_with_70(tmp_path: Path) -> None:
             if process.poll() is not None:
                 break
             trunkline(
-                "send", "-", "--no-wait", "--timeout", "1", "--url", url, home=tmp_path, stdin="x" * 500_000
+                "send", "-", "--no-wait", "--timeout", "5", "--url", url, home=tmp_path, stdin="x" * 500_000
             )
         assert process.wait(PATIENCE) == 70
     finally:
@@ -331,7 +331,7 @@ def test_a_store_that_does_not_commit_for_30_seconds_ends_it_with_70(tmp_path: P
         contextlib.closing(sqlite3.connect(tmp_path / "t.db", isolation_level=None)) as intruder,
     ):
         intruder.execute("BEGIN IMMEDIATE")
-        trunkline("send", "Hi", "--no-wait", "--timeout", "1", "--url", running.url, home=tmp_path)
+        trunkline("send", "Hi", "--no-wait", "--timeout", "20", "--url", running.url, home=tmp_path)
         assert running.process.wait(2 * PATIENCE) == 70
 
 

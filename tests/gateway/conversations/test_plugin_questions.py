@@ -201,7 +201,7 @@ async def test_a_withdrawn_question_takes_no_answer_and_its_handler_is_not_calle
 async def test_an_expired_question_is_an_outcome(tmp_path: Path) -> None:
     room, painter = Room(), Painter()
     async with chatting(tmp_path, Brings(room), painter, **LETTERS) as chat:
-        asked = await painter.ask(timeout_ms=1_000)
+        asked = await painter.ask(timeout_ms=2_000)
         [ended] = await painter.until_ended()
         assert (ended.question_id, ended.state, ended.values, ended.outcome) == (
             asked,

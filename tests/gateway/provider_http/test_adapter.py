@@ -218,7 +218,7 @@ async def test_004_25_a_stream_that_breaks_keeps_what_came_and_is_not_tried_agai
     end: tuple[Bytes, ...], named: type[ProviderError]
 ) -> None:
     seen: list[Delta] = []
-    async with FakeModels() as fake, connected(create, fake.openai_url, stream_timeout_ms=300) as provider:
+    async with FakeModels() as fake, connected(create, fake.openai_url, stream_timeout_ms=3_000) as provider:
         fake.then(Reply((Say("Half"), *end)))
         with pytest.raises(named):
             await collect(provider, seen)

@@ -15,7 +15,7 @@ from gateway.server import Server
 from gateway.server.connections import Peers
 from gateway.settings import ServerSettings, Settings
 
-HASTE = 0.3
+HASTE = 1.0
 """Seconds for a head: long enough for a whole one under any load."""
 GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 

@@ -353,7 +353,7 @@ MISBEHAVIOUR: dict[str, tuple[Any, ...]] = {
 async def test_004_25_a_model_that_misbehaves_gives_an_error_part_and_a_cancelled_end(
     tmp_path: Path, name: str
 ) -> None:
-    async with serving(tmp_path, stream_timeout_ms=200) as served, served.socket() as client:
+    async with serving(tmp_path, stream_timeout_ms=2_000) as served, served.socket() as client:
         served.models.then(Reply(MISBEHAVIOUR[name]))
         await client.say("Hi", session="s")
         part = await client.until("part")

@@ -172,7 +172,7 @@ async def test_stop_ends_the_program_within_a_second(tmp_path: Path) -> None:
         begun = time.monotonic()
         assert (await chat.say("/stop")).text == "Stopped."
         assert not alive(noted(tmp_path / "bin", "pids")[0])
-        assert time.monotonic() - begun < 10, "a program that will not end would take ten minutes"
+        assert time.monotonic() - begun < 60, "a program that will not end would take ten minutes"
         answer = await chat.answer(answer_id)
         assert answer.text == "working"
         assert answer.metadata.stop_reason == "cancelled"

@@ -36,7 +36,7 @@ async def test_the_chat_gets_one_clear_answer_to_each(setup: ProviderSetup, tmp_
         settings: dict[str, Any] = {
             "model": f"{setup.id}/fake-small",
             "providers": {setup.id: {**provider, "region": "eu-west-1"}},
-            "stream_timeout_ms": 600,
+            "stream_timeout_ms": 2_000,
             "limits": {"max_llm_calls": 2},
         }
         async with chatting(tmp_path, **settings) as chat:

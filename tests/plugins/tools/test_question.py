@@ -106,7 +106,7 @@ async def test_a_hook_asks_in_the_chat_of_its_turn_and_without_one_the_answer_is
     tmp_path: Path,
 ) -> None:
     careful = Careful()
-    limits = {"plugins": {"careful": {"hook_timeout_ms": 1_000}}}
+    limits = {"plugins": {"careful": {"hook_timeout_ms": 5_000}}}
     async with chatting(tmp_path, careful, **limits) as chat:
         assert careful.outside is False
         chat.model.then(Reply((Use("calculator", '{"expression": "1"}'),), "tools"))
