@@ -29,15 +29,20 @@ class GatewayOrStore:
 
     def run_in_store(self, work: Callable[[Store], Awaitable[T]]) -> T:
         """Open the store, run ``work`` in it and return the result."""
+        return _or_fail(lambda: work_in_store(self.settings, work))
 
-        async def run() -> T:
-            store = Store.open(self.settings.store_url, self.settings.durability, die)
-            try:
-                return await work(store)
-            finally:
-                await store.close()
 
-        return _or_fail(lambda: asyncio.run(run()))
+def work_in_store(settings: Settings, work: Callable[[Store], Awaitable[T]]) -> T:
+    """Open the store, run ``work`` in it and return the result. Raises StoreError."""
+
+    async def run() -> T:
+        store = Store.open(settings.store_url, settings.durability, die)
+        try:
+            return await work(store)
+        finally:
+            await store.close()
+
+    return asyncio.run(run())
 
 
 def _or_fail(work: Callable[[], T]) -> T:

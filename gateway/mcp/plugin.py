@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 from msgspec import Struct, structs
@@ -68,6 +69,22 @@ class Approved(Struct, frozen=True):
     approved: tuple[str, ...]
 
 
+class AuditLog(Protocol):
+    """Takes actions; see ``PluginActions``."""
+
+    def record(
+        self,
+        plugin: tuple[str, str, str],
+        action: str,
+        value: str,
+        arguments: object = (),
+        *,
+        microseconds: int = 0,
+    ) -> None:
+        """Note an action, to be written soon."""
+        ...
+
+
 class McpPlugin(Plugin):
     """The MCP servers of the settings. Each call of a tool needs an approval unless a rule names the tool."""
 
@@ -76,10 +93,14 @@ class McpPlugin(Plugin):
     environ = ("LANG", "LC_ALL", "PATH", "TZ")
 
     def __init__(
-        self, settings: Mapping[str, McpServerSettings], complete: Callable[[], Completes] | None = None
+        self,
+        settings: Mapping[str, McpServerSettings],
+        complete: Callable[[], Completes] | None = None,
+        audit: Callable[[], AuditLog] | None = None,
     ) -> None:
         self._settings = settings
         self._complete = complete
+        self._audit = audit
         self._servers: dict[str, Server] = {}
         self._tools: tuple[Tool, ...] = ()
         self._prompts = PromptCommands()
@@ -196,12 +217,30 @@ class McpPlugin(Plugin):
             definition=ToolDefinition(
                 model_name(server.name, definition.name), definition.description, definition.schema
             ),
-            execute=partial(_call, server, definition.name),
+            execute=partial(self._call, server, definition),
             display=DisplayHints(verb=f"calling {server.name}"),
             match_key=lambda given: to_json(dict(sorted(given.items()))).decode(),
             # A call may have to start the server first.
             timeout_ms=2 * server.settings.timeout,
         )
+
+    async def _call(
+        self, server: Server, definition: Definition, arguments: Mapping[str, Any], context: ToolContext
+    ) -> ToolOutput:
+        """Call a tool and note it in the audit log. What comes from elsewhere may instruct the model."""
+        user, begun = (context.session, context.ask), time.perf_counter()
+        try:
+            output = await server.call(definition.name, arguments, context.progress, user)
+        finally:
+            if self._audit is not None:
+                about = (f"mcp:{server.name}", "", definition.digest)
+                spent = round((time.perf_counter() - begun) * 1_000_000)
+                self._audit().record(about, "mcp.call", definition.name, arguments, microseconds=spent)
+        settings = server.settings
+        reaches_others = (
+            bool(settings.url) or settings.capabilities.network.enabled or settings.trust == "full"
+        )
+        return structs.replace(output, untrusted=reaches_others)
 
 
 def known_tools(data_dir: Path, name: str, settings: McpServerSettings) -> KnownTools:
@@ -212,15 +251,6 @@ def known_tools(data_dir: Path, name: str, settings: McpServerSettings) -> Known
 def login_file(data_dir: Path, name: str) -> Path:
     """Return the file with the login at a remote server."""
     return data_dir / FOLDER / f"{name}.login"
-
-
-async def _call(server: Server, tool: str, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-    """Call a tool. What a server got from elsewhere may instruct the model."""
-    user = (context.session, context.ask)
-    output = await server.call(tool, arguments, context.progress, user)
-    settings = server.settings
-    reaches_others = bool(settings.url) or settings.capabilities.network.enabled or settings.trust == "full"
-    return structs.replace(output, untrusted=reaches_others)
 
 
 async def _learn(server: Server) -> None:

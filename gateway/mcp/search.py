@@ -13,7 +13,7 @@ from pydantic import Field
 from gateway.contract.messages import DisplayHints
 from gateway.contract.plugin import Plugin, TurnContext
 from gateway.contract.tool import Tool, ToolContext, tool_from
-from gateway.mcp.plugin import McpPlugin
+from gateway.mcp.plugin import AuditLog, McpPlugin
 from gateway.settings import McpServerSettings
 
 if TYPE_CHECKING:
@@ -88,8 +88,13 @@ def _score(tool: Tool, words: set[str]) -> int:
 
 
 def mcp_plugins(
-    servers: Mapping[str, McpServerSettings], complete: Callable[[], Completes]
+    servers: Mapping[str, McpServerSettings],
+    complete: Callable[[], Completes],
+    audit: Callable[[], AuditLog],
 ) -> Mapping[str, Plugin]:
-    """Return the plugins for these servers, in order. ``complete`` returns what calls models for them."""
-    mcp = McpPlugin(servers, complete)
+    """Return the plugins for these servers, in order.
+
+    ``complete`` returns what calls models for them, ``audit`` what notes their calls.
+    """
+    mcp = McpPlugin(servers, complete, audit)
     return {each.name: each for each in (mcp, McpSearch(mcp))}

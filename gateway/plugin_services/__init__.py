@@ -5,7 +5,7 @@ audit log, and answers of models. Only ``app`` and the CLI import it; the broker
 ``gateway.extensions.broker``.
 """
 
-from gateway.plugin_services.actions import Action, PluginActions, read_actions
+from gateway.plugin_services.actions import Action, Decision, PluginActions, read_actions
 from gateway.plugin_services.bundles import Parts, read_parts
 from gateway.plugin_services.completions import PluginCompletions
 from gateway.plugin_services.grant_questions import GrantQuestions
@@ -13,6 +13,7 @@ from gateway.plugin_services.resolver import OpenServices, Resolver
 
 __all__ = [
     "Action",
+    "Decision",
     "GrantQuestions",
     "OpenServices",
     "Parts",

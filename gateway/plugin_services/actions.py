@@ -1,5 +1,7 @@
 """The audit log of confined plugins: every use of a capability, granted or denied, and each start and end.
 
+What an operator decides about a plugin is in it, too, and so are calls of MCP servers.
+
 Noting an action only appends to a queue, because it happens within turns. A background task digests the
 arguments and writes what was noted, several times a second.
 """
@@ -11,11 +13,11 @@ import hashlib
 import itertools
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 import structlog
-from msgspec import Struct
+from msgspec import Meta, Struct
 from sqlalchemy import Connection, func, select
 
 from gateway.contract.messages import new_id, now_ms
@@ -32,6 +34,11 @@ ADD_ACTION = Write(
     "id at plugin version content action value arguments allowed risk microseconds",
 )
 
+FORGET_GRANTS = Write("delete", 98, t.plugin_grant, "plugin", "plugin")
+FORGET_JOBS = Write("delete", 99, t.plugin_job, "plugin", "plugin")
+FORGET_ENTRIES = Write("delete", 100, t.plugin_entry, "plugin", "plugin")
+
+_GRANT = "plugin.grant"
 _MOST_WAITING = 10_000
 _SECONDS = 0.25
 _BATCH = 500
@@ -45,6 +52,7 @@ _RISKS = {
     "network": 75,
     "filesystem.read": 75,
     "llm": 75,
+    "mcp.call": 75,
     "send": 75,
 }
 _LOW_RISK = 50
@@ -76,6 +84,26 @@ class ActionTotal(Struct, frozen=True):
     allowed: int
     denied: int
     microseconds: int
+
+
+_Text = Annotated[str, Meta(max_length=2_000)]
+
+
+class Decision(Struct, frozen=True):
+    """What an operator decided about a plugin, and the grants that it was given with that.
+
+    ``content`` is the hash of its files, ``source`` where they are from. With ``purge`` what it stored is
+    deleted.
+    """
+
+    plugin: Annotated[str, Meta(min_length=1, max_length=200)]
+    action: Literal["install", "update", "approve", "uninstall"]
+    by: _Text
+    version: _Text = ""
+    content: _Text = ""
+    source: _Text = ""
+    grants: Annotated[tuple[_Text, ...], Meta(max_length=1_000)] = ()
+    purge: bool = False
 
 
 class _Noted(NamedTuple):
@@ -118,6 +146,18 @@ class PluginActions:
         row_id = f"{at:013x}{next(self._numbers) & 0xFFFFFF:06x}{self._process}"
         self._waiting.append(_Noted(row_id, at, plugin, action, value, arguments, allowed, microseconds))
         self._noted.set()
+
+    async def decide(self, decision: Decision) -> None:
+        """Write a decision. A removed plugin loses what admins granted, and purged all that it stored."""
+        about = (decision.plugin, decision.version, decision.content)
+        said = f"{decision.source} by {decision.by}".strip()
+        self.record(about, f"plugin.{decision.action}", said)
+        for grant in decision.grants:
+            self.record(about, _GRANT, f"{grant} by {decision.by}")
+        await self.flush()
+        if decision.action == "uninstall":
+            forgets = (FORGET_GRANTS, FORGET_JOBS, FORGET_ENTRIES) if decision.purge else (FORGET_GRANTS,)
+            await self._store.write(*((forget, (decision.plugin,)) for forget in forgets))
 
     async def run(self) -> None:
         """Write what is noted until cancelled, and the rest then."""
@@ -192,7 +232,9 @@ def _rows(noted: Sequence[_Noted]) -> list[Op]:
 def _row(noted: _Noted) -> Op:
     text = msgspec.json.encode(noted.arguments, enc_hook=repr, order="deterministic")
     digest = hashlib.sha256(text).hexdigest()
-    risk = _RISKS.get(noted.action, _LOW_RISK)
+    # The risk of a grant is that of the capability.
+    kind = noted.value.split()[0].partition(":")[0] if noted.action == _GRANT else noted.action
+    risk = _RISKS.get(kind, _LOW_RISK)
     value, allowed = noted.value[:_LONGEST_VALUE], int(noted.allowed)
     start = (noted.id, noted.at, *noted.plugin, noted.action, value)
     return ADD_ACTION, (*start, digest, allowed, risk, noted.microseconds)

@@ -15,6 +15,7 @@ from gateway.extensions.admission.capabilities import Grant
 from gateway.extensions.admission.consent import chosen
 from gateway.extensions.admission.lock import granted
 from gateway.extensions.admission.packages.installer import Installer, Prepared
+from gateway.plugin_services.actions import Decision
 from gateway.plugin_services.configuration import PluginConfigs
 from gateway.plugin_services.live import Change, Outcome
 from gateway.settings import Settings
@@ -71,13 +72,18 @@ class InstalledPlugin(Struct, frozen=True):
 
 
 class TeamDirectory:
-    """The plugins of one team; ``apply`` changes a running plugin."""
+    """The plugins of one team. ``apply`` changes a running plugin, ``record`` writes to the audit log."""
 
     def __init__(
-        self, settings: Settings, home: Path | None, apply: Callable[[str], Awaitable[Change]]
+        self,
+        settings: Settings,
+        home: Path | None,
+        apply: Callable[[str], Awaitable[Change]],
+        record: Callable[[Decision], Awaitable[None]],
     ) -> None:
         self._started = settings
         self._apply = apply
+        self._record = record
         self._home = home
 
     def check(self, team: str) -> None:
@@ -121,16 +127,19 @@ class TeamDirectory:
         installer = Installer(Admission(settings, home=self._home), {})
         by = f"api:{settings.teams.id}"
         prepared, new = await asyncio.to_thread(_install, installer, wanted, by)
-        name, before = prepared.manifest.name, prepared.before
+        name, version, before = prepared.manifest.name, prepared.manifest.version, prepared.before
+        action, source = "install" if before is None else "update", prepared.fetched.source
+        await self._record(Decision(name, action, by, version, prepared.digest, source, new))
         try:
             change = await self._apply(name)
         except (PluginError, SettingsError) as error:
             if before is None:
                 raise
             await asyncio.to_thread(installer.put_back, name, before)
+            await self._record(Decision(name, "update", by, before.version, before.digest, "put back"))
             raise PluginError(f"{error}; {name} {before.version} stays") from None
         digest = prepared.digest.removeprefix("sha256:")
-        return InstalledPlugin(name, prepared.manifest.version, digest, [*new], change.outcome)
+        return InstalledPlugin(name, version, digest, [*new], change.outcome)
 
 
 def _install(installer: Installer, wanted: Installation, by: str) -> tuple[Prepared, tuple[Grant, ...]]:

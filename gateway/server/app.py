@@ -45,7 +45,8 @@ class Api:
         self._openai = OpenAiRoutes(gateway)
         self._selection = Selection(gateway.models, gateway.profiles, lambda: gateway.model)
         self._configs = PluginConfigs(gateway.settings, Path.home())
-        self._teams = TeamDirectory(gateway.settings, Path.home(), gateway.live_plugins.apply)
+        apply, record = gateway.live_plugins.apply, gateway.parts.actions.decide
+        self._teams = TeamDirectory(gateway.settings, Path.home(), apply, record)
         self._metrics: object = None
         self._described: object = None
         self._description: bytes = b""

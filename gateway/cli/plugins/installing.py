@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -19,6 +19,7 @@ from gateway.extensions.admission.manifest import Manifest
 from gateway.extensions.admission.packages.claude import ROOT
 from gateway.extensions.admission.packages.index import notes
 from gateway.extensions.admission.packages.installer import Prepared, kept_grants
+from gateway.plugin_services import Decision
 
 Source = Annotated[
     str,
@@ -68,6 +69,7 @@ def install(
                 question=question,
             )
             operator.installer.place(prepared, granted(new, operator.name), operator.name)
+            operator.note(_decision(operator, prepared, "install", new))
         _report(
             prepared.manifest, new, "installed", f'enable it with `trunkline plugin enable "{name}"`', as_json
         )
@@ -120,10 +122,13 @@ def update(
             )
             grants = (*prepared.kept, *granted(new, operator.name))
             operator.installer.place(prepared, grants, operator.name)
+            operator.note(_decision(operator, prepared, "update", new))
         try:
             then = operator.take_effect(name)
         except TrunklineError as error:
             operator.installer.put_back(name, locked)
+            back = Decision(name, "update", operator.name, locked.version, locked.digest, "put back")
+            operator.note(back)
             raise PluginError(f"{error}; {name} {locked.version} stays") from None
         _report(prepared.manifest, new, "updated", then, as_json)
 
@@ -156,6 +161,10 @@ def approve(
             question="Approve its content and grant this?",
         )
         operator.installer.approve(entry, new, operator.name)
+        locked = operator.admission.lock().get(manifest.name)
+        digest = locked.digest if locked else ""
+        place = str(found.folder.absolute())
+        operator.note(Decision(manifest.name, "approve", operator.name, manifest.version, digest, place, new))
         try:
             then = operator.take_effect(manifest.name)
         except TrunklineError as error:
@@ -167,13 +176,16 @@ def approve(
 
 def uninstall(
     name: Name,
-    purge: Annotated[bool, typer.Option("--purge", help="Also delete its secrets.")] = False,
+    purge: Annotated[
+        bool, typer.Option("--purge", help="Also delete its secrets and what it stored.")
+    ] = False,
     as_json: AsJson = False,
     config: File = None,
 ) -> None:
     """Remove an installed plugin, its approval and its grants.
 
-    A plugin in a folder of yours stays there, but is refused until it is approved again.
+    A plugin in a folder of yours stays there, but is refused until it is approved again. What admins decided
+    in chats for always goes, too; with --purge also its secrets, stored values and jobs.
 
     \b
     Examples:
@@ -184,12 +196,23 @@ def uninstall(
         operator = Operator(config)
         if name in operator.settings.plugins.enabled and name not in operator.settings.plugins.disabled:
             raise PluginError(f"plugin {name!r} is enabled; run `trunkline plugin disable {name}` first")
+        if (locked := operator.admission.lock().get(name)) is not None:
+            # First: what it stored cannot be purged later, when the plugin is not known any more.
+            about = (locked.version, locked.digest, locked.source)
+            operator.record(Decision(name, "uninstall", operator.name, *about, purge=purge))
         if not operator.installer.remove(name, purge=purge):
             raise PluginError(f"plugin {name!r} is not installed; `trunkline plugin list` shows the others")
         if as_json:
             echo_json({"name": name, "removed": True, "purged": purge})
         else:
             typer.echo(f"{name} is removed")
+
+
+def _decision(
+    operator: Operator, prepared: Prepared, action: Literal["install", "update"], grants: tuple[Grant, ...]
+) -> Decision:
+    manifest, source = prepared.manifest, prepared.fetched.source
+    return Decision(manifest.name, action, operator.name, manifest.version, prepared.digest, source, grants)
 
 
 def _note(operator: Operator, prepared: Prepared) -> None:

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from msgspec import to_builtins
 
 from gateway.cli.gateway_client import call, running_gateway
+from gateway.cli.gateway_or_store import work_in_store
 from gateway.cli.options import fail, settings_from
 from gateway.cli.output import plain
 from gateway.contract.errors import TrunklineError
@@ -21,7 +23,7 @@ from gateway.extensions.admission.capabilities import Grant
 from gateway.extensions.admission.consent import chosen, describe, describe_rest
 from gateway.extensions.admission.manifest import Manifest
 from gateway.extensions.admission.packages.installer import Installer
-from gateway.plugin_services import read_parts
+from gateway.plugin_services import Decision, PluginActions, read_parts
 from gateway.settings import Settings
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the plugin, as `plugin list` shows it.")]
@@ -109,6 +111,24 @@ class Operator:
         if not self.is_own(answer["settings"]):
             return f"it takes effect at the next start; the gateway at {url} has other settings"
         return _EFFECTS[answer["change"]["outcome"]]
+
+    def record(self, decision: Decision) -> None:
+        """Write a decision to the audit log of the running gateway or, without one, of the store.
+
+        A plugin that is removed loses its later grants with that, and purged all that it stored. Raises
+        TrunklineError.
+        """
+        if self.running_plugins() is not None:
+            call(self.settings, "POST", "/api/plugins/decisions", to_builtins(decision))
+        else:
+            work_in_store(self.settings, lambda store: PluginActions(store).decide(decision))
+
+    def note(self, decision: Decision) -> None:
+        """Write a decision to the audit log, or warn: it counts also where the store cannot be reached."""
+        try:
+            self.record(decision)
+        except TrunklineError as error:
+            typer.echo(plain(f"warning: this is not in the audit log: {error}"), err=True)
 
     def running_plugins(self) -> list[dict[str, Any]] | None:
         """Return the plugins of the running gateway, or None if there is none with these settings."""

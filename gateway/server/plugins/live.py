@@ -11,6 +11,7 @@ from gateway.contract.errors import InvalidStateError, NotFoundError, PluginErro
 from gateway.contract.plugin import Plugin
 from gateway.extensions.process.records import CallTimes, HasProcess
 from gateway.models.ledger import to_usd
+from gateway.plugin_services import Decision
 from gateway.plugin_services.live import Change
 from gateway.server.routes import Call, Nothing, PlainCall, Route
 
@@ -106,6 +107,14 @@ class LivePluginRoutes:
                 errors=(InvalidStateError,),
             ),
             Route(
+                "POST",
+                "/api/plugins/decisions",
+                "recordPluginDecision",
+                "Write to the audit log that a plugin was installed, updated, approved or removed.",
+                self._decide,
+                success=204,
+            ),
+            Route(
                 "GET",
                 "/api/plugins/log",
                 "readPluginLog",
@@ -128,6 +137,11 @@ class LivePluginRoutes:
         except (PluginError, SettingsError) as error:
             raise InvalidStateError(str(error)) from error
         return AppliedChange(self._settings(), change)
+
+    async def _decide(self, call: Call[Nothing, Nothing, Nothing, Decision]) -> None:
+        parts = self._gateway.parts
+        await parts.actions.decide(call.body)
+        await parts.access.plugin_grants.load()
 
     async def _log(self, call: Call[Nothing, LogQuery, Nothing, None]) -> PluginLog:
         name = call.query.name

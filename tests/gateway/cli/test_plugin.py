@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import pwd
 import re
 import stat
 from pathlib import Path
@@ -108,6 +110,13 @@ def test_001_32_a_plugin_is_installed_enabled_shown_disabled_and_uninstalled(hom
     assert listed(home)["weather"]["enabled"] is False
     assert "weather is removed" in run(home, "uninstall", "weather", "--purge")
     assert "weather" not in listed(home)
+    decided = [(row["action"], row["value"]) for row in json.loads(run(home, "trace", "weather", "--json"))]
+    place, by = home / "weather", f"by cli:{pwd.getpwuid(os.getuid()).pw_name}"
+    assert decided == [
+        ("plugin.install", f"{place} {by}"),
+        ("plugin.grant", f"network:api.example.org {by}"),
+        ("plugin.uninstall", f"{place} {by}"),
+    ]
 
 
 def test_a_shipped_plugin_has_what_it_declares_and_the_doctor_finds_no_problem(home: Path) -> None:

@@ -91,6 +91,9 @@ def test_001_35_plugins_of_a_running_gateway_change_at_once(home: Path, live: Ru
     assert "the running gateway has stopped it" in run(home, live, "disable", "greeter")
     assert "greets" not in greeting(home, live)
     assert "greeter is removed" in run(home, live, "uninstall", "greeter")
+    actions = [row["action"] for row in json.loads(run(home, live, "trace", "greeter", "--json"))]
+    decided = [each for each in actions if each.startswith("plugin.") and each != "plugin.reload"]
+    assert decided == ["plugin.install", *["plugin.update"] * 3, "plugin.uninstall"]
 
 
 def test_a_plugin_that_does_not_start_is_not_enabled(home: Path, live: RunningGateway) -> None:

@@ -127,6 +127,16 @@ async def test_nothing_that_a_server_starts_outlives_it(servers: Servers) -> Non
             await until(lambda: not sleepers())
 
 
+async def test_001_28_each_call_is_one_row_of_the_audit_log(servers: Servers) -> None:
+    async with servers.chat() as chat:
+        await use(chat, "demo_add", a=1, b=2)
+        log = chat.gateway.parts.actions
+        await log.flush()
+        [row] = await log.latest("mcp:demo")
+    assert (row.action, row.value, row.allowed, row.risk) == ("mcp.call", "add", True, 75)
+    assert (len(row.content), len(row.arguments)) == (64, 64)
+
+
 async def test_a_server_that_cannot_start_says_why(servers: Servers) -> None:
     async with servers.chat("dead") as chat:
         assert server(chat).status.state == "failed"

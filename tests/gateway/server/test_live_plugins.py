@@ -49,6 +49,7 @@ async def test_001_32_plugins_are_listed_changed_and_read_with_the_token_alone(t
         for method, path in (
             ("GET", "/api/plugins/running"),
             ("POST", "/api/plugins/apply"),
+            ("POST", "/api/plugins/decisions"),
             ("GET", "/api/plugins/log?name=greeter"),
         ):
             async with client.request(method, path, json=named if method == "POST" else None) as refused:
