@@ -10,6 +10,7 @@ from gateway.confinement.programs import (
     ProcessService,
     ProgramAccess,
     ProgramAction,
+    ProgramPrefix,
     RunningProgram,
 )
 from gateway.contract.plugin import ApiCall, ApiRoute, Figure
@@ -25,6 +26,7 @@ __all__ = [
     "ProcessService",
     "ProgramAccess",
     "ProgramAction",
+    "ProgramPrefix",
     "RunningProgram",
     "open_below",
 ]

@@ -14,7 +14,10 @@ from gateway.confinement import Confinement
 class ProgramAccess(Struct, frozen=True):
     """The rights of a confined program besides the system's programs.
 
-    ``memory_mb`` is for all of its processes together; 0 is no limit.
+    ``closed`` are folders that it must not reach, also where they are below folders that every program may
+    read; what is in them can still be named in ``writable`` and ``readable``. ``programs`` are executables
+    that it starts. ``memory_mb`` and ``cpus`` are for all of its processes together, ``cpu_seconds`` for
+    each; 0 is no limit.
     """
 
     writable: tuple[Path, ...] = ()
@@ -22,6 +25,17 @@ class ProgramAccess(Struct, frozen=True):
     network: bool = False
     processes: int = 256
     memory_mb: int = 0
+    cpu_seconds: int = 0
+    cpus: float = 0.0
+    closed: tuple[Path, ...] = ()
+    programs: tuple[str, ...] = ()
+
+
+class ProgramPrefix(Struct, frozen=True):
+    """The arguments to put before those of a program, and the layers that will confine it."""
+
+    argv: tuple[str, ...]
+    layers: tuple[str, ...]
 
 
 class RunningProgram(Protocol):
@@ -90,6 +104,16 @@ class ProcessService(Protocol):
         """
         ...
 
+    async def program_prefix(
+        self, argv: Sequence[str], environ: Mapping[str, str], access: ProgramAccess
+    ) -> ProgramPrefix:
+        """Return a prefix for a program that outlives the gateway, and that another process starts.
+
+        It confines the program once that is started; this tries it. Without ``access.network`` the program
+        has a network of its own, in which only it listens. Raises PluginError if the kernel cannot do that
+        here, with the reason and the remedy, or if the access covers what is closed.
+        """
+        ...
 
 Decision = Literal["once", "always", "deny"]
 

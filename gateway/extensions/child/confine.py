@@ -7,10 +7,12 @@ later one takes away. Only the standard library; system calls go through ctypes.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import json
 import os
 import platform
 import resource
+import socket
 import stat
 import struct
 from collections.abc import Iterator, Sequence
@@ -45,11 +47,14 @@ _LANDLOCK_VERSION, _LANDLOCK_PATH = 1, 1
 _ABI_OF_NETWORK, _ABI_OF_SCOPES = 4, 6
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
 _FILE_RIGHTS = _EXECUTE | _WRITE_FILE | _READ_FILE | 1 << 14 | 1 << 15
+_IOCTL_DEV = 1 << 15
 _SPECIAL_FILES = 1 << 6 | 1 << 11 | 1 << 15  # making devices, and device commands
 _SECCOMP_SET_FILTER = 1
 _LINKS = ("/bin", "/sbin", "/lib", "/lib64", "/lib32", "/libx32")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+_TERMINAL, _TERMINALS, _SHARED_MEMORY = "/dev/tty", "/dev/pts", "/dev/shm"
 _ROOT_BYTES = 1 << 20
+_SIOCSIFFLAGS, _IFF_UP_AND_RUNNING = 0x8914, 0x41
 
 
 class Failed(Exception):
@@ -108,6 +113,7 @@ class Confinement:
         steps = (
             ("limits", self._limit, True),
             ("user", self._map_ids, "user" in self._namespaces),
+            ("loopback", self._raise_loopback, "net" in self._namespaces and self._profile["interactive"]),
             ("root", self._change_root, "mount" in self._namespaces),
             ("capabilities", self._drop_capabilities, True),
             ("landlock", self._landlock, True),
@@ -168,13 +174,18 @@ class Confinement:
         if "uts" in self._namespaces:
             self._kernel.call("sethostname", b"confined", 8)
 
+    def _raise_loopback(self) -> None:
+        """Switch on the loopback device of the new network namespace, the only one that it has."""
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            fcntl.ioctl(sock, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP_AND_RUNNING))
+
     def _change_root(self) -> None:
         """Make a root of its own: a small tmpfs in which only the mounts of the profile are visible."""
         call = self._kernel.call
         call("mount", None, b"/", None, _MS_REC | _MS_PRIVATE, None)
         # Taken before anything is mounted over them; the new mounts are in no tree yet.
         mounts = [(path, write, self._copy_of(path)) for path, write in self._mounts()]
-        devices = [(path, self._copy_of(path)) for path in _DEVICES] if self._profile["devices"] else []
+        devices = [(path, self._copy_of(path)) for path in self._devices()]
         links = [(path, os.readlink(path)) for path in _LINKS if os.path.islink(path)]
         proc = self._new_proc()
         root = self._new_tmpfs(_ROOT_BYTES)
@@ -193,9 +204,25 @@ class Confinement:
             self._attach(tree, path, _NOSUID | _NODEV | (0 if write else _RDONLY))
         for path, tree in devices:
             self._attach(tree, path, _NOSUID | _NOEXEC)
+        if self._profile["interactive"]:
+            self._add_terminals()
         if proc is not None:
             self._attach(proc, "/proc", _NOSUID | _NODEV | _NOEXEC | _RDONLY)
         self._set_flags(_AT_FDCWD, b"/", _RDONLY | _NOSUID | _NODEV | _NOEXEC, 0)
+
+    def _devices(self) -> Iterator[str]:
+        if self._profile["devices"]:
+            yield from _DEVICES
+        if self._profile["interactive"] and os.path.exists(_TERMINAL):
+            yield _TERMINAL
+
+    def _add_terminals(self) -> None:
+        """Mount terminals of its own, for programs that start others in one, and shared memory."""
+        self._attach(self._new_mount(b"devpts", {b"ptmxmode": b"0666"}), _TERMINALS, _NOSUID | _NOEXEC)
+        os.symlink("pts/ptmx", "/dev/ptmx")
+        for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
+            os.symlink(f"/proc/self/fd{target}", f"/dev/{name}")
+        self._attach(self._new_tmpfs(self._profile["tmp_bytes"]), _SHARED_MEMORY, _NOSUID | _NODEV)
 
     def _mounts(self) -> Iterator[tuple[str, bool]]:
         """Yield the folders and files that exist, with whether they can be written to."""
@@ -272,7 +299,8 @@ class Confinement:
         rights = (1 << (13 + (abi >= 2) + (abi >= 3) + (abi >= 5))) - 1
         attributes = struct.pack("Q", rights)
         if abi >= _ABI_OF_NETWORK:
-            attributes += struct.pack("Q", 0 if self._profile["network"] else 3)
+            has_loopback = self._profile["interactive"] and "net" in self._namespaces
+            attributes += struct.pack("Q", 0 if self._profile["network"] or has_loopback else 3)
         if abi >= _ABI_OF_SCOPES:
             attributes += struct.pack("Q", 3)
         rules = call("landlock_create_ruleset", attributes, len(attributes), 0)
@@ -291,9 +319,14 @@ class Confinement:
         for path, write in self._mounts():
             yield path, (every & ~_SPECIAL_FILES) | _EXECUTE if write else _READ_FILE | _READ_DIR | execute
         if self._profile["devices"]:
-            yield from ((path, _READ_FILE | _WRITE_FILE) for path in _DEVICES)
+            yield from ((path, _READ_FILE | _WRITE_FILE) for path in self._devices())
             if "mount" in self._namespaces and os.path.isdir("/proc/self"):
                 yield "/proc", _READ_FILE | _READ_DIR
+        if self._profile["interactive"] and os.path.exists(_TERMINAL):
+            yield _TERMINAL, _READ_FILE | _WRITE_FILE | _IOCTL_DEV
+        if self._profile["interactive"] and "mount" in self._namespaces:
+            yield _TERMINALS, _READ_FILE | _WRITE_FILE | _READ_DIR | _IOCTL_DEV
+            yield _SHARED_MEMORY, every & ~_SPECIAL_FILES
         if self._profile["syscalls"] == "program" and "mount" in self._namespaces:
             yield "/", _READ_DIR
         if self._profile["tmp_bytes"] and "mount" in self._namespaces:

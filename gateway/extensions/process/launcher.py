@@ -35,7 +35,7 @@ _STATUS_SECONDS = 1.0
 _WATCH_SECONDS = 0.2
 _PAUSE_SECONDS = 0.05
 _CHUNK = 65_536
-_LATER = frozenset(("namespaces", "user", "root"))
+LATER = frozenset(("namespaces", "user", "root"))
 """Layers whose failure has another try with fewer namespaces, in the mode ``standard``."""
 _HELP = {
     "namespaces": "allow user namespaces (sysctl user.max_user_namespaces, seccomp profile of the container)",
@@ -232,7 +232,7 @@ class Launcher:
     @property
     def namespaces(self) -> tuple[str, ...]:
         """The namespaces of new processes, as far as earlier ones have shown."""
-        return self._levels()[self._level]
+        return self.levels()[self._level]
 
     def missing_layers(self) -> list[str]:
         """Return why nothing can be confined here, each reason with its remedy; [] if it is possible."""
@@ -245,7 +245,7 @@ class Launcher:
         missing = self.missing_layers()
         if missing:
             raise ConfinementError("confinement is impossible here", "; ".join(missing))
-        levels = self._levels()
+        levels = self.levels()
         while True:
             names = tuple(name for name in levels[self._level] if f"{name} namespace" not in profile.without)
             if profile.network:
@@ -253,7 +253,7 @@ class Launcher:
             try:
                 return await self._start(profile, target, names)
             except ConfinementError as error:
-                if error.layer not in _LATER or self._level + 1 >= len(levels):
+                if error.layer not in LATER or self._level + 1 >= len(levels):
                     raise
                 self._level += 1
                 log.info(
@@ -269,7 +269,7 @@ class Launcher:
             await self._process.wait()
             self._process = None
 
-    def _levels(self) -> tuple[tuple[str, ...], ...]:
+    def levels(self) -> tuple[tuple[str, ...], ...]:
         """Return the namespaces to try, in order."""
         if self.mode == "strict":
             return (_NAMESPACES,)

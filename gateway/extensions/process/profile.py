@@ -42,7 +42,8 @@ class ProcessLimits(Struct, frozen=True):
 
     ``memory`` is in bytes, for each process beyond the interpreter itself; ``file_bytes`` is the size of a
     file that it writes. ``cpu_seconds`` is over its life. ``processes`` is their number at once; the kernel
-    does not hold root to it, so that the launcher counts, too.
+    does not hold root to it, so that the launcher counts, too. ``cpus`` is for all processes together, and
+    counts only for programs in a cgroup.
     """
 
     memory: int = 256 * MIB
@@ -50,6 +51,7 @@ class ProcessLimits(Struct, frozen=True):
     file_bytes: int = 64 * MIB
     processes: int = 0
     cpu_seconds: int = 0
+    cpus: float = 0.0
 
 
 class Profile(Struct, frozen=True):
@@ -58,6 +60,7 @@ class Profile(Struct, frozen=True):
     ``syscalls`` names the list of system calls, to which ``threads`` adds threads. ``network`` leaves out the
     network namespace. ``devices``
     adds ``/dev/null`` and its like and ``/proc``; ``tmp_bytes`` is the size of a ``/tmp`` of its own.
+    ``interactive`` adds terminals, ``/dev/shm`` and the loopback device, for programs that a user works in.
     ``without`` switches layers off, by their names in ``child/confine.py`` or ``net namespace`` and so on.
     Only tests use it, to show that an attack can succeed; no setting reaches it.
     """
@@ -69,6 +72,7 @@ class Profile(Struct, frozen=True):
     network: bool = False
     devices: bool = False
     tmp_bytes: int = 0
+    interactive: bool = False
     limits: ProcessLimits = ProcessLimits()
     environ: Mapping[str, str] = {}
     without: tuple[str, ...] = ()
@@ -132,6 +136,7 @@ def program(
     *,
     network: bool = False,
     environ: Mapping[str, str],
+    interactive: bool = False,
     tmp_bytes: int = 256 * MIB,
 ) -> Profile:
     """Return the profile ``program``: foreign executables with the system's programs and the given mounts."""
@@ -144,6 +149,7 @@ def program(
         network=network,
         devices=True,
         tmp_bytes=tmp_bytes,
+        interactive=interactive,
         limits=limits,
         environ=environ,
     )
@@ -182,6 +188,30 @@ def program_mounts(paths: Iterable[str], closed: Sequence[Path] = ()) -> Iterato
                 yield from (Mount(f"{above}/{name}") for name in _BESIDE_PROGRAMS)
             else:
                 yield Mount(folder if os.path.isdir(found) else found)  # noqa: PTH112
+
+
+def around(mounts: Iterable[Mount], closed: Sequence[str], *, named: bool = False) -> Iterator[Mount]:
+    """Yield mounts without the closed folders: a mount that has one in it is replaced by what is beside it.
+
+    A mount in a closed folder is left out, unless it was ``named`` for this program. Links are left out where
+    a folder is replaced: they may lead to anywhere.
+    """
+    for mount in mounts:
+        path = os.path.realpath(mount.path)
+        if _is_below(path, closed):
+            if named and path not in closed:
+                yield mount
+        elif next(closed_in(path, closed), None) is None:
+            yield mount
+        else:
+            beside = (f"{path}/{name}" for name in sorted(os.listdir(path)))  # noqa: PTH208
+            yield from around((Mount(p) for p in beside if not os.path.islink(p)), closed)  # noqa: PTH114
+
+
+def closed_in(path: str, closed: Iterable[str]) -> Iterator[str]:
+    """Yield the closed folders that a folder contains, or is."""
+    real = os.path.realpath(path)
+    yield from (folder for folder in closed if _is_below(folder, (real.rstrip("/"),)))
 
 
 def _chain(path: str) -> Iterator[str]:

@@ -6,6 +6,7 @@ of ``gateway.confinement``, and programs are refused, so that the caller decides
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,11 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import structlog
+from msgspec import structs
 
 from gateway.confinement import Confinement, run_confined
 
 if TYPE_CHECKING:
-    from gateway.confinement.programs import ProgramAccess, RunningProgram
+    from gateway.confinement.programs import ProgramAccess, ProgramPrefix, RunningProgram
     from gateway.extensions.process.launcher import Launcher
     from gateway.extensions.process.profile import Profile, ScriptTarget
 
@@ -115,18 +117,7 @@ class Processes:
         launcher = self.launcher
         if launcher.missing_layers():
             return None
-        writable = [profiles.Mount(str(path), write=True) for path in access.writable]
-        readable = [profiles.Mount(str(path)) for path in access.readable]
-        found = profiles.program_mounts((argv[0], *environ.get("PATH", "").split(":")), access.writable)
-        limits = profiles.ProcessLimits(
-            memory=access.memory_mb * _MIB,
-            files=_PROGRAM_FILES,
-            file_bytes=_PROGRAM_FILE_BYTES,
-            processes=access.processes,
-        )
-        profile = profiles.program(
-            (*found, *readable, *writable), limits, network=access.network, environ=environ
-        )
+        profile = _program(argv, environ, access)
         target = profiles.ProgramTarget(
             tuple(argv),
             str(cwd),
@@ -135,6 +126,14 @@ class Processes:
             stderr=output if stdin is None else None,
         )
         return await launcher.spawn(profile, target)
+
+    async def program_prefix(
+        self, argv: Sequence[str], environ: Mapping[str, str], access: ProgramAccess
+    ) -> ProgramPrefix:
+        """Return a prefix for a program that outlives the gateway; see ``ProcessService``."""
+        from gateway.extensions.process.standalone import program_prefix
+
+        return await program_prefix(self.launcher, _program(argv, environ, access, interactive=True))
 
 
 def _script(script: Path, arguments: Sequence[str], limits: Confinement) -> tuple[Profile, ScriptTarget]:
@@ -148,3 +147,42 @@ def _script(script: Path, arguments: Sequence[str], limits: Confinement) -> tupl
         threads=limits.threads,
     )
     return profile, profiles.ScriptTarget(str(script), tuple(arguments), tuple(site))
+
+
+def _program(
+    argv: Sequence[str], environ: Mapping[str, str], access: ProgramAccess, *, interactive: bool = False
+) -> Profile:
+    """Return the profile of a program. Raises ConfinementError if it could write to a closed folder."""
+    from gateway.extensions.process import profile as profiles
+    from gateway.extensions.process.launcher import ConfinementError
+
+    closed = [os.path.realpath(path) for path in access.closed]
+    for path in access.writable:
+        if inside := next(profiles.closed_in(str(path), closed), None):
+            raise ConfinementError(
+                "access", f"{path} contains {inside}, which is closed to programs; choose a folder beside it"
+            )
+    paths = (argv[0], *access.programs, *environ.get("PATH", "").split(":"))
+    limits = profiles.ProcessLimits(
+        memory=access.memory_mb * _MIB,
+        files=_PROGRAM_FILES,
+        file_bytes=_PROGRAM_FILE_BYTES,
+        processes=access.processes,
+        cpu_seconds=access.cpu_seconds,
+        cpus=access.cpus,
+    )
+    profile = profiles.program(
+        profiles.program_mounts(paths, access.writable),
+        limits,
+        network=access.network,
+        environ=environ,
+        interactive=interactive,
+    )
+    readable = (profiles.Mount(str(path)) for path in access.readable)
+    writable = (profiles.Mount(str(path), write=True) for path in access.writable)
+    mounts = (
+        *profiles.around(profile.mounts, closed),
+        *profiles.around(readable, closed, named=True),
+        *writable,
+    )
+    return structs.replace(profile, mounts=mounts)
