@@ -102,7 +102,7 @@ async def _routes(settings: Settings, environ: Mapping[str, str]) -> list[Findin
     async with idle_gateway(settings, environ) as gateway:
         gateway.model = settings.model or await default_model(environ, gateway.providers)
         findings = [finding async for finding in plugin_checks.plugins(gateway)]
-        findings += [*_channels(gateway), *_permissions(gateway)]
+        findings += [*_channels(gateway), *_permissions(gateway), *await plugin_checks.indexes(settings)]
         findings += [*settings_checks.plugin_tables(settings), *settings_checks.durations(settings)]
         findings += [finding async for finding in providers(gateway)]
         findings.append(await check_model(gateway))

@@ -11,6 +11,7 @@ from gateway.app import Gateway
 from gateway.cli.doctor.finding import Finding, fail, ok, warn
 from gateway.cli.models.provider_info import idle_gateway
 from gateway.contract.plugin import Plugin
+from gateway.extensions.admission.packages.index import PluginIndexes
 from gateway.settings import Settings
 
 OWN_COMMANDS = (
@@ -27,7 +28,7 @@ def check_plugins(settings: Settings) -> list[Finding]:
 
     async def check() -> list[Finding]:
         async with idle_gateway(settings, os.environ) as gateway:
-            return [finding async for finding in plugins(gateway)]
+            return [*[finding async for finding in plugins(gateway)], *await indexes(settings)]
 
     return asyncio.run(check())
 
@@ -46,6 +47,22 @@ async def plugins(gateway: Gateway) -> AsyncGenerator[Finding]:
             yield ok(f"plugin {name}", f"loads, with providers {providers}" if providers else "loads")
     for finding in _commands(gateway):
         yield finding
+
+
+async def indexes(settings: Settings) -> list[Finding]:
+    """Check that the indexes can be fetched, and are those of their hash or key. Nothing is kept."""
+    known, found = PluginIndexes(settings), list[Finding]()
+    copies = {url for url, _ in known.copies()}
+    for index, problem in await known.check():
+        name = f"index {index.url}"
+        if not problem:
+            found.append(ok(name, "can be fetched"))
+        elif index.url in copies:
+            advice = "correct plugins.indexes; until then withdrawn versions are not noticed"
+            found.append(warn(name, f"{problem}; its last good copy is used", advice))
+        else:
+            found.append(fail(name, problem, "correct plugins.indexes, or ask who publishes it"))
+    return found
 
 
 def _commands(gateway: Gateway) -> Iterator[Finding]:

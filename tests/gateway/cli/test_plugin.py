@@ -327,6 +327,9 @@ def test_001_46_plugins_are_searched_in_an_index_and_installed_from_it(home: Pat
         settings.write('indexes = [{ url = "index.json" }]\n')
     (home / "index.json").rename(home / "elsewhere.json")
     assert "index.json: index.json cannot be read" in run(home, "search", "weather", status=1)
+    checked = json.loads(run(home, "doctor", "--json", status=1))
+    (missing,) = [each for each in checked if each["name"] == "index index.json"]
+    assert (missing["status"], "cannot be read" in missing["detail"]) == ("fail", True)
     (home / "elsewhere.json").rename(home / "index.json")
     (row,) = json.loads(run(home, "search", "tells", "--json"))
     assert (row["name"], row["version"], row["official"], row["installed"]) == ("weather", "1.0", False, "")

@@ -203,6 +203,19 @@ class PluginIndexes:
                 problems.append(f"{index.url}: {error}; its last good copy is used, if there is one")
         return problems
 
+    async def check(self) -> list[tuple[PluginIndex, str]]:
+        """Fetch each index and keep none. Return what is wrong with it, "" if nothing is."""
+        found: list[tuple[PluginIndex, str]] = []
+        for index in self.listed:
+            problem = ""
+            try:
+                copy = await self._take(index)
+                await asyncio.to_thread(_opened, index, copy)
+            except TrunklineError as error:
+                problem = str(error)
+            found.append((index, problem))
+        return found
+
     def search(self, words: Sequence[str]) -> Iterator[Offer]:
         """Yield the newest version of each plugin that has all words in its name, description or author."""
         seen: set[str] = set()
@@ -249,9 +262,11 @@ class PluginIndexes:
         return None
 
     async def _refresh(self, index: PluginIndex) -> None:
+        await asyncio.to_thread(self._accept, index, await self._take(index))
+
+    async def _take(self, index: PluginIndex) -> _Copy:
         data = await self._fetch(index.url)
-        signature = b"" if index.key is None else await self._fetch(f"{index.url}{SIGNATURE}")
-        await asyncio.to_thread(self._accept, index, _Copy(data, signature))
+        return _Copy(data, b"" if index.key is None else await self._fetch(f"{index.url}{SIGNATURE}"))
 
     def _accept(self, index: PluginIndex, copy: _Copy) -> None:
         opened = _opened(index, copy)

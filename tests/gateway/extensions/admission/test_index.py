@@ -262,6 +262,11 @@ async def test_only_the_key_of_the_settings_signs(desk: Desk, publisher: Publish
     desk.set(publisher.settings)
     (problem,) = await indexes(desk).refresh()
     assert "signature is not of the key" in problem
+    ((_, problem),) = await indexes(desk).check()
+    assert "signature is not of the key" in problem
+    assert [*indexes(desk).copies()] == []
+    publisher.publish()
+    assert [problem for _, problem in await indexes(desk).check()] == [""]
     assert [*indexes(desk).copies()] == []
     desk.set(publisher.settings.replace(publisher.public, "bm8ga2V5"))
     (problem,) = await indexes(desk).refresh()
