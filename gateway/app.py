@@ -590,7 +590,7 @@ class Gateway:
             from gateway.mcp import mcp_plugins  # a gateway without servers shall not pay for it
 
             # Last, because a tool of a server must not take the name of another one.
-            made = mcp_plugins(servers, lambda: self.parts.completions.complete, lambda: self._actions)
+            made = mcp_plugins(servers, lambda: self.parts)
             await self.activator.activate(tuple(made), lambda name: made[name], built_in=True)
         await asyncio.to_thread(self.profiles.add_folders, self._agent_folders())
 

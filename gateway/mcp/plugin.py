@@ -85,6 +85,33 @@ class AuditLog(Protocol):
         ...
 
 
+class Completions(Protocol):
+    """Calls models for servers; see ``PluginCompletions``."""
+
+    @property
+    def complete(self) -> Completes:
+        """Calls a model in a session."""
+        ...
+
+    async def window(self, session: str, agent: str) -> int:
+        """Return the tokens that a request of an agent in a session may have."""
+        ...
+
+
+class Services(Protocol):
+    """The parts of a running gateway that the plugins of servers use."""
+
+    @property
+    def completions(self) -> Completions:
+        """Calls models."""
+        ...
+
+    @property
+    def actions(self) -> AuditLog:
+        """The audit log."""
+        ...
+
+
 class McpPlugin(Plugin):
     """The MCP servers of the settings. Each call of a tool needs an approval unless a rule names the tool."""
 

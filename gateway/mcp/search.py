@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Annotated
 
 import msgspec
 from pydantic import Field
@@ -13,16 +13,14 @@ from pydantic import Field
 from gateway.contract.messages import DisplayHints
 from gateway.contract.plugin import Plugin, TurnContext
 from gateway.contract.tool import Tool, ToolContext, tool_from
-from gateway.mcp.plugin import AuditLog, McpPlugin
+from gateway.mcp.plugin import McpPlugin, Services
 from gateway.settings import McpServerSettings
-
-if TYPE_CHECKING:
-    from gateway.mcp.requests import Completes
 
 MOST_TOOLS = 40
 """Tools of servers that are offered without a search."""
-MOST_BYTES = 40_000
-"""Size of their definitions: about a tenth of a window of 100,000 tokens."""
+BYTES_PER_TOKEN = 0.4
+"""Bytes of their definitions for each token of a model's window: a tenth of it, at four bytes for a token."""
+_SMALLEST_WINDOW = 4_000
 
 _MOST_FOUND = 8
 _MOST_SESSIONS = 1_000
@@ -34,9 +32,10 @@ class McpSearch(Plugin):
 
     name = "mcp_search"
 
-    def __init__(self, mcp: McpPlugin) -> None:
+    def __init__(self, mcp: McpPlugin, window: Callable[[str, str], Awaitable[int]]) -> None:
         self._mcp = mcp
-        self._measured: tuple[Sequence[Tool], bool] = ((), False)
+        self._window = window
+        self._measured: tuple[Sequence[Tool], int] = ((), 0)
         self._found: OrderedDict[str, set[str]] = OrderedDict()
         self._tool = tool_from(
             self.tool_search,
@@ -46,13 +45,15 @@ class McpSearch(Plugin):
         )
 
     def tools(self) -> Sequence[Tool]:
-        """Return the search if it is needed."""
-        return (self._tool,) if self._is_needed() else ()
+        """Return the search if a small model needs it."""
+        return (self._tool,) if self._is_needed(_SMALLEST_WINDOW) else ()
 
     async def filter_tools(self, tools: tuple[Tool, ...], ctx: TurnContext) -> Sequence[Tool] | None:
-        """Leave out the tools of servers that no search in the session has found."""
-        if not self._is_needed():
+        """Leave out the tools of servers that no search in the session has found, or else the search."""
+        if not self._is_needed(_SMALLEST_WINDOW):
             return None
+        if not self._is_needed(await self._window(ctx.session, ctx.agent)):
+            return [tool for tool in tools if tool is not self._tool]
         hidden = {tool.name for tool in self._mcp.tools()} - self._found.get(ctx.session, set())
         return [tool for tool in tools if tool.name not in hidden]
 
@@ -73,12 +74,12 @@ class McpSearch(Plugin):
             self._found.popitem(last=False)
         return "\n".join(f"{tool.name}: {tool.definition.description[:300]}" for tool in found)
 
-    def _is_needed(self) -> bool:
+    def _is_needed(self, window: int) -> bool:
+        """Return whether the tools are too many for a window of so many tokens."""
         tools = self._mcp.tools()
         if self._measured[0] is not tools:
-            size = sum(len(msgspec.json.encode(tool.definition)) for tool in tools)
-            self._measured = (tools, len(tools) > MOST_TOOLS or size > MOST_BYTES)
-        return self._measured[1]
+            self._measured = (tools, sum(len(msgspec.json.encode(tool.definition)) for tool in tools))
+        return len(tools) > MOST_TOOLS or self._measured[1] > window * BYTES_PER_TOKEN
 
 
 def _score(tool: Tool, words: set[str]) -> int:
@@ -88,13 +89,9 @@ def _score(tool: Tool, words: set[str]) -> int:
 
 
 def mcp_plugins(
-    servers: Mapping[str, McpServerSettings],
-    complete: Callable[[], Completes],
-    audit: Callable[[], AuditLog],
+    servers: Mapping[str, McpServerSettings], services: Callable[[], Services]
 ) -> Mapping[str, Plugin]:
-    """Return the plugins for these servers, in order.
-
-    ``complete`` returns what calls models for them, ``audit`` what notes their calls.
-    """
-    mcp = McpPlugin(servers, complete, audit)
-    return {each.name: each for each in (mcp, McpSearch(mcp))}
+    """Return the plugins for these servers, in order. ``services`` are those of the running gateway."""
+    mcp = McpPlugin(servers, lambda: services().completions.complete, lambda: services().actions)
+    search = McpSearch(mcp, lambda session, agent: services().completions.window(session, agent))
+    return {each.name: each for each in (mcp, search)}

@@ -9,11 +9,11 @@ from weakref import WeakValueDictionary
 
 from msgspec import Struct
 
-from gateway.contract.errors import BudgetExceededError, OverloadedError
+from gateway.contract.errors import BudgetExceededError, OverloadedError, ProviderResolutionError
 from gateway.conversations.titles import HiddenTurn
 from gateway.extensions.generation import Lease
 from gateway.extensions.registry import PluginRegistry
-from gateway.models import Agents, Models, Spending
+from gateway.models import Agents, ContextWindow, Models, Spending
 from gateway.models.ledger import to_usd
 from gateway.pipeline.intake import own_entry
 from gateway.pipeline.model_call import ModelCaller
@@ -100,6 +100,17 @@ class PluginCompletions:
                 return made
         finally:
             self._running[plugin] -= 1
+
+    async def window(self, session: str, agent: str) -> int:
+        """Return the tokens that a request of an agent in a session may have."""
+        found, own = self._sessions.get(session), self._agents.get(agent).model
+        if found is not None and agent == (found.row.agent or "main"):
+            own = self._agents.model_of(found.row)
+        try:
+            route = await self._models.resolve(own or self._default_model())
+        except ProviderResolutionError:  # the call of the model reports it
+            return ContextWindow().limit(None)
+        return (await self._models.window(route)).limit(None)
 
     async def _call(
         self, plugin: str, session: str, prompt: str, system: str, model: str, max_tokens: int

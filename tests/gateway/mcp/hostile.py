@@ -47,6 +47,8 @@ def tools() -> list[dict[str, Any]]:
     ]
     if BEHAVIOUR == "many":
         found += [tool(f"tool{number}") for number in range(1_000)]
+    if BEHAVIOUR == "wordy":
+        found += [tool("long", "x" * 8_000)]
     if BEHAVIOUR == "odd":
         found += [
             tool("sp ace/ü.x"),

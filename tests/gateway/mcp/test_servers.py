@@ -7,6 +7,7 @@ import os
 import signal
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -279,3 +280,16 @@ async def test_many_tools_are_offered_after_a_search(servers: Servers) -> None:
         await server(chat).connect()
         assert (await chat.say("hello")).text
         assert "tool_search" not in {tool.name for tool in chat.model.calls[-1].options.tools}
+
+
+@pytest.mark.parametrize(("window", "searches"), [(10_000, True), (100_000, False)])
+async def test_definitions_beyond_a_tenth_of_the_models_window_need_a_search(
+    servers: Servers, window: int, searches: bool
+) -> None:
+    models = {"script/one": {"context_window": window}}
+    settings: dict[str, Any] = {"mcp": {"demo": servers.settings("wordy")}, "models": models}
+    async with chatting(servers.tmp / "data", **settings) as chat:
+        await until(lambda: server(chat).status.tools)
+        await chat.say("hello")
+        offered = {tool.name for tool in chat.model.calls[-1].options.tools}
+    assert ("tool_search" in offered, "demo_long" in offered) == (searches, not searches)
