@@ -1,4 +1,4 @@
-"""The names for plugins that have HTTP routes or metrics, change files, or run programs.
+"""The names for plugins that have HTTP routes, websockets or metrics, change files, or run programs.
 
 In: the contract. Out: these names; ``extensions`` checks what plugins return, and ``server`` uses it. Plugins
 import this module.
@@ -13,13 +13,15 @@ from gateway.confinement.programs import (
     ProgramPrefix,
     RunningProgram,
 )
-from gateway.contract.plugin import ApiCall, ApiRoute, Figure
+from gateway.contract.plugin import ApiCall, ApiConnection, ApiRoute, ApiSocket, Figure
 from gateway.contract.tool import FileChange
 
 __all__ = [
     "FOLDER",
     "ApiCall",
+    "ApiConnection",
     "ApiRoute",
+    "ApiSocket",
     "Figure",
     "FileChange",
     "PermissionService",

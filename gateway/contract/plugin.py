@@ -229,6 +229,7 @@ class ApiCall(Struct, Generic[PathT, QueryT, BodyT], frozen=True):
 class ApiRoute(Struct, frozen=True):
     """A route of a plugin: ``path`` follows ``/api/plugins/NAME``, such as ``/texts/{name}``.
 
+    A path that begins with one of ``Plugin.api_prefixes`` is complete, such as ``/api/workspaces/{id}``.
     ``handler`` is an async function of one ``ApiCall[Path, Query, Body]``, each a Struct or None, and returns
     a Struct or None (status 204). ``errors`` are those that it raises.
     """
@@ -238,6 +239,45 @@ class ApiRoute(Struct, frozen=True):
     summary: str
     handler: Callable[[ApiCall[Any, Any, Any]], Awaitable[Struct | None]]
     errors: tuple[type[TrunklineError], ...] = ()
+
+
+class ApiConnection(Protocol):
+    """The connection of a client to an ``ApiSocket``. A frame has at most 1 MiB.
+
+    The first call of a method accepts the client. Keep a call of ``receive`` open: it shows that the client
+    left. One task may receive while another one sends.
+    """
+
+    async def receive(self) -> str | bytes | None:
+        """Return the next frame; None after the client closed."""
+        ...
+
+    async def send(self, data: str | bytes) -> None:
+        """Send a frame, and wait while the client does not read.
+
+        Raises ConnectionError if the client is gone, also if it was dropped because it did not read for long.
+        """
+        ...
+
+
+class ApiSocket(Struct, frozen=True):
+    """A websocket of a plugin, with a path as that of an ``ApiRoute``.
+
+    ``handler`` is an async function of one ``ApiCall[Path, Query, None]`` and one ``ApiConnection``; the
+    socket closes when it ends. Of ``errors``, those that it raises before the client is accepted are HTTP
+    responses, later ones close codes: 4000 and their status. It is cancelled when the plugin ends, the
+    gateway stops or the client's token is valid no longer.
+    """
+
+    path: str
+    summary: str
+    handler: Callable[[ApiCall[Any, Any, None], ApiConnection], Awaitable[None]]
+    errors: tuple[type[TrunklineError], ...] = ()
+
+    @property
+    def method(self) -> Literal["GET"]:
+        """The method of the request that is upgraded."""
+        return "GET"
 
 
 class Figure(Struct, frozen=True):
@@ -297,14 +337,17 @@ class Plugin:
     Attributes of a subclass are open to sibling plugins through ``ctx.get_plugin(name)``. ``environ`` names
     the environment variables that ``ctx.environ`` is to hold. ``settings_model`` is the pydantic model of the
     plugin's own settings: ``trunkline config check`` and the gateway, before ``activate``, validate them with
-    it. None accepts any settings. With ``asks_by_default`` its tools need an approval unless a rule of the
-    settings names them, also where the default allows other tools. ``on_failure`` is what a failing hook does
-    unless the settings say it: ``closed`` blocks what it was called for, ``open`` changes nothing.
+    it. None accepts any settings. ``api_prefixes`` are paths such as ``/api/workspaces`` for its routes; only
+    plugins that come with Trunkline have them. With ``asks_by_default`` its tools need an approval unless a
+    rule of the settings names them, also where the default allows other tools. ``on_failure`` is what a
+    failing hook does unless the settings say it: ``closed`` blocks what it was called for, ``open`` changes
+    nothing.
     """
 
     name: str = ""
     version: str = "0"
     environ: Sequence[str] = ()
+    api_prefixes: Sequence[str] = ()
     asks_by_default: bool = False
     on_failure: Literal["open", "closed"] | None = None
     settings_model: type[BaseModel] | None = None
@@ -319,8 +362,8 @@ class Plugin:
         """Return the slash commands."""
         return ()
 
-    def routes(self) -> Sequence[ApiRoute]:
-        """Return the HTTP routes; called once, after ``activate``."""
+    def routes(self) -> Sequence[ApiRoute | ApiSocket]:
+        """Return the HTTP routes and websockets; called once, after ``activate``."""
         return ()
 
     def figures(self) -> Sequence[Figure] | Awaitable[Sequence[Figure]]:

@@ -43,7 +43,7 @@ from gateway.extensions.deadlines import Limit
 from gateway.extensions.figures import collect_figures
 from gateway.extensions.generation import ActivePlugin, Generation, Lease, offered
 from gateway.extensions.hooks import Hooks, overrides
-from gateway.extensions.routes import PluginRoute, check_routes
+from gateway.extensions.routes import PluginRoute, check_prefixes, check_routes
 from gateway.extensions.scope import Scope
 from gateway.settings import PluginSettings
 
@@ -272,7 +272,7 @@ class PluginRegistry:
             if plugin.settings_model is not None:
                 context.options(plugin.settings_model)
             await new.limit("activate", new.settings.activate_timeout_ms).call(plugin.activate, context)
-            new.routes = check_routes(plugin.name, plugin.routes())
+            new.routes = check_routes(plugin.name, plugin.routes(), plugin.api_prefixes)
         except CATCHABLE as error:
             new.scope.retire()
             await new.scope.end_tasks()
@@ -445,8 +445,13 @@ class PluginRegistry:
         owner = self._active[plugin]
         return owner.limit(f"route {route}", owner.settings.tool_timeout_ms)
 
+    def on_end(self, plugin: str, end: Callable[[], None]) -> Unregister:
+        """Call ``end`` when a plugin is removed or replaced. The result takes that back."""
+        return self._active[plugin].scope.add(lambda: end)
+
     def _refuse_duplicates(self, plugin: Plugin, instead_of: ActivePlugin | None) -> None:
-        others = (one for one in self._active.values() if one is not instead_of)
+        others = [one for one in self._active.values() if one is not instead_of]
+        check_prefixes(plugin, {prefix: one.name for one in others for prefix in one.plugin.api_prefixes})
         taken = {tool.name for one in others for tool in one.tools()}
         for tool in offered(plugin, plugin.tools):
             if tool.name in taken:

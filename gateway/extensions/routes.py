@@ -1,4 +1,4 @@
-"""The HTTP routes of plugins, checked when a plugin is registered; the server answers them.
+"""The HTTP routes and websockets of plugins, checked when a plugin is registered; the server answers them.
 
 In: ``Plugin.routes()``. Out: routes with the types in the annotations of their handlers, or ``PluginError``
 that names the route and the fix.
@@ -16,27 +16,43 @@ import msgspec
 from msgspec import Struct
 
 from gateway.contract.errors import AlreadyRegisteredError, PluginError
-from gateway.contract.plugin import ApiCall, ApiRoute
+from gateway.contract.plugin import ApiCall, ApiConnection, ApiRoute, ApiSocket, Plugin
 
 _PATH = re.compile(r"(/([A-Za-z0-9_-][A-Za-z0-9_.-]*|\{[a-z_]+\}))+")
 _PARAMETER = re.compile(r"\{(\w+)\}")
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+_PREFIX = re.compile(r"/api/([a-z][a-z0-9-]*)")
+RESERVED = frozenset(
+    (
+        *(
+            "agents",
+            "approvals",
+            "browser",
+            "commands",
+            "dead",
+            "events",
+            "files",
+            "models",
+            "pairs",
+            "plugins",
+        ),
+        *("rooms", "search", "sessions", "shares", "status", "usage", "v1"),
+    )
+)
+"""The first words after ``/api/`` of the gateway's own routes."""
 
 
 class PluginRoute(Struct, frozen=True):
     """A route of a plugin with the types of its path, query, body and answer; None for what it has not."""
 
     plugin: str
-    route: ApiRoute
+    route: ApiRoute | ApiSocket
+    url: str
+    """The full path."""
     path: type[Struct] | None
     query: type[Struct] | None
     body: type[Struct] | None
     answer: type[Struct] | None
-
-    @property
-    def url(self) -> str:
-        """The full path."""
-        return f"{prefix_of(self.plugin)}{self.route.path}"
 
     @property
     def place(self) -> str:
@@ -101,8 +117,28 @@ def prefix_of(plugin: str) -> str:
     return f"/api/plugins/{plugin}"
 
 
-def check_routes(plugin: str, offered: Sequence[ApiRoute]) -> tuple[PluginRoute, ...]:
-    """Return a plugin's routes with their types.
+def check_prefixes(plugin: Plugin, taken: Mapping[str, str]) -> None:
+    """Check the paths that a plugin has besides ``/api/plugins/NAME``. ``taken`` are those of other plugins.
+
+    Raises AlreadyRegisteredError for one that is taken, and PluginError for one that is wrong.
+    """
+    for prefix in plugin.api_prefixes:
+        said = f"plugin {plugin.name!r}: api_prefixes has {prefix!r}"
+        # The package is Trunkline's own (``check_siblings``); files and distributions have other modules.
+        if type(plugin).__module__.partition(".")[0] != "plugins":
+            raise PluginError(f"{said}; only plugins that come with Trunkline have prefixes: remove it")
+        match = _PREFIX.fullmatch(prefix)
+        if match is None:
+            raise PluginError(f"{said}; write it as /api/word")
+        owner = "the gateway" if match[1] in RESERVED else taken.get(prefix)
+        if owner is not None:
+            raise AlreadyRegisteredError(f"{said}, which is a path of {owner}")
+
+
+def check_routes(
+    plugin: str, offered: Sequence[ApiRoute | ApiSocket], prefixes: Sequence[str] = ()
+) -> tuple[PluginRoute, ...]:
+    """Return a plugin's routes with their types. ``prefixes`` begin the paths that are complete.
 
     Raises AlreadyRegisteredError for two with one method and path, and PluginError for one that is wrong.
     """
@@ -112,7 +148,8 @@ def check_routes(plugin: str, offered: Sequence[ApiRoute]) -> tuple[PluginRoute,
     found: list[PluginRoute] = []
     for route in offered:
         place = f"route {route.method} {route.path!r}"
-        checked = _checked(plugin, route, place)
+        has_prefix = any(f"{route.path}/".startswith(f"{prefix}/") for prefix in prefixes)
+        checked = _checked(plugin, route, "" if has_prefix else prefix_of(plugin), place)
         key = route.method, _PARAMETER.sub("{}", route.path)
         if key in taken:
             raise AlreadyRegisteredError(f"{place} has the method and path of {taken[key]}; remove one")
@@ -121,7 +158,7 @@ def check_routes(plugin: str, offered: Sequence[ApiRoute]) -> tuple[PluginRoute,
     return tuple(found)
 
 
-def _checked(plugin: str, route: ApiRoute, place: str) -> PluginRoute:
+def _checked(plugin: str, route: ApiRoute | ApiSocket, before: str, place: str) -> PluginRoute:
     if route.method not in _METHODS:
         raise PluginError(f"{place}: the method is not one of {', '.join(_METHODS)}")
     if not _PATH.fullmatch(route.path):
@@ -135,7 +172,7 @@ def _checked(plugin: str, route: ApiRoute, place: str) -> PluginRoute:
         )
     if body is not None and route.method in ("GET", "DELETE"):
         raise PluginError(f"{place}: a {route.method} request has no body; use POST or PUT")
-    checked = PluginRoute(plugin, route, path, query, body, answer)
+    checked = PluginRoute(plugin, route, f"{before}{route.path}", path, query, body, answer)
     try:
         msgspec.json.schema_components([kind for kind in (path, query, body, answer) if kind is not None])
     except TypeError as error:
@@ -143,10 +180,14 @@ def _checked(plugin: str, route: ApiRoute, place: str) -> PluginRoute:
     return checked
 
 
-def _types_of(route: ApiRoute, place: str) -> tuple[Any, Any, Any, Any]:
-    advice = (
-        "write async def handler(self, call: ApiCall[Path, Query, Body]) -> Answer, each a Struct or None"
+def _types_of(route: ApiRoute | ApiSocket, place: str) -> tuple[Any, Any, Any, Any]:
+    is_socket = isinstance(route, ApiSocket)
+    signature = (
+        "(self, call: ApiCall[Path, Query, None], client: ApiConnection) -> None"
+        if is_socket
+        else "(self, call: ApiCall[Path, Query, Body]) -> Answer"
     )
+    advice = f"write async def handler{signature}, each a Struct or None"
     if not inspect.iscoroutinefunction(route.handler):
         raise PluginError(f"{place}: the handler is not an async function; {advice}")
     try:
@@ -155,12 +196,15 @@ def _types_of(route: ApiRoute, place: str) -> tuple[Any, Any, Any, Any]:
         raise PluginError(f"{place}: the annotations cannot be read ({error}); {advice}") from None
     answer = hints.pop("return", None)
     calls = [kind for kind in hints.values() if get_origin(kind) is ApiCall]
-    if answer is None or len(calls) != 1 or len(hints) != 1:
+    others = [kind for kind in hints.values() if get_origin(kind) is not ApiCall]
+    if answer is None or len(calls) != 1 or others != [ApiConnection] * is_socket:
         raise PluginError(f"{place}: the handler lacks annotations; {advice}")
     kinds = [None if kind is NoneType else kind for kind in (*get_args(calls[0]), answer)]
     wrong = [kind for kind in kinds if kind is not None and not _is_struct(kind)]
     if wrong:
         raise PluginError(f"{place}: {wrong[0]!r} is not a msgspec.Struct; {advice}")
+    if is_socket and kinds[3] is not None:
+        raise PluginError(f"{place}: the handler of a websocket returns None; {advice}")
     return kinds[0], kinds[1], kinds[2], kinds[3]
 
 

@@ -96,6 +96,7 @@ class Api:
         self._events.close()
         self._bus.close()
         self._openai.close()
+        self.plugins.sockets.close()
 
     async def _set_cookie(self, call: PlainCall) -> web.Response:
         request, response = call.request, web.Response(status=204)

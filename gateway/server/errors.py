@@ -6,6 +6,7 @@
     ├── TooLargeError             a body above the limit
     ├── SlowRequestError          the body did not arrive in time
     ├── MethodNotAllowedError     the URL supports other methods
+    ├── UpgradeRequiredError      the URL is a websocket
     └── MisdirectedRequestError   the Host header is not accepted
     UnauthorizedError
     └── ForeignPageError          a request on behalf of a foreign web page
@@ -33,6 +34,12 @@ class MethodNotAllowedError(InvalidRequestError):
     """The URL exists, but supports other methods."""
 
     status = 405
+
+
+class UpgradeRequiredError(InvalidRequestError):
+    """The URL is a websocket, and the request asks for no upgrade."""
+
+    status = 426
 
 
 class MisdirectedRequestError(InvalidRequestError):

@@ -177,6 +177,8 @@ def _success(route: Route, schemas: Mapping[Any, dict[str, Any]]) -> dict[str, A
         return {"description": _first_line(route.answer), "content": content}
     if route.status == 204:
         return {"description": "Done."}
+    if route.status == 101:
+        return {"description": "The connection is a websocket."}
     return {"description": route.summary, "content": {route.media: {}}}
 
 

@@ -26,12 +26,13 @@ from gateway.contract.errors import (
     TrunklineError,
     is_cancellation_requested,
 )
-from gateway.contract.plugin import ApiCall
+from gateway.contract.plugin import ApiCall, ApiSocket
 from gateway.extensions.deadlines import Limit
 from gateway.extensions.registry import PluginRegistry
-from gateway.extensions.routes import PluginRoute, prefix_of
-from gateway.server.errors import SlowRequestError, TooLargeError
+from gateway.extensions.routes import RESERVED, PluginRoute, prefix_of
+from gateway.server.errors import SlowRequestError, TooLargeError, UpgradeRequiredError
 from gateway.server.responses import ErrorBody, json_response
+from gateway.server.sockets import PluginSockets
 
 PathT = TypeVar("PathT", bound=Struct)
 QueryT = TypeVar("QueryT", bound=Struct)
@@ -176,24 +177,36 @@ def answer_of(route: Route) -> Answer:
 
 
 class PluginRoutes:
-    """The routes of plugins, which come and go while the server runs."""
+    """The routes and websockets of plugins, which come and go while the server runs."""
 
     def __init__(self, registry: PluginRegistry, binder: Binder) -> None:
+        self.sockets = PluginSockets(registry, binder.authenticate)
         self._registry = registry
         self._binder = binder
         self._bound: Mapping[str, Sequence[PluginRoute]] = {}
         self._router = web.UrlDispatcher()
 
     def bind(self) -> list[web.AbstractRouteDef]:
-        """Return one route for all: aiohttp's own routes cannot change after its start."""
-        return [web.route("*", prefix_of("{plugin}") + "/{rest:.*}", self._answer)]
+        """Return the routes for all: aiohttp's own routes cannot change after its start."""
+        # Not the words of the gateway's own routes: of these, a wrong method has an answer of its own.
+        word = f"(?!(?:{'|'.join(sorted(RESERVED))})(?:/|$))[a-z][a-z0-9-]*"
+        return [
+            web.route("*", prefix_of("{plugin}") + "/{rest:.*}", self._answer),
+            web.route("*", f"/api/{{word:{word}}}{{rest:(?:/.*)?}}", self._answer_prefix),
+        ]
 
     def routes(self) -> dict[str, list[Route]]:
         """Return the routes by plugin, as the API description and the router have them."""
         return {
-            plugin: [_route_of(each, self._registry.limit_of_route(plugin, each.place)) for each in found]
+            plugin: [self._route_of(each) for each in found]
             for plugin, found in self._registry.routes.items()
         }
+
+    async def _answer_prefix(self, request: web.Request) -> web.StreamResponse:
+        prefix = f"/api/{request.match_info['word']}"
+        if not any(prefix in each.plugin.api_prefixes for each in self._registry.current.active):
+            raise web.HTTPNotFound
+        return await self._answer(request)
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         user = self._binder.authenticate(request)
@@ -207,45 +220,53 @@ class PluginRoutes:
             raise match.http_exception
         return await cast("Answer", match.handler)(request, user, match)
 
+    def _route_of(self, found: PluginRoute) -> Route:
+        offered, is_socket = found.route, isinstance(found.route, ApiSocket)
+        limit = self._registry.limit_of_route(found.plugin, found.place)
 
-def _route_of(found: PluginRoute, limit: Limit) -> Route:
-    """Return a plugin's route with a handler that names the plugin when it fails."""
-    offered = found.route
+        async def handle(call: Call[Any, Any, Any, Any]) -> Struct | web.StreamResponse | None:
+            path = call.path if found.path is not None else None
+            query = call.query if found.query is not None else None
+            given = ApiCall(path, query, call.body, call.user)
+            if is_socket:
+                return await self.sockets.serve(call.request, found, given)
+            return await _ask(found, limit, given)
 
-    async def handle(call: Call[Any, Any, Any, Any]) -> Struct | None:
-        path = call.path if found.path is not None else None
-        query = call.query if found.query is not None else None
-        try:
-            answer = await limit.call(offered.handler, ApiCall(path, query, call.body, call.user))
-            if not isinstance(answer, found.answer or NoneType):
-                raise TypeError(f"the handler returned {type(answer).__name__}, which it does not declare")
-        except TrunklineError:
+        words = re.findall(r"\w+", f"{found.plugin} {offered.method.lower()} {offered.path}")
+        return Route(
+            offered.method,
+            found.url,
+            "_".join(words),
+            offered.summary,
+            handle,
+            success=101 if is_socket else 200,
+            errors=(*offered.errors, InternalError, *([UpgradeRequiredError] if is_socket else [])),
+            types=Signature(
+                found.path or Nothing,
+                found.query or Nothing,
+                Nothing,
+                found.body,
+                found.answer,
+                found.answer is None and not is_socket,
+            ),
+        )
+
+
+async def _ask(found: PluginRoute, limit: Limit, call: ApiCall[Any, Any, Any]) -> Struct | None:
+    """Return the answer of a plugin's handler. Raises an error that names the plugin if the handler fails."""
+    try:
+        answer = await limit.call(found.route.handler, call)
+        if not isinstance(answer, found.answer or NoneType):
+            raise TypeError(f"the handler returned {type(answer).__name__}, which it does not declare")
+    except TrunklineError:
+        raise
+    except CATCHABLE as error:
+        if is_cancellation_requested(error):
             raise
-        except CATCHABLE as error:
-            if is_cancellation_requested(error):
-                raise
-            log.exception("a route of a plugin failed", plugin=found.plugin, route=offered.path)
-            name = type(error).__name__
-            raise InternalError(f"plugin {found.plugin!r} could not answer: {name}; see the log") from None
-        return answer
-
-    words = re.findall(r"\w+", f"{found.plugin} {offered.method.lower()} {offered.path}")
-    return Route(
-        offered.method,
-        found.url,
-        "_".join(words),
-        offered.summary,
-        handle,
-        errors=(*offered.errors, InternalError),
-        types=Signature(
-            found.path or Nothing,
-            found.query or Nothing,
-            Nothing,
-            found.body,
-            found.answer,
-            found.answer is None,
-        ),
-    )
+        log.exception("a route of a plugin failed", plugin=found.plugin, route=found.route.path)
+        name = type(error).__name__
+        raise InternalError(f"plugin {found.plugin!r} could not answer: {name}; see the log") from None
+    return answer
 
 
 # Cached by function, not by bound method, which would keep its gateway in memory.
