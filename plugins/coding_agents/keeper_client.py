@@ -13,7 +13,9 @@ import socket
 import struct
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import cast
 
 from msgspec import Struct
 
@@ -38,6 +40,10 @@ class KeeperError(CodingAgentError):
 
     code = "KEEPER_REFUSED"
     status = 502
+
+
+class KeeperRunsError(KeeperError):
+    """Another keeper has the folder; attach to it."""
 
 
 class KeeperKeyError(KeeperError):
@@ -97,8 +103,8 @@ class Hello(Struct, frozen=True):
 async def start_keeper(launch: KeeperLaunch) -> None:
     """Start a keeper. Return when it listens and the program runs.
 
-    Raises KeeperError with the reason, such as a program that does not exist. If this is cancelled, the
-    keeper may run; ``kill_marked`` ends it.
+    Raises KeeperRunsError if the folder has a keeper, and KeeperError with another reason, such as a program
+    that does not exist. If this is cancelled, the keeper may run; ``kill_marked`` ends it.
     """
     await asyncio.to_thread(_make_folders, launch.folder)
     script = Path(wire.__file__).with_name("__main__.py")
@@ -117,7 +123,9 @@ async def start_keeper(launch: KeeperLaunch) -> None:
             answer, _ = await process.communicate(_packed(launch))
     except TimeoutError:
         raise KeeperError(f"the keeper of {launch.folder.name} did not start in {_START_SECONDS} s") from None
-    if answer != b"ready\n":
+    if answer == wire.RUNS:
+        raise KeeperRunsError(f"a keeper of {launch.folder.name} already runs")
+    if answer != wire.READY:
         reason = answer.decode(errors="replace") or f"its process ended with status {process.returncode}"
         raise KeeperError(f"the terminal could not be started: {reason}")
 
@@ -143,8 +151,9 @@ class Stream:
     A lost connection raises ConnectionResetError, as with other sockets.
     """
 
-    def __init__(self, send: Callable[[bytes], None], number: int) -> None:
+    def __init__(self, send: Callable[[bytes], None], streams: dict[int, Stream], number: int) -> None:
         self._send = send
+        self._forget = partial(streams.pop, number, None)
         self._number = wire.STREAM.pack(number)
         self._received = bytearray()
         self._taken = 0
@@ -198,14 +207,15 @@ class Stream:
         if not self._write_ended and not self._lost:
             self._write_ended = True
             self._send(frame(b"F", self._number))
+            if self._read_ended:
+                self._forget()
 
     async def close(self) -> None:
         """Close both directions; what was written is still delivered if the other side has ended its own."""
         self.write_eof()
         if not self._read_ended and not self._lost:
             self._send(frame(b"Z", self._number))
-        self._lost = True
-        self._wake.set()
+        self._lose()
 
     def receive(self, kind: bytes, payload: bytes) -> None:
         """Act on a frame for this stream (called by the client)."""
@@ -213,10 +223,17 @@ class Stream:
             self._received += payload
         elif kind == b"F":
             self._read_ended = True
+            if self._write_ended:
+                self._forget()
         elif kind == b"N":
             self._credit += int.from_bytes(payload[:4])
         else:
-            self._lost = True
+            self._lose()
+        self._wake.set()
+
+    def _lose(self) -> None:
+        self._lost = True
+        self._forget()
         self._wake.set()
 
     async def _changed(self) -> None:
@@ -249,7 +266,9 @@ class KeeperClient(asyncio.Protocol):
         self._written: dict[int, list[asyncio.Future[None]]] = {}
         self._hello: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
         self._lost = asyncio.Event()
+        self._answered = asyncio.Event()
         self._closing = False
+        self._refusal: KeeperError | None = None
         self._transport: asyncio.Transport | None = None
 
     @classmethod
@@ -296,8 +315,8 @@ class KeeperClient(asyncio.Protocol):
     async def write(self, command_id: int, data: bytes) -> None:
         """Type input, up to ``MOST_INPUT`` bytes. Return when the terminal has taken it.
 
-        The keeper types each id once, also if another gateway repeats it. Raises InputFullError,
-        ProgramEndedError, or KeeperLostError, after which the same id may be repeated.
+        Ids begin at 1. The keeper types each id once, also if another gateway repeats it. Raises
+        InputFullError, ProgramEndedError, or KeeperLostError, after which the same id may be repeated.
         """
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiting = self._written.setdefault(command_id, [])
@@ -319,10 +338,17 @@ class KeeperClient(asyncio.Protocol):
         self._send(frame(b"K", bytes([number])))
 
     async def acknowledge_exit(self) -> None:
-        """End the keeper after the program's end. Return when it has closed its connections."""
-        self._closing = True
+        """End the keeper after the program's end. Return when it has removed its sockets.
+
+        Raises KeeperError while the program runs.
+        """
+        self._closing, self._refusal = True, None
+        self._answered.clear()
         self._send(frame(b"Q"))
-        await self._lost.wait()
+        await self._answered.wait()
+        if self._refusal is not None:
+            self._closing = False
+            raise self._refusal
 
     async def close(self) -> None:
         """Detach; the program goes on."""
@@ -339,8 +365,7 @@ class KeeperClient(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport (called by asyncio)."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         """Act on frames (called by asyncio)."""
@@ -359,10 +384,10 @@ class KeeperClient(asyncio.Protocol):
         for future in (self._hello, *waiting):
             if not future.done():
                 future.set_exception(lost)
-        for stream in self._streams.values():
+        for stream in list(self._streams.values()):
             stream.receive(b"Z", b"")
-        self._streams.clear()
         self._lost.set()
+        self._answered.set()
         if self._hello.exception() is None and not self._closing:
             self._on_gone()
 
@@ -404,13 +429,17 @@ class KeeperClient(asyncio.Protocol):
         error = _ERRORS.get(code, KeeperError)(f"the keeper refused: {text}")
         if not self._hello.done():
             self._hello.set_exception(error)
+        if code == wire.STILL_RUNS:
+            self._refusal = error
+            self._answered.set()
         self._settle(command_id, error)
 
     def _receive_stream(self, kind: bytes, payload: bytes) -> None:
         (number,) = wire.STREAM.unpack_from(payload)
         if kind == b"S":
             if self._on_stream is not None:
-                self._streams[number] = stream = Stream(self._send_stream, number)
+                stream = Stream(self._send_stream, self._streams, number)
+                self._streams[number] = stream
                 self._on_stream(stream)
         elif (stream := self._streams.get(number)) is not None:
             stream.receive(kind, payload[wire.STREAM.size :])

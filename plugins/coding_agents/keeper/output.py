@@ -116,6 +116,12 @@ class Output:
             self._forget()
         return data
 
+    def tail(self, most: int) -> bytes:
+        """Return the last bytes."""
+        begin = max(self._ring_start, self.end - most)
+        data = self._from_ring(begin, self.end - begin)
+        return data + self._from_ring(begin + len(data), self.end - begin - len(data))
+
     def _from_ring(self, offset: int, length: int) -> bytes:
         begin = offset % len(self._ring)
         return bytes(memoryview(self._ring)[begin : begin + length])

@@ -5,16 +5,13 @@ In: frames and connections. Out: frames. The program never waits for a client.
 
 from __future__ import annotations
 
-import errno
 import os
 import select
-import signal
-import socket
 import struct
 import time
 
 from .output import Output
-from .terminal import CHUNK, MOST_ANSWERS, Launch, Program, Queries
+from .terminal import CHUNK, CURSOR, LOOK_BACK, MOST_ANSWERS, Launch, Program, Queries, find_cursor
 from .wire import (
     ATTACH,
     BAD_FRAME,
@@ -43,13 +40,20 @@ from .wire import (
 
 TYPE_CHECKING = False  # the module typing costs memory
 if TYPE_CHECKING:
+    import signal
+    import socket
     from collections.abc import Callable
+else:
+    # These are below the public modules, whose enumerations would cost each keeper 1 MB.
+    import _signal as signal
+    import _socket as socket
 
 _MOST_BEHIND = 1024 * 1024
 _MOST_CLIENTS = 16
 _MOST_STREAMS = 128
 _MOST_IDS = 1024
 _KEY_SECONDS = 10.0
+_SEND_BUFFER = 1024 * 1024
 _LINGER_SECONDS = 10.0
 _GRACE_SECONDS = 5.0
 _CLEAR_SECONDS = 5.0
@@ -285,11 +289,20 @@ class Keeper:
         self._output.append(data, now)
         answers = self._queries.answer(data)
         if answers:
-            self._program.type(0, answers, MOST_ANSWERS)
-            self._write_program()
+            self._answer(answers)
         for client in list(self._clients):
             if client.attached and client.is_slow(self._output.end):
                 self._drop(client)
+
+    def _answer(self, answers: bytes) -> None:
+        """Type answers of the terminal; a program that does not read them gets no more."""
+        if self._program.queued >= MOST_ANSWERS:
+            return
+        if CURSOR in answers:
+            position = find_cursor(self._output.tail(LOOK_BACK), *self._program.size)
+            answers = answers.replace(CURSOR, b"\x1b[%d;%dR" % position)
+        self._program.type(0, answers, MOST_ANSWERS)
+        self._write_program()
 
     def _write_program(self) -> None:
         for number in self._program.write():
@@ -578,14 +591,7 @@ def _do_nothing(*_: object) -> None:
 
 def _listen(name: str) -> socket.socket:
     """Listen at a name in the working directory, whose own path may be longer than a socket's may be."""
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        sock.connect(name)
-    except OSError:
-        _remove(name)
-    else:
-        raise FileExistsError(errno.EEXIST, "another keeper serves this folder", name)
-    sock.close()
+    _remove(name)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.bind(name)
     sock.listen(64)
@@ -593,17 +599,25 @@ def _listen(name: str) -> socket.socket:
     return sock
 
 
+def _descriptor(listener: socket.socket) -> int:
+    """Return the descriptor of the next connection, as accept() of the public module does."""
+    return listener._accept()[0]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
+
+
 def _accepted(listener: socket.socket) -> socket.socket | None:
     """Return the next connection; None if there is none, or its process belongs to another user."""
     try:
-        sock, _ = listener.accept()
+        descriptor = _descriptor(listener)
     except OSError:
         return None
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, descriptor)
     peer = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     if struct.unpack("3i", peer)[1] != os.getuid():
         sock.close()
         return None
     sock.setblocking(False)
+    # A larger buffer lets a replay go out in fewer turns; the kernel may allow less.
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
     return sock
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import signal
 import struct
 import termios
 import time
@@ -16,7 +15,10 @@ from .wire import clamp_size, unpack
 
 TYPE_CHECKING = False  # the module typing costs memory
 if TYPE_CHECKING:
+    import signal
     from collections.abc import Callable
+else:
+    import _signal as signal  # as in server
 
 CHUNK = 64 * 1024
 """Bytes that are read at once."""
@@ -25,13 +27,18 @@ MOST_ANSWERS = 4096
 _MOST_INPUT = 1024 * 1024
 
 
+LOOK_BACK = 8 * 1024
+"""Bytes of output from which the position of the cursor is found."""
+CURSOR = b"\x1b[R"
+"""The answer that stands for the position of the cursor."""
+
 _ANSWERS = (
     (b"\x1b[c", b"\x1b[?62;22c"),
     (b"\x1b[0c", b"\x1b[?62;22c"),
     (b"\x1b[>c", b"\x1b[>0;10;0c"),
     (b"\x1b[>0c", b"\x1b[>0;10;0c"),
     (b"\x1b[5n", b"\x1b[0n"),
-    (b"\x1b[6n", b"\x1b[1;1R"),
+    (b"\x1b[6n", CURSOR),
     (b"\x1b[?u", b"\x1b[?0u"),
     (b"\x1b]10;?\x07", b"\x1b]10;rgb:ffff/ffff/ffff\x07"),
     (b"\x1b]10;?\x1b\\", b"\x1b]10;rgb:ffff/ffff/ffff\x1b\\"),
@@ -64,6 +71,70 @@ class Queries:
         return b"".join(answer for _, _, answer in found)
 
 
+def find_cursor(data: bytes, rows: int, columns: int) -> tuple[int, int]:
+    """Return the row and column of the cursor after some output, counted from 1.
+
+    Programs that draw with a terminal's own lines ask where they are. All characters count as one cell, which
+    is wrong for wide ones until the next absolute move; the gateway alone renders the output exactly.
+    """
+    row, column = 1, 1
+    at = 0
+    while at < len(data):
+        byte = data[at]
+        at += 1
+        if byte == 0x1B:
+            at, final, numbers = _sequence(data, at)
+            row, column = _moved(row, column, final, numbers)
+        elif byte == 0x0D:
+            column = 1
+        elif byte == 0x0A:
+            row += 1
+        elif byte == 0x08:
+            column -= 1
+        elif byte == 0x09:
+            column += 8 - (column - 1) % 8
+        elif byte >= 0x20 and not 0x80 <= byte < 0xC0:
+            if column > columns:
+                row, column = row + 1, 1
+            column += 1
+        row, column = min(max(row, 1), rows), min(max(column, 1), columns + 1)
+    return row, min(column, columns)
+
+
+def _sequence(data: bytes, at: int) -> tuple[int, int, list[int]]:
+    """Return the end of an escape sequence; and of a control sequence, its last byte and numbers."""
+    kind = data[at : at + 1]
+    if kind == b"[":
+        end = at + 1
+        while end < len(data) and 0x20 <= data[end] < 0x40:
+            end += 1
+        words = data[at + 1 : end].split(b";")
+        final = data[end] if end < len(data) and all(word.isdigit() or not word for word in words) else 0
+        return end + 1, final, [min(int(word[:5] or 0), 9999) for word in words] if final else []
+    if kind and kind in b"]P_^X":
+        ends = [end + len(mark) for mark in (b"\x07", b"\x1b\\") if (end := data.find(mark, at)) >= 0]
+        return min(ends, default=len(data)), 0, []
+    while at < len(data) and 0x20 <= data[at] < 0x30:
+        at += 1
+    return at + 1, 0, []
+
+
+def _moved(row: int, column: int, final: int, numbers: list[int]) -> tuple[int, int]:
+    """Return the position after a control sequence."""
+    first = max(numbers[0], 1) if numbers else 1
+    if final in b"Hf" and numbers:
+        return first, max(numbers[1], 1) if len(numbers) > 1 else 1
+    if final in b"G`":
+        return row, first
+    if final == 0x64:  # d
+        return first, column
+    if final in b"EF":
+        return row + (first if final == 0x45 else -first), 1
+    down = {0x41: -first, 0x42: first}.get(final, 0)
+    right = {0x43: first, 0x44: -first}.get(final, 0)
+    return row + down, column + right
+
+
 class Launch:
     """What the gateway hands over: the program, its terminal, and the key."""
 
@@ -86,7 +157,8 @@ class Program:
         """Its exit status and the time of its end, in ms."""
         self._mark = launch.mark
         self._input: list[tuple[int, memoryview]] = []
-        self._queued = 0
+        self.queued = 0
+        """Bytes of input that wait for room in the terminal."""
         reading, writing = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
@@ -108,7 +180,8 @@ class Program:
 
     def resize(self, rows: int, columns: int) -> None:
         """Set the size of the terminal."""
-        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", *clamp_size(rows, columns), 0, 0))
+        self.size = clamp_size(rows, columns)
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", *self.size, 0, 0))
 
     def read(self) -> bytes:
         """Return some output; b"" if there is none at the moment."""
@@ -119,9 +192,9 @@ class Program:
 
     def type(self, number: int, data: bytes, most: int = _MOST_INPUT) -> bool:
         """Queue input; 0 numbers an answer of the terminal. Return whether there is room for it."""
-        if self._queued + len(data) > most:
+        if self.queued + len(data) > most:
             return False
-        self._queued += len(data)
+        self.queued += len(data)
         self._input.append((number, memoryview(data)))
         return True
 
@@ -138,7 +211,7 @@ class Program:
                 written = os.write(self.master, data) if data else 0
             except OSError:
                 break
-            self._queued -= written
+            self.queued -= written
             if written < len(data):
                 self._input[0] = (number, data[written:])
                 break
@@ -189,7 +262,7 @@ def _become(launch: Launch, slave: int, report: int, umask: int) -> None:
         os.login_tty(slave)
         os.umask(umask)
         for number in signal.valid_signals():
-            if signal.getsignal(number) is signal.SIG_IGN:
+            if signal.getsignal(number) == signal.SIG_IGN:
                 signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.chdir(launch.cwd)

@@ -40,6 +40,8 @@ WRONG_KEY, WRONG_OFFSET, BAD_FRAME, INPUT_FULL, STILL_RUNS, BAD_SIGNAL, HAS_ENDE
 
 WINDOW = 64 * 1024
 """Bytes that may be sent on a new stream, in each direction."""
+READY, RUNS = b"ready\n", b"runs\n"
+"""A keeper's reports of its start: it listens, or another one has the folder. Other text is a reason."""
 UNAVAILABLE = b"unavailable gateway unavailable\n"
 """The answer to a connection from inside while no gateway is attached."""
 MOST_ROWS, MOST_COLUMNS = 500, 1000

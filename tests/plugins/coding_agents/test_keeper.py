@@ -3,130 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import subprocess
 import sys
-import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from plugins.coding_agents.errors import KeeperLostError
 from plugins.coding_agents.keeper_client import (
     Exit,
-    KeeperClient,
     KeeperError,
     KeeperKeyError,
-    KeeperLaunch,
+    KeeperRunsError,
     ProgramEndedError,
-    Stream,
-    start_keeper,
 )
-from plugins.programs.process import MARK
+from plugins.programs.process import MARK, kill_marked
+from tests.plugins.coding_agents.terminals import PATIENCE, Terminal, new_terminal
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
-PATIENCE = 60
-"""Seconds after which a test fails that waits for another process."""
-
-
-def marked(mark: str) -> set[int]:
-    """Return the living processes of a session, with the keeper."""
-    found: set[int] = set()
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
-                found.add(int(folder.name))
-        except OSError:
-            continue
-    return found
-
-
-class Terminal:
-    """A session: the launch of its keeper, and what a client of it has received."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.key = os.urandom(32)
-        self.mark = uuid.uuid4().hex
-        self.output = bytearray()
-        self.gaps: list[tuple[int, int]] = []
-        self.exits: list[Exit] = []
-        self.gone = asyncio.Event()
-        self.streams: asyncio.Queue[Stream] = asyncio.Queue()
-        self.changed = asyncio.Event()
-        self.clients: list[KeeperClient] = []
-        self.end = 0
-
-    async def start(self, *argv: str, orphan_ms: int = 86_400_000) -> None:
-        env = {"PATH": os.environ["PATH"], "PS1": "pty> "}
-        await start_keeper(
-            KeeperLaunch(
-                folder=self.folder,
-                argv=argv,
-                env=env,
-                cwd="/",
-                key=self.key,
-                mark=self.mark,
-                orphan_ms=orphan_ms,
-            )
-        )
-
-    async def attach(self, offset: int = 0) -> KeeperClient:
-        self.end = offset
-        self.clients.append(
-            await KeeperClient.attach(
-                self.folder,
-                self.key,
-                offset,
-                on_output=self.receive,
-                on_exit=lambda exit: (self.exits.append(exit), self.changed.set()),
-                on_gone=lambda: (self.gone.set(), self.changed.set()),
-                on_stream=self.streams.put_nowait,
-            )
-        )
-        return self.clients[-1]
-
-    def receive(self, offset: int, data: bytes) -> None:
-        if offset != self.end:
-            self.gaps.append((self.end, offset))
-        self.end = offset + len(data)
-        self.output += data
-        self.changed.set()
-
-    async def until(self, happened: Callable[[], object]) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while not happened():
-                self.changed.clear()
-                await self.changed.wait()
-
-    async def shows(self, text: str) -> None:
-        await self.until(lambda: text.encode() in self.output)
-
-    async def ends(self) -> Exit:
-        await self.until(lambda: self.exits)
-        return self.exits[-1]
-
-    async def empty(self) -> None:
-        """Wait until no process of the session is left."""
-        async with asyncio.timeout(PATIENCE):
-            while marked(self.mark):
-                await asyncio.sleep(0.02)
 
 
 @pytest.fixture
 async def terminal(tmp_path: Path) -> AsyncIterator[Terminal]:
-    made = Terminal(tmp_path / "session")
-    yield made
-    for client in made.clients:
-        await client.close()
-    for pid in marked(made.mark):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    async with new_terminal(tmp_path / "session") as made:
+        yield made
 
 
 async def test_a_program_runs_in_a_terminal_and_its_exit_waits_for_the_acknowledgement(
@@ -145,7 +51,7 @@ async def test_a_program_runs_in_a_terminal_and_its_exit_waits_for_the_acknowled
         await again.write(2, b"x")
     await again.acknowledge_exit()
     assert terminal.exits[0] == terminal.exits[1]
-    assert sorted(path.name for path in terminal.folder.rglob("*.sock")) == []
+    assert list(terminal.folder.rglob("*.sock")) == []
     assert not terminal.gone.is_set()
     await terminal.empty()
 
@@ -230,7 +136,7 @@ async def test_a_program_that_cannot_be_started_is_named(
 
 async def test_a_second_keeper_of_a_folder_is_refused(terminal: Terminal) -> None:
     await terminal.start("cat")
-    with pytest.raises(KeeperError, match="another keeper"):
+    with pytest.raises(KeeperRunsError):
         await terminal.start("cat")
     await terminal.attach()
 
@@ -255,7 +161,8 @@ async def main():
     def show(offset, data):
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
-    await KeeperClient.attach(launch.folder, launch.key, 0, on_output=show, on_exit=print, on_gone=print)
+    await KeeperClient.attach(launch.folder, launch.key, 0, on_output=show,
+                              on_exit=lambda exit: None, on_gone=lambda: None)
     await asyncio.Event().wait()
 
 asyncio.run(main())
@@ -265,7 +172,8 @@ asyncio.run(main())
 async def test_a_gateway_is_killed_in_the_middle_of_4000_lines_and_none_is_missing(
     terminal: Terminal,
 ) -> None:
-    program = "stty -onlcr; for i in $(seq 4000); do echo line $i; done; exit 3"
+    line = "x" * 100
+    program = f"stty -onlcr; for i in $(seq 4000); do echo {line} $i; done; exit 3"
     words = (str(terminal.folder), terminal.key.hex(), terminal.mark, os.environ["PATH"], program)
     gateway = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -278,12 +186,13 @@ async def test_a_gateway_is_killed_in_the_middle_of_4000_lines_and_none_is_missi
     assert gateway.stdout is not None
     async with asyncio.timeout(PATIENCE):
         seen = await gateway.stdout.read(1000)
+        # The pipe takes no more than a part of the rest.
         os.killpg(gateway.pid, signal.SIGKILL)
         seen += await gateway.stdout.read()
         await gateway.wait()
     await terminal.attach(len(seen))
     assert (await terminal.ends()).status == 3
-    assert (seen + terminal.output).decode().splitlines() == [f"line {n}" for n in range(1, 4001)]
+    assert (seen + terminal.output).decode().splitlines() == [f"{line} {n}" for n in range(1, 4001)]
     assert terminal.gaps == []
 
 
@@ -307,3 +216,130 @@ async def test_a_connection_from_inside_is_served_by_the_gateway(terminal: Termi
     await stream.close()
     assert await reader.read() == b""
     writer.close()
+
+    await terminal.attach(terminal.end)
+    reader, writer = await asyncio.open_unix_connection(sibling)
+    stream = await terminal.streams.get()
+    writer.close()
+    assert await stream.read() == b""
+    with pytest.raises(ConnectionResetError):
+        await stream.write(bytes(10_000_000))
+
+    reader, writer = await asyncio.open_unix_connection(sibling)
+    stream = await terminal.streams.get()
+    for client in terminal.clients:
+        await client.close()
+    assert await reader.read() == b"", "a gateway that leaves ends its streams"
+    with pytest.raises(ConnectionResetError):
+        await stream.read()
+    writer.close()
+
+
+async def test_two_clients_see_the_same(terminal: Terminal) -> None:
+    await terminal.start("sh", "-c", "stty -echo; echo ready; read x; echo got:$x; read x")
+    other = Terminal(terminal.folder)
+    other.key = terminal.key
+    first, second = await terminal.attach(), await other.attach()
+    await terminal.shows("ready")
+    await first.write(1, b"hello\r")
+    await second.write(1, b"hello\r")
+    await terminal.shows("got:hello")
+    await other.shows("got:hello")
+    await second.close()
+    assert not terminal.gone.is_set()
+
+
+async def test_a_program_that_runs_cannot_be_acknowledged(terminal: Terminal) -> None:
+    await terminal.start("cat")
+    client = await terminal.attach()
+    with pytest.raises(KeeperError, match="has not ended"):
+        await client.acknowledge_exit()
+    await client.write(1, b"x")
+
+
+def umask(process: Path) -> str:
+    return (process / "status").read_text().split("Umask:")[1].split()[0]
+
+
+async def check_independence(terminal: Terminal) -> None:
+    """Check that a keeper and its program share nothing with this process."""
+    reading, writing = os.pipe()
+    os.set_inheritable(writing, True)
+    try:
+        await terminal.start("cat")
+        client = await terminal.attach()
+        keeper, program = (Path(f"/proc/{pid}") for pid in (terminal.keeper(), client.hello.pid))
+        assert os.fstat(writing).st_ino not in [entry.stat().st_ino for entry in (keeper / "fd").iterdir()]
+        assert sorted(entry.name for entry in (program / "fd").iterdir()) == ["0", "1", "2"]
+    finally:
+        os.close(reading)
+        os.close(writing)
+    mark = f"{MARK}={terminal.mark}".encode()
+    assert [v for v in (keeper / "environ").read_bytes().split(b"\0") if v] == [mark]
+    assert mark in (program / "environ").read_bytes().split(b"\0")
+    assert (keeper / "cwd").readlink() == terminal.folder
+    assert os.getsid(int(keeper.name)) not in (os.getsid(0), os.getpid())
+    assert umask(program) == umask(Path("/proc/self"))
+
+
+async def test_the_keeper_has_nothing_of_the_gateway(terminal: Terminal) -> None:
+    await check_independence(terminal)
+
+
+async def test_questions_to_the_terminal_are_answered_without_a_gateway(terminal: Terminal) -> None:
+    asks = r"printf 'abc\033[?u\033[6n\033]11;?\033\\\033[c'"
+    answers = b"\x1b[?0u\x1b[1;4R\x1b]11;rgb:0000/0000/0000\x1b\\\x1b[?62;22c"
+    program = f"stty raw -echo; {asks}; head -c {len(answers)} > answers; stty sane; echo done; cat"
+    terminal.cwd = str(terminal.folder.parent)
+    await terminal.start("sh", "-c", program)
+    await terminal.attach()
+    await terminal.shows("done")
+    assert (terminal.folder.parent / "answers").read_bytes() == answers
+
+
+async def test_without_a_gateway_for_too_long_the_program_is_ended(terminal: Terminal) -> None:
+    await terminal.start("sh", "-c", "trap '' HUP TERM; sleep 1000 & wait; sleep 1000", orphan_ms=200)
+    await terminal.empty()
+    assert list(terminal.folder.rglob("*.sock")) == []
+
+
+async def test_sigterm_ends_the_program_and_then_the_keeper(terminal: Terminal) -> None:
+    await terminal.start("sh", "-c", "echo ready; sleep 1000")
+    await terminal.attach()
+    await terminal.shows("ready")
+    os.kill(terminal.keeper(), signal.SIGTERM)
+    assert (await terminal.ends()).status < 0
+    await terminal.empty()
+    assert terminal.gone.is_set()
+
+
+async def test_a_killed_keeper_is_noticed_and_leaves_no_processes(terminal: Terminal) -> None:
+    await terminal.start("sh", "-c", "trap '' HUP; echo ready; sleep 1000")
+    client = await terminal.attach()
+    await terminal.shows("ready")
+    os.kill(terminal.keeper(), signal.SIGKILL)
+    await terminal.until(terminal.gone.is_set)
+    with pytest.raises(KeeperLostError):
+        await client.write(1, b"x")
+    with pytest.raises(KeeperLostError):
+        await terminal.attach()
+    kill_marked(terminal.mark)
+    await terminal.empty()
+    await terminal.start("cat")
+
+
+def test_the_client_works_on_the_loop_of_the_gateway(tmp_path: Path) -> None:
+    async def roundtrip() -> None:
+        async with new_terminal(tmp_path / ("long" * 40)) as terminal:
+            await terminal.start("sh", "-c", "echo ready; read x; echo got:$x; exit 4")
+            client = await terminal.attach()
+            await terminal.shows("ready")
+            await client.write(1, b"hello\r")
+            assert (await terminal.ends()).status == 4
+            await client.acknowledge_exit()
+            assert b"got:hello" in terminal.output
+        async with new_terminal(tmp_path / "other") as terminal:
+            await check_independence(terminal)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(roundtrip())
