@@ -47,12 +47,20 @@ _FIRST = {
 """A request that every server refuses without a login, if it wants one."""
 
 
+class RegistrationRefused(PluginError):
+    """The server registers no clients by itself."""
+
+
 async def log_in(settings: McpServerSettings, show: Callable[[str], None]) -> Login:
     """Let the operator log in; ``show`` gets the address to open. Raises PluginError."""
     assert settings.url is not None, "the server is a remote one"
     kept = _Tokens()
     try:
-        async with asyncio.timeout(_BROWSER_SECONDS), _callback() as (address, result):
+        async with (
+            asyncio.timeout(_BROWSER_SECONDS),
+            _callback(settings.callback_port or 0) as (address, result),
+        ):
+            kept.client = _registered(settings, address)
 
             async def redirect(url: str) -> None:
                 show(url)
@@ -79,13 +87,32 @@ async def log_in(settings: McpServerSettings, show: Callable[[str], None]) -> Lo
             f"the browser did not come back within {_BROWSER_SECONDS / 60:.0f} minutes"
         ) from None
     except OAuthRegistrationError as error:
-        said = f"the server registers no clients ({error}); set its headers with a token of its own"
-        raise PluginError(said[:500]) from None
+        said = (
+            "the server registers no clients; register one there with the address "
+            "http://127.0.0.1:PORT/callback, and set client_id, client_secret and callback_port, or set its "
+            f"headers with a token of its own ({error})"
+        )
+        raise RegistrationRefused(said[:500]) from None
     except (OAuthFlowError, OAuthTokenError, httpx2.HTTPError, ValueError) as error:
         raise PluginError(f"the login failed: {str(error)[:300] or type(error).__name__}") from None
     if kept.tokens is None:
         raise PluginError(f"the server asks for no login; it answered with status {status}")
     return _login(oauth, kept.tokens)
+
+
+def _registered(settings: McpServerSettings, address: str) -> OAuthClientInformationFull | None:
+    """Return the client of the settings, or None."""
+    if settings.client_id is None:
+        return None
+    secret = settings.client_secret
+    return OAuthClientInformationFull(
+        client_id=settings.client_id,
+        client_secret=secret.get_secret_value() if secret else None,
+        redirect_uris=[AnyUrl(address)],
+        grant_types=["authorization_code", "refresh_token"],
+        # The method that all authorization servers have (RFC 6749, section 2.3.1).
+        token_endpoint_auth_method="client_secret_basic" if secret else "none",
+    )
 
 
 def _login(oauth: OAuthClientProvider, tokens: OAuthToken) -> Login:
@@ -107,10 +134,14 @@ def _login(oauth: OAuthClientProvider, tokens: OAuthToken) -> Login:
 
 
 class _Tokens:
-    """Storage of the SDK for one login. Each one registers a client, because its callback has a new port."""
+    """Storage of the SDK for one login.
+
+    Without a ``client`` of the settings each one registers a client, because its callback has a new port.
+    """
 
     def __init__(self) -> None:
         self.tokens: OAuthToken | None = None
+        self.client: OAuthClientInformationFull | None = None
 
     async def get_tokens(self) -> OAuthToken | None:
         return None
@@ -119,7 +150,7 @@ class _Tokens:
         self.tokens = tokens
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
-        return None
+        return self.client
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
         """Keep nothing; the context of the SDK has it."""
@@ -136,8 +167,11 @@ class _Transport(httpx2.AsyncHTTPTransport):
 
 
 @asynccontextmanager
-async def _callback() -> AsyncGenerator[tuple[str, asyncio.Future[AuthorizationCodeResult]]]:
-    """Serve the address to which the browser comes back; yield it, and what it will bring."""
+async def _callback(port: int) -> AsyncGenerator[tuple[str, asyncio.Future[AuthorizationCodeResult]]]:
+    """Serve the address to which the browser comes back; yield it, and what it will bring.
+
+    Raises PluginError if the port is in use; 0 is any.
+    """
     result: asyncio.Future[AuthorizationCodeResult] = asyncio.get_running_loop().create_future()
 
     async def come_back(request: web.Request) -> web.Response:
@@ -159,10 +193,12 @@ async def _callback() -> AsyncGenerator[tuple[str, asyncio.Future[AuthorizationC
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        port: int = runner.addresses[0][1]
-        yield f"http://127.0.0.1:{port}/callback", result
+        site = web.TCPSite(runner, "127.0.0.1", port)
+        try:
+            await site.start()
+        except OSError as error:
+            raise PluginError(f"callback_port {port} cannot be used: {error.strerror}") from None
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/callback", result
     finally:
         await runner.cleanup()
         result.cancel()

@@ -36,6 +36,7 @@ class Login(Struct, frozen=True):
     """A login at a server. ``expires_at`` is seconds since the epoch; 0: the token does not expire.
 
     ``token_url`` renews the token, with ``refresh`` and what the authorization server knows of the client.
+    Without ``access`` it is the note that the server registers no clients.
     """
 
     access: str
@@ -113,9 +114,10 @@ class LoginFile:
 class _Bearer(httpx2.Auth):
     """Sends the token of the kept login, renews it before its end, and once after a refusal."""
 
-    def __init__(self, name: str, file: LoginFile, session: Session) -> None:
+    def __init__(self, name: str, file: LoginFile, session: Session, *, has_client: bool) -> None:
         self._name = name
         self._file = file
+        self._has_client = has_client
         self._session = session
         self._renewing = asyncio.Lock()
 
@@ -128,6 +130,10 @@ class _Bearer(httpx2.Auth):
                 self._session.lose("it rejected the credentials (401); set its headers")
             return
         login = await asyncio.to_thread(self._file.load)
+        if login is not None and not login.access:
+            if (yield request).status_code == _UNAUTHORIZED:
+                self._lose(is_registered=self._has_client)
+            return
         if login is not None and 0 < login.expires_at < time.time() + _EARLY_SECONDS and login.refresh:
             async with self._renewing:
                 # Another request, or a command, may have renewed it meanwhile.
@@ -142,8 +148,12 @@ class _Bearer(httpx2.Auth):
                     now = await self._renewed(login, (yield login.renewal()))
             response = yield self._with(request, now)
         if response.status_code == _UNAUTHORIZED:
-            self._session.guard.needs_login = True
-            self._session.lose(f"it needs a login (401): run `trunkline mcp login {self._name}`")
+            self._lose()
+
+    def _lose(self, *, is_registered: bool = True) -> None:
+        self._session.guard.needs = "login" if is_registered else "registration"
+        first = "" if is_registered else f"register a client there, set mcp.{self._name}.client_id, and "
+        self._session.lose(f"it needs a login (401): {first}run `trunkline mcp login {self._name}`")
 
     async def _renewed(self, login: Login, response: httpx2.Response) -> Login:
         """Return the login with the tokens of a response, or as it was if that has none."""
@@ -195,7 +205,7 @@ async def sse(settings: McpServerSettings, session: Session, name: str, login: P
 def _client(settings: McpServerSettings, session: Session, name: str, login: Path) -> httpx2.AsyncClient:
     headers = {name: value.get_secret_value() for name, value in settings.headers.items()}
     return httpx2.AsyncClient(
-        auth=_Bearer(name, LoginFile(login), session),
+        auth=_Bearer(name, LoginFile(login), session, has_client=settings.client_id is not None),
         headers=headers,
         timeout=httpx2.Timeout(settings.timeout / 1000, read=_SILENCE_SECONDS),
         transport=_Transport(session),

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("trunkline.mcp")
 
 T = TypeVar("T")
-State = Literal["connected", "idle", "disabled", "failed", "needs login"]
+State = Literal["connected", "idle", "disabled", "failed", "needs login", "needs registration"]
 
 _PAUSES = (0.0, 1.0, 5.0, 30.0)
 """Seconds before a server may be started again, after one failure, two, and so on."""
@@ -102,8 +102,8 @@ class Server:
         states = [tool.state for tool in self.known.states()]
         session = self._session
         state: State = "connected" if session else "failed" if self.problem else "idle"
-        if state == "failed" and self._guard is not None and self._guard.needs_login:
-            state = "needs login"
+        if state == "failed" and self._guard is not None and self._guard.needs:
+            state = "needs login" if self._guard.needs == "login" else "needs registration"
         return ServerStatus(
             name=self.name,
             state=state if self.settings.enabled else "disabled",

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 import mcp_types as types
@@ -53,13 +53,13 @@ class Guard:
     """Counts and filters what a server sends. ``problem`` is why it has to end, once it has.
 
     ``junk`` is the number of lines that were no messages, or answers to calls that were not made.
-    ``needs_login``: a remote server refused a request without a valid login.
+    ``needs`` is what a remote server lacks that refused a request: a valid login, or a client for it.
     """
 
     def __init__(self, name: str) -> None:
         self.problem = ""
         self.junk = 0
-        self.needs_login = False
+        self.needs: Literal["", "login", "registration"] = ""
         self._name = name
         self._open: set[types.RequestId] = set()
         self._second = 0.0

@@ -240,6 +240,17 @@ class McpServerSettings(Section):
         description="Remote server, in place of a command: address of its streamable HTTP or SSE endpoint",
     )
     headers: dict[str, SecretStr] = Field(default={}, description="HTTP headers for a remote server")
+    client_id: str | None = Field(
+        default=None, description="OAuth client, where a remote server does not register one by itself"
+    )
+    client_secret: SecretStr | None = Field(default=None, description="Secret of the OAuth client")
+    callback_port: int | None = Field(
+        default=None,
+        ge=1,
+        le=65535,
+        description="Port of http://127.0.0.1:PORT/callback, if the OAuth client was registered with one; "
+        "default any",
+    )
     enabled: bool = Field(default=True, description="Offer its tools; default true")
     env: dict[str, SecretStr] = Field(default={}, description="Environment variables of the server")
     cwd: Annotated[Path, AfterValidator(_folder)] | None = Field(

@@ -40,6 +40,24 @@ Command = Annotated[
         metavar="-- COMMAND...", help="Program and arguments of a local server.", show_default=False
     ),
 ]
+Env = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--env",
+        metavar="NAME=VALUE",
+        help="Variable of the server; ${VARIABLE} refers to the gateway's; repeatable.",
+        show_default=False,
+    ),
+]
+Headers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--header",
+        metavar="NAME=VALUE",
+        help="HTTP header for a remote server; ${VARIABLE} refers to the gateway's; repeatable.",
+        show_default=False,
+    ),
+]
 Folders = list[Path] | None
 _WAITING = ("changed", "new")
 _PATH = "/api/plugins/mcp/servers"
@@ -99,8 +117,9 @@ class Operator:
         if settings.url is None:
             raise SettingsError(f"the MCP server {name!r} runs on this machine and needs no login")
         try:
-            from gateway.mcp.login import log_in  # at first use: the SDK is an extra
-            from gateway.mcp.remote import LoginFile
+            # At first use: the SDK is an extra.
+            from gateway.mcp.login import RegistrationRefused, log_in
+            from gateway.mcp.remote import Login, LoginFile
         except ImportError as error:
             raise PluginError(f"MCP servers need the extra mcp ({error})") from None
 
@@ -109,9 +128,15 @@ class Operator:
             if browser:
                 webbrowser.open(url)
 
-        with quiet():
-            found = asyncio.run(log_in(settings, show))
-        LoginFile(login_file(self.settings.data_dir, name)).save(found)
+        file = LoginFile(login_file(self.settings.data_dir, name))
+        try:
+            with quiet():
+                found = asyncio.run(log_in(settings, show))
+        except RegistrationRefused:
+            if file.load() is None:
+                file.save(Login(""))  # the state says it from now on
+            raise
+        file.save(found)
 
     def is_known(self, name: str) -> bool:
         """Return whether a server was listed before."""
@@ -131,7 +156,7 @@ class Operator:
                 await server.connect()
                 return Tested(server.status, round(time.monotonic() - begun, 3))
             except ToolError as error:  # raised here, it would become a group of errors
-                return NeedsLogin(str(error)) if server.status.state == "needs login" else error
+                return NeedsLogin(str(error)) if server.status.state.startswith("needs") else error
             finally:
                 await tasks.end()
                 await processes.close()
@@ -188,15 +213,8 @@ def add(
     url: Annotated[
         str | None, typer.Option("--url", help="Address of a remote server.", show_default=False)
     ] = None,
-    env: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--env",
-            metavar="NAME=VALUE",
-            help="Variable of the server; ${VARIABLE} refers to the gateway's; repeatable.",
-            show_default=False,
-        ),
-    ] = None,
+    env: Env = None,
+    header: Headers = None,
     read: Annotated[
         Folders,
         typer.Option("--read", metavar="FOLDER", help="It may read below; repeatable.", show_default=False),
@@ -219,13 +237,15 @@ def add(
     Examples:
       trunkline mcp add time -- mcp-server-time --local-timezone Europe/Berlin
       trunkline mcp add search --url https://mcp.example.org/mcp
+      trunkline mcp add search --url https://mcp.example.org/mcp --header 'Authorization=Bearer ${TOKEN}'
       trunkline mcp add notes --write /srv/notes -- node /opt/mcp/filesystem/index.js /srv/notes
     """
     with one_line_errors():
         operator = Operator(config)
         if name in operator.settings.mcp:
             raise SettingsError(f"mcp.{name} exists; change it in {operator.settings.file}")
-        values = _values(command or (), url, env or (), read or (), write or (), network)
+        values = _values(command or (), url, read or (), write or (), network)
+        values |= {key: _pairs(key, given) for key, given in (("env", env), ("headers", header)) if given}
         file = EditedFile(operator.settings.file)
         file.put(("mcp", name), values)
         try:
@@ -347,10 +367,17 @@ def _show(tool: ToolState) -> None:
         typer.echo(plain(f"  {line}"))
 
 
+def _pairs(key: str, given: Sequence[str]) -> dict[str, str]:
+    """Return what is written as NAME=VALUE. Raises SettingsError."""
+    pairs = [each.partition("=") for each in given]
+    if any(not name or not equals for name, equals, _ in pairs):
+        raise SettingsError(f"--{key.removesuffix('s')} must be NAME=VALUE")
+    return {name: value for name, _, value in pairs}
+
+
 def _values(
     command: Sequence[str],
     url: str | None,
-    env: Sequence[str],
     read: Sequence[Path],
     write: Sequence[Path],
     network: bool,
@@ -359,11 +386,6 @@ def _values(
     if read and write:
         raise SettingsError("--read and --write cannot be combined: a server writes below all roots or none")
     values: dict[str, Any] = {"url": url} if url else {"command": list(command)}
-    pairs = [each.partition("=") for each in env]
-    if any(not name or not equals for name, equals, _ in pairs):
-        raise SettingsError("--env must be NAME=VALUE")
-    if pairs:
-        values["env"] = {name: value for name, _, value in pairs}
     capabilities: dict[str, Any] = {}
     if read or write:
         roots = [str(folder.expanduser().absolute()) for folder in (*read, *write)]

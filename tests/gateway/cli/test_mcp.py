@@ -78,7 +78,8 @@ def test_a_remote_server_that_cannot_be_reached_is_not_added(home: Path) -> None
 def test_wrong_arguments_are_refused_in_one_line(home: Path) -> None:
     assert "there is no MCP server 'x'; the settings have none" in run(home, "test", "x", status=1)
     assert "cannot be combined" in add(home, "--read", "/srv", status=1)
-    assert "must be NAME=VALUE" in add(home, "--env", "A", status=1)
+    assert "--env must be NAME=VALUE" in add(home, "--env", "A", status=1)
+    assert "--header must be NAME=VALUE" in add(home, "--header", "=x", status=1)
     add(home)
     assert "mcp.demo exists" in add(home, status=1)
     assert "there is no tool 'x'" in run(home, "approve", "demo", "x", "--yes", status=1)

@@ -26,7 +26,7 @@ from mcp.server.auth.provider import (
 from mcp.server.auth.settings import AuthSettings, ClientRegistrationOptions
 from mcp.server.mcpserver import MCPServer
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
-from pydantic import AnyHttpUrl
+from pydantic import AnyHttpUrl, AnyUrl
 
 from gateway.mcp.remote import LoginFile
 from gateway.testing.chat import Chat, chatting
@@ -155,14 +155,15 @@ class Place:
             yield chat
 
 
-@pytest.fixture
-async def place(tmp_path: Path) -> AsyncGenerator[Place]:
+@asynccontextmanager
+async def placed(folder: Path, *, registers: bool = True) -> AsyncGenerator[Place]:
+    """Serve a server that wants a login; ``registers``: its authorization server registers clients."""
     sock, issuer = socket.create_server(("127.0.0.1", 0)), Issuer()
     port = sock.getsockname()[1]
     auth = AuthSettings(
         issuer_url=AnyHttpUrl(f"http://127.0.0.1:{port}"),
         resource_server_url=AnyHttpUrl(f"http://127.0.0.1:{port}/mcp"),
-        client_registration_options=ClientRegistrationOptions(enabled=True),
+        client_registration_options=ClientRegistrationOptions(enabled=registers),
         validate_token_resource=False,
     )
     made: Any = MCPServer("far", auth_server_provider=issuer, auth=auth)
@@ -173,7 +174,13 @@ async def place(tmp_path: Path) -> AsyncGenerator[Place]:
         return a + b
 
     async with listening(made.streamable_http_app(), sock):
-        yield Place(tmp_path, port, issuer)
+        yield Place(folder, port, issuer)
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncGenerator[Place]:
+    async with placed(tmp_path) as made:
+        yield made
 
 
 async def test_004_T18_a_login_in_the_browser_gives_access_and_is_renewed(place: Place) -> None:
@@ -235,3 +242,36 @@ async def test_a_refused_login_leaves_nothing_and_says_why_in_one_line(place: Pl
     assert "the login failed: the authorization server refused: access_denied" in said
     assert "Traceback" not in said
     assert not place.file.exists()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as reserved:
+        return reserved.getsockname()[1]
+
+
+async def test_a_server_that_registers_no_clients_needs_one_in_the_settings(tmp_path: Path) -> None:
+    async with placed(tmp_path, registers=False) as place:
+        status, said = await place.trunkline("add", "far", "--url", place.url)
+        assert (status, "far is added, and needs a login" in said) == (1, True)
+        status, said = await place.trunkline("login", "far", "--no-browser")
+        assert (status, "the server registers no clients; register one there" in said) == (1, True)
+        async with place.chat() as chat:
+            status = server(chat, "far").status
+            assert (status.state, "set mcp.far.client_id" in status.problem) == ("needs registration", True)
+        port = free_port()
+        place.issuer.clients["trunkline"] = OAuthClientInformationFull(
+            client_id="trunkline",
+            client_secret="of-this-client",
+            redirect_uris=[AnyUrl(f"http://127.0.0.1:{port}/callback")],
+            grant_types=["authorization_code", "refresh_token"],
+            token_endpoint_auth_method="client_secret_basic",
+        )
+        with (tmp_path / "config/trunkline.toml").open("a") as settings:
+            settings.write(
+                f'client_id = "trunkline"\nclient_secret = "of-this-client"\ncallback_port = {port}\n'
+            )
+        await place.log_in()
+        async with place.chat() as chat:
+            place.issuer.valid.clear()
+            assert (await use(chat, "far_add", a=2, b=3)).output == "5"
+        assert place.issuer.renewals == 1
