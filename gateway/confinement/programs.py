@@ -115,6 +115,7 @@ class ProcessService(Protocol):
         """
         ...
 
+
 Decision = Literal["once", "always", "deny"]
 
 

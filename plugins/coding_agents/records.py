@@ -28,44 +28,47 @@ PublicStatus = Literal["running", "blocked", "completed", "error"]
 """The status that users and clients see."""
 Choice = Literal["once", "always", "deny"]
 """An answer to a question of a program."""
+NoticeKind = Literal["finished", "blocked", "failed", "stopped", "lost", "notice"]
 
 ENDED: frozenset[Status] = frozenset({"stopped", "error", "lost"})
 """The statuses of sessions without a program."""
 
 
-class Typing(Struct, frozen=True):
-    """Input that is to be typed once, stored before it is typed.
+class AskedQuestion(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A question of a program, to be asked in the chat.
 
-    ``id`` is its command id at the keeper. ``text`` waits until the program is ready; ``keys`` are typed at
-    once. ``digest`` is that of the question which they answer, "" for other input.
+    ``key`` is that of the chat's question: it asks and is answered once. ``id`` is the id of the chat's
+    question, "" until it is asked. ``folder`` is where the action would happen.
     """
 
-    id: int
-    text: str = ""
-    keys: tuple[str, ...] = ()
-    digest: str = ""
-
-
-class AskedQuestion(Struct, frozen=True):
-    """A question of a program that is asked in the chat. ``id`` is that of the chat's question."""
-
-    id: str
     key: str
     digest: str
     tool: str
+    prompt: str
     detail: str
     folder: str
-    prompt: str
     at: int
+    answerable: bool = True
+    id: str = ""
+
+
+class Notice(Struct, frozen=True):
+    """A new message for the chat, stored until it is announced. ``key`` announces it once."""
+
+    key: str
+    kind: NoticeKind
+    text: str
 
 
 class SessionRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A session of a coding program. Times are milliseconds.
 
     ``owner`` is the id of its user, ``address`` that of its chat as plain data, ``session`` the chat's
-    session. ``task_done``: the program has finished the last task. ``next_command_id`` is the next one for
-    the keeper; what was typed with an earlier one is never typed again. ``key`` is the keeper's, in hex.
-    ``resume`` is what the program needs to continue a lost session.
+    session. ``machine`` is the whole state of the machine, with the input that is to be typed under ids from
+    ``next_id`` downwards; ids up to ``reserved`` may be used. ``key`` is the keeper's, in hex. ``offset`` is
+    the end of the output when the record was stored. ``program_session`` is the program's own session, with
+    which it continues. ``done_keys`` are those of requests that were done. ``blocked_at`` is the time since
+    which the session waits for its user. ``asked`` and ``told`` count questions and notices.
     """
 
     id: str
@@ -79,25 +82,29 @@ class SessionRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     address: Mapping[str, Any] = {}
     session: str = ""
     task: str = ""
-    task_sent: bool = False
     task_done: bool = False
     model: str = ""
     workspace: str = ""
     spawn_key: str = ""
+    home: str = ""
     pid: int = 0
     boot_id: str = ""
     offset: int = 0
-    next_command_id: int = 1
-    typing: tuple[Typing, ...] = ()
+    reserved: int = 0
+    machine: Mapping[str, Any] = {}
     question: AskedQuestion | None = None
-    used_rules: tuple[str, ...] = ()
-    since: int = 0
+    notices: tuple[Notice, ...] = ()
+    asked: int = 0
+    told: int = 0
+    done_keys: tuple[str, ...] = ()
+    blocked_at: int = 0
+    warned: bool = False
+    stop_reason: str = ""
     error: str = ""
     exit_status: int | None = None
     ended_at: int = 0
-    resume: str = ""
-    resumed_by: str = ""
-    told_blocked: bool = False
+    program_session: str = ""
+    resumes: str = ""
 
     @property
     def public_status(self) -> PublicStatus:

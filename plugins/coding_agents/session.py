@@ -1,0 +1,569 @@
+"""One session: the connection to its keeper, the rendered screen, and the machine that decides what is typed.
+
+In: output of the program, and input of users. Out: typed bytes, records that are stored before anything is
+typed, and events once they are durable. ``sessions`` makes sessions; the page's terminal watches them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import structlog
+from msgspec import Struct, convert, structs, to_builtins
+
+from gateway import TrunklineError
+from plugins.coding_agents import machine
+from plugins.coding_agents.adapters.contract import Adapter
+from plugins.coding_agents.errors import KeeperLostError, NoInputError, NotReadyError, OutputGoneError
+from plugins.coding_agents.keeper_client import (
+    Exit,
+    InputFullError,
+    KeeperClient,
+    KeeperError,
+    ProgramEndedError,
+    Stream,
+)
+from plugins.coding_agents.machine import Event, MachineState, View
+from plugins.coding_agents.records import AskedQuestion, Choice, Notice, NoticeKind, SessionRecord
+from plugins.coding_agents.screen import Screen
+
+log = structlog.get_logger("trunkline.coding_agents")
+
+WATCHED_SECONDS = 0.05
+"""The shortest time between two renderings of a screen that a user watches."""
+UNWATCHED_SECONDS = 0.25
+"""The same for other screens: questions and ends need no more."""
+REPLAY_BYTES = 512 * 1024
+"""Output before the last known end that is rendered again after a restart."""
+KILL_SECONDS = 5.0
+"""The time between SIGTERM and SIGKILL."""
+MOST_OUTPUT = 1024 * 1024
+"""Bytes of one answer with output."""
+
+_FEED_BYTES = 256 * 1024
+_WRITE_SECONDS = 60.0
+_FULL_SECONDS = 1.0
+_READ_SECONDS = 10.0
+_END_SECONDS = 20.0
+_ID_BLOCK = 1_000
+_MOST_KEYS = 100
+_QUIET = (machine.ToolRunning, machine.Stalled)
+"""Events that change nothing which must be stored."""
+
+Unregister = Callable[[], None]
+
+
+class SessionParts(Struct, frozen=True):
+    """What all sessions share: how to store a record and to start a task, and the clock, in milliseconds."""
+
+    save: Callable[[SessionRecord], Awaitable[None]]
+    start_task: Callable[..., asyncio.Task[None]]
+    clock: Callable[[], int]
+
+
+class Session:
+    """A session. An ended one has no program; its record stays.
+
+    ``screen`` is None until the session is attached.
+    """
+
+    def __init__(
+        self, record: SessionRecord, adapter: Adapter, folder: Path, parts: SessionParts, state: MachineState
+    ) -> None:
+        self.record = record
+        self.adapter = adapter
+        self.folder = folder
+        self.state = state
+        self.screen: Screen | None = None
+        self.end = record.offset
+        """The offset behind the output that arrived."""
+        self.on_stream: Callable[[Stream], None] | None = None
+        self.ended = asyncio.Event()
+        self._parts = parts
+        self._client: KeeperClient | None = None
+        self._incoming = bytearray()
+        self._replay_end = 0
+        self._exit: Exit | None = None
+        self._gone = False
+        self._confirmed: int | None = None
+        self._wake = asyncio.Event()
+        self._due: int | None = None
+        self._lock = asyncio.Lock()
+        self._listeners: list[Callable[[Event | None], None]] = []
+        self._watchers: list[Callable[[], None]] = []
+        self._driver: object | None = None
+        if record.is_ended:
+            self.ended.set()
+
+    @property
+    def view(self) -> View:
+        """The screen as the machine reads it."""
+        if self.screen is None:
+            return View((), (0, 0), 0)
+        return View(self.screen.lines(), self.screen.cursor, self.screen.version)
+
+    @property
+    def is_attached(self) -> bool:
+        """Return whether the keeper is connected."""
+        return self._client is not None and not self._gone
+
+    def subscribe(self, listener: Callable[[Event | None], None]) -> Unregister:
+        """Call ``listener`` with each event of the machine once it is durable, and None for other changes."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def on_rendered(self, watcher: Callable[[], None]) -> Unregister:
+        """Call ``watcher`` after each rendering with changes; the screen is rendered often from now on."""
+        self._watchers.append(watcher)
+        self._wake.set()
+        return lambda: self._watchers.remove(watcher)
+
+    def drive(self, driver: object) -> bool:
+        """Let a driver type, unless another one does. Returns whether it may."""
+        if self._driver is None:
+            self._driver = driver
+        return self._driver is driver
+
+    def undrive(self, driver: object) -> None:
+        """End the right of a driver to type."""
+        if self._driver is driver:
+            self._driver = None
+
+    async def attach(self) -> None:
+        """Connect to the keeper; ``run`` renders its output. Raises KeeperLostError and KeeperError."""
+        self.screen = Screen()
+        self._incoming.clear()
+        offset = self.end = max(0, self.record.offset - REPLAY_BYTES)
+        self._gone = False
+        self._client = client = await KeeperClient.attach(
+            self.folder,
+            bytes.fromhex(self.record.key),
+            offset,
+            on_output=self._take_output,
+            on_exit=self._take_exit,
+            on_gone=self._note_gone,
+            on_stream=self.on_stream,
+        )
+        self._replay_end = client.hello.end
+        now = self._parts.clock()
+        if self.state.status == "pending":
+            self.state = machine.begin(self.state, now)
+        else:
+            self.state = machine.recover(self.state, now)
+        self.state = structs.replace(self.state, next_id=max(self.state.next_id, self.record.reserved + 1))
+        hello = client.hello
+        known = (self.record.pid, self.record.boot_id, self.record.status)
+        if known != (hello.pid, hello.boot_id, self.state.status):
+            await self._store(pid=hello.pid, boot_id=hello.boot_id, status=self.state.status)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Render output and let the machine act, until the program has ended."""
+        loop = asyncio.get_running_loop()
+        rendered = 0.0
+        while not self.ended.is_set():
+            await self._sleep()
+            pause = WATCHED_SECONDS if self._watchers else UNWATCHED_SECONDS
+            await asyncio.sleep(max(0.0, rendered + pause - loop.time()))
+            self._wake.clear()
+            async with self._lock:
+                await self._advance()
+            rendered = loop.time()
+
+    async def detach(self) -> None:
+        """Close the connection; the program goes on."""
+        if self._client is not None:
+            await self._client.close()
+
+    async def send_text(self, text: str, key: str = "") -> None:
+        """Send a text: it is durable when this returns, and typed once. With a known ``key`` do nothing.
+
+        Raises NotReadyError unless the program takes text now, and NoInputError.
+        """
+        async with self._lock:
+            if self._is_done(key):
+                return
+            self._check_running()
+            await self._advance()
+            now = self._parts.clock()
+            question = self.state.question
+            word = text.strip().lower()
+            if question is not None and word in _WORDS:
+                self.state = machine.answer(
+                    self.adapter, self.state, self.view, question.digest, _WORDS[word], now
+                )
+            else:
+                self.state = machine.send_text(self.adapter, self.state, self.view, text, now)
+            await self._queued(key)
+
+    async def send_keys(self, keys: Sequence[str], key: str = "") -> None:
+        """Type keys by their names, such as ``enter``, with any screen. Raises NoInputError."""
+        async with self._lock:
+            if self._is_done(key):
+                return
+            if not keys:
+                raise NoInputError("neither text nor keys were given")
+            self._check_running()
+            self.state = machine.send_keys(self.state, keys, self._parts.clock())
+            await self._queued(key)
+
+    async def answer(self, digest: str, choice: Choice, key: str = "") -> None:
+        """Answer a question with its own key, once for each ``key``.
+
+        Raises StaleQuestionError unless the same question is on the screen.
+        """
+        async with self._lock:
+            if self._is_done(key):
+                return
+            await self._advance()
+            if self._is_replaying():
+                await self._replayed()
+            self.state = machine.answer(
+                self.adapter, self.state, self.view, digest, choice, self._parts.clock()
+            )
+            await self._queued(key)
+
+    async def type_raw(self, data: bytes) -> None:
+        """Type the bytes of a driver."""
+        async with self._lock:
+            number = self.state.next_id
+            self.state = structs.replace(self.state, next_id=number + 1)
+            if number > self.record.reserved:
+                # Durable before it is used: after a crash an id must not stand for other bytes.
+                await self._store(reserved=number + _ID_BLOCK)
+            client = self._connected()
+        self._note_activity()
+        with contextlib.suppress(ProgramEndedError):
+            await client.write(number, data)
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Set the size of the terminal."""
+        client = self._connected()
+        if self.screen is not None:
+            self.screen.resize(rows, columns)
+            rows, columns = self.screen.rows, self.screen.columns
+        client.resize(rows, columns)
+        self._wake.set()
+
+    async def stop(self, *, force: bool = False, reason: str = "user") -> None:
+        """End the program and wait for it: SIGTERM, after 5 s or with ``force`` SIGKILL."""
+        async with self._lock:
+            if self.ended.is_set():
+                return
+            await self._advance()
+            if self.state.status != "stopping":
+                await self._commit(machine.stop(self.state), stop_reason=reason)
+        await self.end_program(force=force)
+
+    async def end_program(self, *, force: bool = False) -> None:
+        """Send the signals of ``stop`` and wait for the end."""
+        with contextlib.suppress(KeeperLostError):
+            if not force:
+                # An interactive shell ignores SIGTERM.
+                self._signal(signal.SIGHUP, signal.SIGTERM)
+                await self._wait_end(KILL_SECONDS)
+            if not self.ended.is_set():
+                self._signal(signal.SIGKILL)
+        await self._wait_end(_END_SECONDS)
+
+    async def tell(self, kind: NoticeKind, text: str) -> None:
+        """Store a new message for the chat."""
+        async with self._lock:
+            await self._store(**self._notice(self.record, kind, text))
+        self._publish(None)
+
+    async def change(self, **changes: Any) -> None:
+        """Store changes of the record."""
+        async with self._lock:
+            await self._store(**changes)
+
+    async def lose(self, reason: str) -> None:
+        """Note that the program ended without the gateway's notice."""
+        async with self._lock:
+            await self._lose(reason)
+
+    async def read_output(self, after: int, most: int = MOST_OUTPUT) -> bytes:
+        """Return output from an offset, "" at its end. Raises OutputGoneError if it is no longer kept."""
+        parts = bytearray()
+        enough = asyncio.Event()
+
+        def take(_offset: int, data: bytes) -> None:
+            parts.extend(data)
+            enough.set()
+
+        if self.ended.is_set():
+            raise OutputGoneError("the session has ended; its output is no longer kept", oldest=self.end)
+        after = min(after, self.end)
+        client = await KeeperClient.attach(
+            self.folder,
+            bytes.fromhex(self.record.key),
+            after,
+            on_output=take,
+            on_exit=lambda _exit: enough.set(),
+            on_gone=enough.set,
+        )
+        try:
+            hello = client.hello
+            if hello.oldest > after:
+                raise OutputGoneError(
+                    f"output before offset {hello.oldest} is no longer kept", oldest=hello.oldest
+                )
+            wanted = min(most, hello.end - after)
+            async with asyncio.timeout(_READ_SECONDS):
+                while len(parts) < wanted:
+                    enough.clear()
+                    await enough.wait()
+        finally:
+            await client.close()
+        return bytes(parts[:most])
+
+    def tail(self, count: int) -> tuple[str, ...]:
+        """Return the last lines of the screen that are not empty."""
+        lines = [line for line in self.view.lines if line.strip()]
+        return tuple(lines[-count:])
+
+    # Below this line: with the lock, or called by the client.
+
+    def _take_output(self, offset: int, data: bytes) -> None:
+        if offset != self.end:
+            log.warning("output of a session is lost", session=self.record.id, bytes=offset - self.end)
+        self.end = offset + len(data)
+        self._incoming += data
+        if len(self._incoming) > _FEED_BYTES and self.screen is not None:
+            self.screen.feed(bytes(self._incoming))
+            self._incoming.clear()
+        if self.end > self._replay_end:
+            self._note_activity()
+        self._wake.set()
+
+    def _take_exit(self, exited: Exit) -> None:
+        self._exit = exited
+        self._wake.set()
+
+    def _note_gone(self) -> None:
+        self._gone = True
+        self._wake.set()
+
+    def _note_activity(self) -> None:
+        # In memory: ``sessions`` stores it from time to time.
+        self.record = structs.replace(self.record, last_activity=self._parts.clock())
+
+    def _connected(self) -> KeeperClient:
+        if self._client is None or self._gone or self.ended.is_set():
+            raise KeeperLostError(f"the terminal of session {self.record.short_id} is not connected")
+        return self._client
+
+    def _check_running(self) -> None:
+        if self.ended.is_set() or self.state.status in ("pending", "stopping"):
+            raise NotReadyError(
+                f"session {self.record.short_id} of {self.adapter.title} is {self.record.status}"
+            )
+
+    def _signal(self, *numbers: int) -> None:
+        client = self._connected()
+        for number in numbers:
+            client.signal(number)
+
+    async def _wait_end(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.ended.wait()
+
+    async def _sleep(self) -> None:
+        """Wait for output, for a command, or for the time that the machine named."""
+        seconds = None if self._due is None else max(0.0, (self._due - self._parts.clock()) / 1000)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+
+    def _is_replaying(self) -> bool:
+        behind = self.end < self._replay_end or bool(self._incoming)
+        return behind or (self.screen is not None and self.screen.pending > 0 and self._replay_end > 0)
+
+    async def _replayed(self) -> None:
+        """Wait until the screen is that of the present."""
+        async with asyncio.timeout(_READ_SECONDS):
+            while self._is_replaying():
+                await asyncio.sleep(0.01)
+                self._render()
+
+    def _render(self) -> None:
+        screen = self.screen
+        if screen is None:
+            return
+        before = screen.version
+        data = bytes(self._incoming)
+        self._incoming.clear()
+        screen.feed(data)
+        if screen.pending:
+            self._wake.set()
+        if screen.version != before:
+            for watcher in tuple(self._watchers):
+                watcher()
+
+    async def _advance(self) -> None:
+        """Render what arrived, and let the machine act on it."""
+        if self.ended.is_set():
+            return
+        if self._gone:
+            await self._reattach()
+            return
+        self._render()
+        if self._client is None or self._is_replaying():
+            return
+        self._replay_end = 0
+        now = self._parts.clock()
+        if self._confirmed is not None:
+            confirmed, self._confirmed = self._confirmed, None
+            await self._commit(machine.confirm(self.state, confirmed, now))
+        if self._exit is not None:
+            await self._finish(self._exit)
+            return
+        await self._commit(machine.step(self.adapter, self.state, self.view, now))
+
+    async def _queued(self, key: str) -> None:
+        """Store input that was queued, and hand it out if it can be typed now."""
+        keys = (*self.record.done_keys, key)[-_MOST_KEYS:] if key else self.record.done_keys
+        await self._store(done_keys=keys, last_activity=self._parts.clock())
+        await self._advance()
+
+    def _is_done(self, key: str) -> bool:
+        return bool(key) and key in self.record.done_keys
+
+    async def _commit(self, done: machine.Step, **changes: Any) -> None:
+        """Store a step of the machine, type what it says, and publish its events."""
+        self.state, self._due = done.state, done.due
+        events = done.events
+        if changes or any(not isinstance(event, _QUIET) for event in events):
+            record = self.record
+            for event in events:
+                record = structs.replace(record, **self._changes(record, event))
+            self.record = record
+            await self._store(**changes)
+        for event in events:
+            if isinstance(event, machine.Type):
+                self._parts.start_task(self._write(event), name=f"typing in {self.record.id}")
+            else:
+                self._publish(event)
+
+    def _changes(self, record: SessionRecord, event: Event) -> dict[str, Any]:
+        """Return the changes of the record that an event means."""
+        now = self._parts.clock()
+        match event:
+            case machine.StatusChanged():
+                waits = event.new in ("blocked", "authenticating")
+                return {
+                    "status": event.new,
+                    "task_done": self.state.completed,
+                    "blocked_at": now if waits else 0,
+                    "warned": record.warned and waits,
+                }
+            case machine.TaskDone():
+                return {"task_done": True, **self._notice(record, "finished", event.output)}
+            case machine.Question(answering=False, question=asked):
+                question = AskedQuestion(
+                    key=f"{record.id}:{record.asked}",
+                    digest=asked.digest,
+                    tool=asked.tool or asked.type,
+                    prompt=asked.prompt,
+                    detail=asked.detail,
+                    folder=asked.folder or record.workdir,
+                    at=now,
+                    answerable=bool(asked.yes and asked.no),
+                )
+                return {"question": question, "asked": record.asked + 1}
+            case machine.QuestionGone() if record.question and record.question.digest == event.digest:
+                return {"question": None}
+            case machine.LoginRequired(login=login):
+                text = "\n".join(filter(None, (login.instructions, login.url, login.device_code)))
+                return self._notice(record, "blocked", text)
+            case machine.InputFailed(reason=reason):
+                return self._notice(record, "notice", f"Not sent: {reason}.")
+            case machine.Exited():
+                kind: NoticeKind = "failed" if self.state.status == "error" else "stopped"
+                return {
+                    "exit_status": event.exit_status,
+                    "error": self.state.error,
+                    "ended_at": now,
+                    **self._notice(record, kind, self.state.error),
+                }
+            case _:
+                return {}
+
+    def _notice(self, record: SessionRecord, kind: NoticeKind, text: str) -> dict[str, Any]:
+        notice = Notice(f"{record.id}:n{record.told}", kind, text)
+        return {"notices": (*record.notices, notice), "told": record.told + 1}
+
+    async def _store(self, **changes: Any) -> None:
+        # The rules come from the settings again after a restart.
+        plain = to_builtins(structs.replace(self.state, rules=()))
+        self.record = structs.replace(self.record, machine=plain, offset=self.end, **changes)
+        await self._parts.save(self.record)
+
+    def _publish(self, event: Event | None) -> None:
+        for listener in tuple(self._listeners):
+            listener(event)
+
+    async def _write(self, event: machine.Type) -> None:
+        """Write bytes that the machine handed out. After a lost connection they are handed out again."""
+        try:
+            async with asyncio.timeout(_WRITE_SECONDS):
+                while True:
+                    try:
+                        await self._connected().write(event.id, event.data)
+                        break
+                    except InputFullError:
+                        await asyncio.sleep(_FULL_SECONDS)
+        except (TimeoutError, ProgramEndedError):
+            log.warning("input was not taken by a program", session=self.record.id, command=event.id)
+        except KeeperLostError:
+            return
+        self._confirmed = event.id
+        self._wake.set()
+
+    async def _reattach(self) -> None:
+        """Connect again: the gateway was too slow for the keeper, or the keeper has ended."""
+        self._client = None
+        try:
+            await self.attach()
+        except (KeeperError, KeeperLostError) as error:
+            await self._lose(str(error))
+
+    async def _lose(self, reason: str) -> None:
+        if self.ended.is_set():
+            return
+        old = self.state.status
+        self.state = structs.replace(
+            self.state, status="lost", error=reason, question=None, outbox=(), in_flight=None
+        )
+        notice = self._notice(self.record, "lost", reason)
+        await self._store(
+            status="lost", error=reason, question=None, ended_at=self._parts.clock(), blocked_at=0, **notice
+        )
+        self.ended.set()
+        self._publish(machine.StatusChanged(old, "lost"))
+
+    async def _finish(self, exited: Exit) -> None:
+        """Store the end of the program, and only then let the keeper forget it."""
+        await self._commit(machine.exited(self.state, exited.status))
+        with contextlib.suppress(TrunklineError):
+            await self._connected().acknowledge_exit()
+        self.ended.set()
+        self._publish(None)
+
+
+_WORDS: dict[str, Choice] = {"y": "once", "yes": "once", "n": "deny", "no": "deny"}
+"""Texts that answer an open question instead of being typed."""
+
+
+def restored(record: SessionRecord, fresh: MachineState) -> MachineState:
+    """Return the machine's state of a stored session; rules and settings are those of ``fresh``."""
+    if not record.machine:
+        return fresh
+    stored = convert(record.machine, MachineState)
+    return structs.replace(stored, rules=fresh.rules, stall_ms=fresh.stall_ms, known=fresh.known)

@@ -1,0 +1,597 @@
+"""All sessions: started once for each request, found by their users, and attached again after a restart.
+
+In: requests of chats, tools and HTTP clients. Out: sessions and their records. A record is stored before its
+program starts, so a session is neither lost nor started twice. ``chat``, ``tools`` and ``api`` use it; it is
+not imported before there is a session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+import shutil
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import structlog
+from msgspec import Struct, convert, to_builtins
+
+from gateway import PluginContext, TrunklineError, now_ms
+from gateway.events import BusEvent
+from plugins.coding_agents import events, machine
+from plugins.coding_agents.adapters import find_adapter
+from plugins.coding_agents.adapters.contract import Adapter, AgentRequest
+from plugins.coding_agents.errors import (
+    CodingAgentError,
+    KeeperLostError,
+    NoSessionError,
+    NotInstalledError,
+    ServiceUnavailableError,
+    SessionLimitError,
+    SessionNotFoundError,
+    WorkdirError,
+)
+from plugins.coding_agents.keeper_client import KeeperError, KeeperLaunch, Stream, start_keeper
+from plugins.coding_agents.machine import MachineState, merge_rules
+from plugins.coding_agents.records import SessionRecord
+from plugins.coding_agents.session import Session, SessionParts, restored
+from plugins.coding_agents.settings import CodingAgentSettings
+from plugins.programs.environment import environment_for, find_program
+from plugins.programs.process import kill_marked
+
+log = structlog.get_logger("trunkline.coding_agents")
+
+REAP_SECONDS = 30.0
+"""The time between two looks for idle sessions."""
+KEPT_MS = 7 * 86_400_000
+"""The time for which ended sessions stay in lists."""
+_MOST_ENDED = 200
+_STORE_MS = 60_000
+_FOLDER_VARIABLES = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
+"""Folders of the gateway's own user: a program has a home of its own."""
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_MEMORY = Path("/proc/meminfo")
+
+
+class SpawnRequest(Struct, frozen=True, kw_only=True):
+    """A session to start. ``owner`` is the id of its user (``owner_of``), ``address`` that of its chat.
+
+    ``session`` is the chat's session. The same ``key`` of a user starts one session. Without ``workdir`` and
+    ``workspace`` the session gets an empty folder of its own. ``resumes`` is a session to continue.
+    """
+
+    agent: str
+    owner: str
+    task: str = ""
+    workdir: str = ""
+    workspace: str = ""
+    model: str = ""
+    address: Mapping[str, Any] = {}
+    session: str = ""
+    key: str = ""
+    resumes: str = ""
+
+
+class Confined(Struct, frozen=True):
+    """The confinement of one session: what goes before its program, and what serves it."""
+
+    prefix: Sequence[str] = ()
+    env: Mapping[str, str] = {}
+    on_stream: Callable[[Stream], None] | None = None
+
+
+class Confine(Protocol):
+    """Confines the program of a session. Raises SandboxUnavailableError."""
+
+    async def __call__(
+        self, record: SessionRecord, adapter: Adapter, program: str, home: Path
+    ) -> Confined: ...
+
+
+class Sessions:
+    """All sessions of the gateway. ``load`` reads them; ``recover`` attaches those that run."""
+
+    def __init__(
+        self, ctx: PluginContext, settings: CodingAgentSettings, clock: Callable[[], int] = now_ms
+    ) -> None:
+        if ctx.table is None or ctx.tasks is None:
+            raise ServiceUnavailableError("coding agents need a running gateway")
+        self.settings = settings
+        self.clock = clock
+        self.confine: Confine | None = None
+        self.workdir_of: Callable[[str, str], Awaitable[str]] | None = None
+        """Returns the folder of a workspace of a user."""
+        self.observers: list[Callable[[Session], None]] = []
+        """Called with each session that begins or is attached again."""
+        self.counts: Counter[tuple[str, ...]] = Counter()
+        """Metrics: their name and the values of their labels."""
+        self.attach_seconds = 0.0
+        self._data = Path(ctx.cwd).absolute() / "coding-agents"
+        self._table = ctx.table("sessions")
+        self._tasks = ctx.tasks
+        self._environ = ctx.environ
+        self._bus = ctx.events
+        self._records: dict[str, SessionRecord] = {}
+        self._running: dict[str, Session] = {}
+        self._busy_since: dict[str, int] = {}
+        self._spawning = asyncio.Lock()
+        self._parts = SessionParts(self._save, self._tasks.create_task, clock)
+
+    async def load(self) -> None:
+        """Read all records, and attach the sessions that run."""
+        for _, plain in await self._table.items():
+            record = convert(plain, SessionRecord)
+            self._records[record.id] = record
+        begun = time.monotonic()
+        async with asyncio.TaskGroup() as group:
+            for record in tuple(self._records.values()):
+                if not record.is_ended:
+                    group.create_task(self._recover(record))
+        self.attach_seconds = time.monotonic() - begun
+        self._tasks.create_task(self._tidy(), name="tidying sessions")
+
+    def list(self, owner: str) -> list[SessionRecord]:
+        """Return the sessions of a user, the oldest first."""
+        own = (self._current(record) for record in self._records.values() if record.owner == owner)
+        return sorted(own, key=lambda record: (record.created_at, record.id))
+
+    def running(self) -> list[Session]:
+        """Return the sessions of all users whose programs run."""
+        return list(self._running.values())
+
+    def get(self, session_id: str, owner: str) -> SessionRecord:
+        """Return a session of a user, by its id or short id. Raises SessionNotFoundError."""
+        found = [one for one in self.list(owner) if session_id in (one.id, one.short_id)]
+        if not found:
+            raise SessionNotFoundError(f"there is no session {session_id[:80]!r} of yours")
+        return found[-1]
+
+    def latest(self, owner: str) -> SessionRecord:
+        """Return the session of a user that began last and runs. Raises NoSessionError."""
+        found = [record for record in self.list(owner) if not record.is_ended]
+        if not found:
+            raise NoSessionError("no coding agent of yours runs")
+        return found[-1]
+
+    def session(self, session_id: str, owner: str) -> Session:
+        """Return a session of a user with its screen. Raises SessionNotFoundError."""
+        record = self.get(session_id, owner)
+        return self._running.get(record.id) or self._make(record)
+
+    def find(self, session_id: str) -> Session | None:
+        """Return a running session of any user by its id; its caller has checked who asks."""
+        return self._running.get(session_id)
+
+    async def spawn(self, request: SpawnRequest) -> SessionRecord:
+        """Start a session. It is durable before its program starts; a ``key`` starts one.
+
+        Raises UnknownAgentError, NotInstalledError, WorkdirError, SessionLimitError,
+        SandboxUnavailableError and KeeperError.
+        """
+        async with self._spawning:
+            if (known := self._known(request)) is not None:
+                return known
+            adapter = find_adapter(request.agent)
+            self._program(adapter)
+            self._check_limits(request.owner)
+            record = await self._new_record(request, adapter)
+            session = self._make(record)
+            await self._save(record)
+            self._running[record.id] = session
+        try:
+            await self._start(session)
+        except CodingAgentError as error:
+            await self._fail(session, str(error))
+            raise
+        return session.record
+
+    async def send(
+        self, session_id: str, owner: str, *, text: str = "", keys: Sequence[str] = (), key: str = ""
+    ) -> SessionRecord:
+        """Type a text or keys in a session; once for each ``key``. Returns once it is durable."""
+        session = self.session(session_id, owner)
+        if keys:
+            await session.send_keys(keys, key)
+        else:
+            await session.send_text(text, key)
+        return session.record
+
+    async def stop(self, session_id: str, owner: str, *, force: bool = False) -> SessionRecord:
+        """End the program of a session."""
+        session = self.session(session_id, owner)
+        await session.stop(force=force)
+        return session.record
+
+    async def resume(self, session_id: str, owner: str, key: str = "") -> SessionRecord:
+        """Continue the program's session of an ended session in a new one."""
+        old = self.get(session_id, owner)
+        if not old.is_ended:
+            return old
+        return await self.spawn(
+            SpawnRequest(
+                agent=old.agent,
+                owner=owner,
+                workdir=old.workdir,
+                workspace=old.workspace,
+                model=old.model,
+                address=old.address,
+                session=old.session,
+                key=key or f"resume {old.id}",
+                resumes=old.id,
+            )
+        )
+
+    async def reap(self) -> None:
+        """Stop sessions that are idle, or wait for a user for too long; store when others were active."""
+        now = self.clock()
+        for session in self.running():
+            record = session.record
+            if record.is_ended or record.status == "stopping":
+                continue
+            if record.blocked_at:
+                await self._reap_blocked(session, now)
+            elif now - record.last_activity >= self.settings.idle_timeout_ms:
+                await session.stop(reason="idle")
+            elif record.last_activity - self._records[record.id].last_activity >= _STORE_MS:
+                await session.change()
+
+    async def close(self) -> None:
+        """Detach from all programs; they go on."""
+        for session in self.running():
+            await session.detach()
+
+    async def _reap_blocked(self, session: Session, now: int) -> None:
+        waited = now - session.record.blocked_at
+        if waited >= self.settings.blocked_timeout_ms:
+            await session.stop(reason="blocked")
+        elif waited >= self.settings.idle_timeout_ms and not session.record.warned:
+            await session.change(warned=True)
+            minutes = round((self.settings.blocked_timeout_ms - waited) / 60_000)
+            await session.tell("blocked", f"It still waits for you, and is stopped in {minutes} minutes.")
+
+    def _current(self, record: SessionRecord) -> SessionRecord:
+        running = self._running.get(record.id)
+        return record if running is None else running.record
+
+    def _known(self, request: SpawnRequest) -> SessionRecord | None:
+        if not request.key:
+            return None
+        own = self.list(request.owner)
+        return next((record for record in own if record.spawn_key == request.key), None)
+
+    def _check_limits(self, owner: str) -> None:
+        running = [session.record for session in self.running() if not session.record.is_ended]
+        if len(running) >= self.settings.max_sessions:
+            own = [f"{one.short_id} ({one.agent})" for one in running if one.owner == owner]
+            others = len(running) - len(own)
+            named = [*own, *([f"{others} of other users"] if others else [])]
+            raise SessionLimitError(
+                f"{len(running)} sessions run, and max_sessions is {self.settings.max_sessions}: "
+                f"{', '.join(named)}; stop one first"
+            )
+        free = free_memory_mb()
+        if free is not None and free < self.settings.min_free_memory_mb:
+            raise SessionLimitError(
+                f"{free} MB of memory are free, and min_free_memory_mb is "
+                f"{self.settings.min_free_memory_mb}; stop a session or other programs first"
+            )
+
+    def _program(self, adapter: Adapter) -> str:
+        binary = self.settings.of(adapter.name).binary or adapter.binary
+        program = find_program(binary, self._environ)
+        if program is None:
+            raise NotInstalledError(
+                f"{adapter.title} is not installed: there is no program {binary!r}; "
+                f"install it with: {adapter.install}"
+            )
+        return program
+
+    async def _new_record(self, request: SpawnRequest, adapter: Adapter) -> SessionRecord:
+        now = self.clock()
+        session_id = f"pty-{now}-{secrets.token_hex(4)}"
+        owner = hashlib.sha256(request.owner.encode()).hexdigest()[:16]
+        old = self._records.get(request.resumes)
+        return SessionRecord(
+            id=session_id,
+            agent=adapter.name,
+            status="pending",
+            owner=request.owner,
+            workdir=await self._workdir(request, session_id),
+            created_at=now,
+            last_activity=now,
+            key=secrets.token_hex(32),
+            address=dict(request.address),
+            session=request.session,
+            task=request.task,
+            model=request.model or self.settings.of(adapter.name).model,
+            workspace=request.workspace,
+            spawn_key=request.key,
+            home=str(self._data / "homes" / owner / adapter.name),
+            program_session=old.program_session if old is not None else _uuid(),
+            resumes=request.resumes,
+        )
+
+    async def _workdir(self, request: SpawnRequest, session_id: str) -> str:
+        """Return the real path of the folder to work in. Raises WorkdirError."""
+        if request.workspace and self.workdir_of is not None:
+            return await self.workdir_of(request.workspace, request.owner)
+        if not request.workdir:
+            scratch = self._data / "scratch" / session_id
+            await asyncio.to_thread(scratch.mkdir, 0o700, parents=True, exist_ok=True)
+            return str(scratch)
+        roots = (*self.settings.allowed_roots, self._data / "scratch")
+        return await asyncio.to_thread(_checked_workdir, request.workdir, roots)
+
+    def _make(self, record: SessionRecord) -> Session:
+        adapter = find_adapter(record.agent)
+        fresh = MachineState(
+            task=record.task,
+            rules=merge_rules(adapter.auto_responses),
+            stall_ms=machine.STALL_WITHOUT_MODEL_MS,
+        )
+        folder = self._data / "sessions" / record.id
+        return Session(record, adapter, folder, self._parts, restored(record, fresh))
+
+    async def _start(self, session: Session) -> None:
+        """Start the keeper of a session with its program, and attach."""
+        record, adapter = session.record, session.adapter
+        program, home = self._program(adapter), Path(record.home)
+        own = self.settings.of(adapter.name)
+        request = AgentRequest(
+            workdir=record.workdir,
+            home=record.home,
+            session_id=record.program_session,
+            model=record.model,
+            args=own.args,
+            environ={name: self._environ[name] for name in adapter.variables if name in self._environ},
+            key=self._environ.get(adapter.key, ""),
+            preset=own.preset,
+            resume=record.program_session if record.resumes else "",
+        )
+        launch = adapter.launch(request)
+        await asyncio.to_thread(home.mkdir, 0o700, parents=True, exist_ok=True)
+        confined = Confined() if self.confine is None else await self.confine(record, adapter, program, home)
+        session.on_stream = confined.on_stream
+        given = {name: value.get_secret_value() for name, value in own.env.items()}
+        shared = {name: value for name, value in self._environ.items() if name not in _FOLDER_VARIABLES}
+        env = environment_for(
+            shared,
+            adapter.variables,
+            {
+                "HOME": record.home,
+                "TERM": "xterm-256color",
+                "COLORTERM": "truecolor",
+                "TRUNKLINE_SESSION": record.id,
+                **launch.env,
+                **given,
+                **confined.env,
+            },
+        )
+        env.pop("NO_COLOR", None)
+        await start_keeper(
+            KeeperLaunch(
+                folder=session.folder,
+                argv=(*confined.prefix, program, *launch.argv),
+                env=env,
+                cwd=record.workdir,
+                key=bytes.fromhex(record.key),
+                mark=record.id,
+                orphan_ms=self.settings.orphan_ms,
+            )
+        )
+        await session.attach()
+        self._begin(session)
+        self._emit(session, events.SessionStarted)
+
+    def _begin(self, session: Session) -> None:
+        """Run an attached session, and tell its observers."""
+        self._running[session.record.id] = session
+        session.subscribe(lambda event: self._heard(session, event))
+        for observer in self.observers:
+            observer(session)
+        self._tasks.create_task(self._run(session), name=f"session {session.record.id}")
+        self._emit(session, events.KeeperAttached)
+
+    async def _run(self, session: Session) -> None:
+        if session.record.status == "stopping":
+            self._tasks.create_task(session.end_program(), name=f"stopping {session.record.id}")
+        await session.run()
+        self._running.pop(session.record.id, None)
+        await asyncio.to_thread(self._remove, session)
+
+    def _remove(self, session: Session) -> None:
+        """Remove what an ended session leaves: processes, sockets and output."""
+        kill_marked(session.record.id)
+        shutil.rmtree(session.folder, ignore_errors=True)
+
+    async def _recover(self, record: SessionRecord) -> None:
+        """Attach a session of an earlier process, start one that was not started, or note its loss."""
+        session = self._make(record)
+        self._running[record.id] = session
+        try:
+            if self.confine is not None and record.status != "pending":
+                confined = await self.confine(
+                    record, session.adapter, self._program(session.adapter), Path(record.home)
+                )
+                session.on_stream = confined.on_stream
+            await session.attach()
+        except (KeeperError, KeeperLostError, CodingAgentError) as error:
+            await self._recover_lost(session, str(error))
+        else:
+            self._begin(session)
+
+    async def _recover_lost(self, session: Session, reason: str) -> None:
+        record = session.record
+        await asyncio.to_thread(kill_marked, record.id)
+        if record.status == "pending":
+            try:
+                await self._start(session)
+            except CodingAgentError as error:
+                await self._fail(session, str(error))
+            return
+        boot = await asyncio.to_thread(_boot_id)
+        if record.boot_id and boot != record.boot_id:
+            reason = "the machine was started again"
+        await session.lose(reason)
+        for observer in self.observers:
+            observer(session)
+        self._emit(session, events.KeeperLost, reason=reason)
+        self._running.pop(record.id, None)
+        await asyncio.to_thread(self._remove, session)
+
+    async def _fail(self, session: Session, reason: str) -> None:
+        """Note that a session could not be started."""
+        session.ended.set()
+        await session.change(status="error", error=reason, ended_at=self.clock())
+        self._running.pop(session.record.id, None)
+        await asyncio.to_thread(self._remove, session)
+
+    async def _save(self, record: SessionRecord) -> None:
+        self._records[record.id] = record
+        await self._table.put(record.id, to_builtins(record))
+
+    async def _tidy(self) -> None:
+        """Remove what no session owns, then look for idle sessions again and again."""
+        await asyncio.to_thread(self._remove_orphans, {session.record.id for session in self.running()})
+        while True:
+            await self._forget_old()
+            await asyncio.sleep(REAP_SECONDS)
+            try:
+                await self.reap()
+            except TrunklineError as error:
+                log.warning("idle sessions could not be stopped", reason=str(error))
+
+    def _remove_orphans(self, running: set[str]) -> None:
+        for folder in (self._data / "sessions").glob("pty-*"):
+            if folder.name not in running and not self._is_running(folder.name):
+                kill_marked(folder.name)
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _is_running(self, session_id: str) -> bool:
+        record = self._records.get(session_id)
+        return record is not None and not record.is_ended
+
+    async def _forget_old(self) -> None:
+        ended = sorted(
+            (record for record in self._records.values() if record.is_ended),
+            key=lambda record: record.ended_at,
+        )
+        horizon = self.clock() - KEPT_MS
+        for record in ended[: max(0, len(ended) - _MOST_ENDED)] + [
+            record for record in ended[-_MOST_ENDED:] if record.ended_at < horizon
+        ]:
+            await self._table.delete(record.id)
+            self._records.pop(record.id, None)
+
+    def _heard(self, session: Session, event: machine.Event | None) -> None:
+        """Count an event of a session, and tell it on the gateway's bus."""
+        record = session.record
+        match event:
+            case machine.StatusChanged():
+                self._count_busy(session, event)
+                self._emit(
+                    session,
+                    events.SessionStatusChanged,
+                    status=event.new,
+                    public_status=record.public_status,
+                )
+                if event.new in ("error", "lost"):
+                    self._emit(session, events.SessionFailed, error=record.error)
+            case machine.Ready():
+                self._emit(session, events.SessionReady)
+            case machine.Exited() if record.status == "stopped":
+                self._emit(
+                    session,
+                    events.SessionStopped,
+                    reason=record.stop_reason or "exit",
+                    exit_status=event.exit_status,
+                )
+            case machine.Question(question=asked):
+                self._emit(
+                    session,
+                    events.BlockingPrompt,
+                    type=asked.type,
+                    prompt=asked.prompt,
+                    tool=asked.tool,
+                    detail=asked.detail,
+                    auto_responded=event.answering,
+                )
+            case machine.LoginRequired(login=login):
+                self._emit(session, events.LoginRequired, instructions=login.instructions, url=login.url)
+                self._emit(
+                    session,
+                    events.AuthRequired,
+                    method=login.method,
+                    instructions=login.instructions,
+                    url=login.url,
+                    device_code=login.device_code,
+                    prompt_snippet=login.snippet,
+                )
+            case machine.Stalled():
+                self.counts["stalls_total",] += 1
+                self._emit(session, events.StallDetected, recent_output=event.text, ms=event.silent_ms)
+            case machine.TaskDone():
+                self._emit(session, events.TaskComplete, output=event.output)
+            case machine.ToolRunning():
+                self._emit(session, events.ToolRunning, activity=event.activity)
+            case _:
+                pass
+
+    def _count_busy(self, session: Session, event: machine.StatusChanged) -> None:
+        now, record = self.clock(), session.record
+        if event.new == "busy":
+            self._busy_since[record.id] = now
+        elif (since := self._busy_since.pop(record.id, None)) is not None:
+            self.counts["busy_ms", record.agent] += max(0, now - since)
+
+    def _emit(self, session: Session, kind: type[BusEvent], **fields: Any) -> None:
+        record = session.record
+        if self._bus is None or not self._bus.wants(kind, record.session):
+            return
+        known = {"session": record.session, "id": record.id, "agent": record.agent}
+        own = {name: value for name, value in known.items() if name in kind.__struct_fields__}
+        self._bus.emit(kind(**own, **fields))
+
+
+def owner_of(channel: str, user: str, *, is_owner: bool = False) -> str:
+    """Return the id of a user: with its channel, or ``owner`` for the holder of the gateway's token."""
+    return "owner" if is_owner or not channel else f"{channel}:{user}"
+
+
+def free_memory_mb() -> int | None:
+    """Return the memory that new programs can use, in MB; None if the system does not say."""
+    try:
+        lines = _MEMORY.read_text().splitlines()
+    except OSError:
+        return None
+    found = next((line.split()[1] for line in lines if line.startswith("MemAvailable:")), None)
+    return None if found is None else int(found) // 1024
+
+
+def _checked_workdir(given: str, roots: Sequence[Path]) -> str:
+    path = Path(given).expanduser()
+    real = path.resolve()
+    allowed = [root.expanduser().resolve() for root in roots]
+    if not path.is_absolute() or not any(real == root or root in real.parents for root in allowed):
+        raise WorkdirError(
+            f"{given!r} is not below a folder of allowed_roots; name another one, or let the operator add it"
+        )
+    if not real.is_dir():
+        raise WorkdirError(f"there is no folder {given!r}")
+    return str(real)
+
+
+def _boot_id() -> str:
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _uuid() -> str:
+    digits = secrets.token_hex(16)
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
