@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeGuard, TypeVar, cast
 
 import mcp_types as types
 import structlog
@@ -96,8 +96,8 @@ class Requests:
         caller = self._caller()
         if caller is None or not isinstance(params, types.ElicitRequestFormParams):
             return types.ElicitResult(action=_DECLINE)
-        fields = cast("dict[str, dict[str, Any]]", params.requested_schema.get("properties") or {})
-        if len(fields) > MOST_FIELDS:
+        fields: object = params.requested_schema.get("properties") or dict[str, Any]()
+        if not _is_form(fields):
             return types.ElicitResult(action=_DECLINE)
         content: dict[str, Any] = {}
         for name, field in (fields or {"": {"type": "boolean"}}).items():
@@ -113,9 +113,7 @@ class Requests:
     async def _ask(self, caller: Caller, message: str, name: str, field: Mapping[str, Any]) -> object:
         """Ask for one field. Returns None if the user declines or gives no fitting answer."""
         kind = field.get("type")
-        named = cast(
-            "Sequence[object]", field.get("enum") or (("true", "false") if kind == "boolean" else ())
-        )
+        named: Sequence[object] = field.get("enum") or (("true", "false") if kind == "boolean" else ())
         labels = {"true": "Yes", "false": "No"} if kind == "boolean" else {}
         choices = [Choice(str(each), labels.get(str(each), "")) for each in named[:20]]
         asked = str(field.get("title") or field.get("description") or name)[:200]
@@ -171,6 +169,16 @@ class Requests:
         if known is not None:
             return known
         return self._callers[0] if len(self._callers) == 1 else None
+
+
+def _is_form(fields: object) -> TypeGuard[dict[str, dict[str, Any]]]:
+    """Return whether these are fields that a user can be asked for: the SDK leaves them unchecked."""
+    if not isinstance(fields, dict):
+        return False
+    values = cast("list[object]", [*fields.values()])
+    enums = [cast("dict[str, object]", each).get("enum") for each in values if isinstance(each, dict)]
+    are_lists = all(each is None or isinstance(each, list) for each in enums)
+    return len(values) <= MOST_FIELDS and len(enums) == len(values) and are_lists
 
 
 async def _within(caller: Caller, work: Awaitable[T]) -> T:
