@@ -737,6 +737,7 @@ class Gateway:
             permissions=None if self._questions is None else ProgramPermissions(self._questions.access, name),
             tasks=scope.tasks,
             table=None if self._tables is None else partial(self._tables.open, name),
+            audit=None if self._tables is None else partial(self._tables.audit, name),
             providers=owned(self.providers, scope, "register", "add_factory"),
             models=self.models,
             channels=owned(self.channels, scope, "register"),

@@ -317,6 +317,10 @@ class PluginContext(Struct, frozen=True, kw_only=True):
     tasks: TaskService | None = None
     table: Callable[[str], Table] | None = None
     """Opens a durable table by its name: letters, digits, ``_``, ``.`` and ``-``, at most 64."""
+    audit: Callable[..., Awaitable[None]] | None = None
+    """Writes into the audit log: ``await audit(action, subject, detail, actor=user_id)``, durable on return.
+    Without ``actor`` it is the plugin.
+    """
     providers: ProviderService | None = None
     models: ModelService | None = None
     """Finds models by name: what they can do (``(await models.resolve(name)).capabilities``) and cost."""

@@ -275,6 +275,9 @@ class Submit(Protocol):
     ) -> Message | None: ...
 
 
+AnyAddress = Address | Mapping[str, Any]
+
+
 class Announce(Protocol):
     """Sends a message to a chat outside of a turn. Returns once it is durable.
 
@@ -289,9 +292,7 @@ class Announce(Protocol):
     stopping, and StoreError if the database fails. Nothing was stored then.
     """
 
-    async def __call__(
-        self, address: Address | Mapping[str, Any], message: Message | str, key: str
-    ) -> None: ...
+    async def __call__(self, address: AnyAddress, message: Message | str, key: str) -> None: ...
 
 
 TakesAnswer = Callable[[Answer], Awaitable[None]]
@@ -305,7 +306,7 @@ class QuestionService(Protocol):
 
     async def ask(
         self,
-        address: Address | Mapping[str, Any],
+        address: AnyAddress,
         title: str,
         key: str,
         *,

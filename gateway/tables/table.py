@@ -19,7 +19,7 @@ from gateway.contract.messages import now_ms
 from gateway.store import schema as t
 from gateway.store.database import Store
 from gateway.store.writer import Inserted
-from gateway.store.writes import Op, Write
+from gateway.store.writes import Op, Write, audit_op
 
 PUT_ENTRY = Write("upsert", 77, t.plugin_entry, "id plugin name key value at")
 DROP_ENTRY = Write("delete", 78, t.plugin_entry, "id")
@@ -74,6 +74,12 @@ class PluginTables:
                 "'_', '.' and '-'"
             )
         return PluginTable(self._store, self._locks, plugin, name)
+
+    async def audit(
+        self, plugin: str, action: str, subject: str, detail: str = "", *, actor: str = ""
+    ) -> None:
+        """Write into the audit log what a plugin permits or ends; see ``PluginContext.audit``."""
+        await self._store.write(audit_op(actor or f"plugin {plugin}", action, subject, detail))
 
 
 class PluginTable:

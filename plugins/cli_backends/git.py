@@ -73,7 +73,8 @@ class Repository:
         head = ""
         with suppress(GitError):
             head = await self._run("rev-parse", "--verify", "HEAD")
-        await self._run("add", "--all", "--ignore-errors", ".", index=self._index)
+        env = {**self._env, **self._index}
+        await self._git.stage_all(folder=self._root, env=env, settings=self._settings)
         return Snapshot(head, await self._run("write-tree", index=self._index))
 
     async def changes(self, before: Snapshot) -> GitChanges | None:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from pydantic.alias_generators import to_camel
 
 DAY_MS = 86_400_000
+GIB = 1024**3
 
 Preset = Literal["readonly", "standard", "permissive", "autonomous"]
 ForgeKind = Literal["github", "gitlab", "gitea", "forgejo"]
@@ -73,6 +74,53 @@ class ForgeSettings(Section):
     token: SecretStr | None = Field(
         default=None, description="Access token that may read, push, and write pull requests"
     )
+    read_token: SecretStr | None = Field(
+        default=None, description="Access token that may only read; agents that fetch by themselves get it"
+    )
+
+
+class SetupSettings(Section):
+    """The preparation of each new workspace of one repository."""
+
+    files: dict[str, Path] = Field(
+        default={}, description="Files of this machine to copy, by their path in the workspace"
+    )
+    command: tuple[str, ...] = Field(default=(), description="Program and arguments to run in the workspace")
+
+
+class WorkspaceSettings(Section):
+    """The workspaces: worktrees of repositories. Sizes are bytes, times milliseconds."""
+
+    hosts: tuple[str, ...] = Field(
+        default=(),
+        description="Hosts of repositories besides github.com, gitlab.com, bitbucket.org, codeberg.org and "
+        "those in forges; http://HOST:PORT allows a connection without encryption",
+    )
+    max_workspaces: int = Field(default=20, ge=1, le=10_000, description="Limit of workspaces; default 20")
+    max_bytes: int = Field(default=4 * GIB, ge=1, description="Limit of one workspace; default 4 GiB")
+    max_total_bytes: int = Field(
+        default=20 * GIB, ge=1, description="Limit of all workspaces and the cache; default 20 GiB"
+    )
+    idle_ms: int = Field(
+        default=7 * DAY_MS, ge=1_000, description="Remove a workspace that was not used for this time"
+    )
+    merged_ms: int = Field(
+        default=DAY_MS, ge=1_000, description="Remove a workspace this time after its pull request ended"
+    )
+    author_name: str = Field(default="Workspace Agent", min_length=1, description="Author of commits")
+    author_email: str = Field(
+        default="agent@trunkline.invalid", min_length=3, description="Address of the author of commits"
+    )
+    agent_may_push: bool = Field(
+        default=False,
+        description="Whether agents get the token of the forge; otherwise only the gateway does",
+    )
+    exclude: tuple[str, ...] = Field(
+        default=(), description="Patterns of files that no commit contains, as in .gitignore"
+    )
+    setup: dict[str, SetupSettings] = Field(
+        default={}, description="Preparation of workspaces, by HOST/OWNER/NAME of the repository"
+    )
 
 
 class CodingAgentSettings(Section):
@@ -109,6 +157,9 @@ class CodingAgentSettings(Section):
     forges: dict[str, ForgeSettings] = Field(
         default={},
         description="Services that host repositories, by host; github.com and gitlab.com are known",
+    )
+    workspaces: WorkspaceSettings = Field(
+        default=WorkspaceSettings(), description="Worktrees of repositories, their limits and preparation"
     )
     debug: bool = Field(default=False, description="Log each state of each session")
     agents: dict[str, AgentSettings] = Field(default={}, description="Settings of each program, by name")

@@ -6,7 +6,8 @@ are switched off here, and so are all transports; a caller that needs one allows
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from plugins.programs.process import Launch, Output, OutputLimitError, capture_output
@@ -28,6 +29,9 @@ SAFE_SETTINGS = (
 )
 DIFF_OPTIONS = ("--no-ext-diff", "--no-textconv", "--ignore-submodules=all", "--no-color")
 """Options with which ``git diff`` runs no program."""
+
+Wrap = Callable[[Sequence[str], Mapping[str, str]], Awaitable[Sequence[str]]]
+"""Returns the arguments of a program, with those of one that confines it before them."""
 
 _FILTER_KEYS = r"^filter\..*\.(clean|smudge|process|required)$"
 _REASON_LETTERS = 300
@@ -67,15 +71,19 @@ class Git:
         settings: Sequence[str] = (),
         seconds: float = GIT_SECONDS,
         most: int | None = None,
+        wrap: Wrap | None = None,
     ) -> Output:
         """Run a command in a folder, with more variables and settings. Return its output and status.
 
-        With ``most`` the output ends after so many bytes. Raises GitError if git cannot run, takes too long,
-        or writes too much.
+        With ``most`` the output ends after so many bytes. ``wrap`` confines git. Raises GitError if git
+        cannot run, takes too long, or writes too much.
         """
         options = [part for setting in (*SAFE_SETTINGS, *settings) for part in ("-c", setting)]
-        argv = [self._program, "--no-pager", *options, *arguments]
-        launch = Launch(argv, {**self._env, **(env or {})}, folder)
+        argv: Sequence[str] = [self._program, "--no-pager", *options, *arguments]
+        variables = {**self._env, **(env or {})}
+        if wrap is not None:
+            argv = await wrap(argv, variables)
+        launch = Launch(argv, variables, folder)
         try:
             if most is None:
                 return await capture_output(launch, seconds)
@@ -92,9 +100,12 @@ class Git:
         env: Mapping[str, str] | None = None,
         settings: Sequence[str] = (),
         seconds: float = GIT_SECONDS,
+        wrap: Wrap | None = None,
     ) -> str:
         """Run a command to its end and return its output without the last line ends. Raises GitError."""
-        output = await self.capture(*arguments, folder=folder, env=env, settings=settings, seconds=seconds)
+        output = await self.capture(
+            *arguments, folder=folder, env=env, settings=settings, seconds=seconds, wrap=wrap
+        )
         if output.code != 0:
             reason = "; ".join(output.errors)[-_REASON_LETTERS:]
             raise GitError(arguments[0], reason or f"exit status {output.code}", output.code)
@@ -110,3 +121,39 @@ class Git:
             return ()
         keys = found.splitlines()
         return [f"{key}={'false' if key.endswith('required') else ''}" for key in keys]
+
+    async def stage_all(
+        self,
+        *,
+        folder: str,
+        env: Mapping[str, str] | None = None,
+        settings: Sequence[str] = (),
+        seconds: float = GIT_SECONDS,
+        wrap: Wrap | None = None,
+    ) -> None:
+        """Add all files of a work tree, whose root ``folder`` is, but look into no repository within it.
+
+        ``git add`` runs git in each of those that the index has, and so the programs that its settings name.
+        Their entries stay as they are, and other repositories are left out. Raises GitError.
+        """
+        run = partial(self.run, folder=folder, env=env, settings=settings, seconds=seconds, wrap=wrap)
+        before = await _gitlinks(run)
+        await _drop(run, list(before))
+        await run("add", "--all", "--ignore-errors", ".")
+        await _drop(run, list(await _gitlinks(run)))
+        for path, commit in before.items():
+            # Files may be there now instead.
+            if not await run("--literal-pathspecs", "ls-files", "-z", "--", path):
+                await run("update-index", "--add", "--cacheinfo", f"160000,{commit},{path}")
+
+
+async def _gitlinks(run: Callable[..., Awaitable[str]]) -> dict[str, str]:
+    """Return the repositories that the index has, by path, each with its commit."""
+    entries = [entry.partition("\t") for entry in (await run("ls-files", "--stage", "-z")).split("\0")]
+    return {path: entry.split(" ")[1] for entry, _, path in entries if entry.startswith("160000 ")}
+
+
+async def _drop(run: Callable[..., Awaitable[str]], paths: Sequence[str]) -> None:
+    """Remove entries from the index."""
+    for at in range(0, len(paths), 100):
+        await run("update-index", "--force-remove", "--", *paths[at : at + 100])

@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
+from gateway import Plugin, PluginContext
 from gateway.channel import InvalidRequestError
 from gateway.store import Store
+from gateway.store import schema as t
 from gateway.tables import PluginTable, PluginTables
+from gateway.testing.chat import chatting
 from gateway.testing.database import place_database
 
 
@@ -110,3 +114,21 @@ async def test_what_cannot_be_stored_is_refused(
 async def test_a_table_needs_a_name(store: Store, name: str) -> None:
     with pytest.raises(InvalidRequestError, match="needs a name of 1 to 64 letters"):
         PluginTables(store).open("notes", name)
+
+
+async def test_plugins_write_into_the_audit_log(tmp_path: Path) -> None:
+    class Door(Plugin):
+        name = "door"
+
+        async def activate(self, ctx: PluginContext) -> None:
+            assert ctx.audit is not None
+            await ctx.audit("door.open", "front", "for an hour", actor="home:ada")
+            await ctx.audit("door.close", "front")
+
+    async with chatting(tmp_path, Door()) as chat:
+        query = select(t.audit.c.actor, t.audit.c.action, t.audit.c.subject, t.audit.c.detail)
+        rows = await chat.gateway.parts.store.read(lambda c: [tuple(row) for row in c.execute(query)])
+    assert rows == [
+        ("home:ada", "door.open", "front", "for an hour"),
+        ("plugin door", "door.close", "front", ""),
+    ]

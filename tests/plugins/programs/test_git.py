@@ -58,6 +58,35 @@ async def test_git_runs_no_program_that_a_repository_names(
     assert not (tmp_path / "trapped").exists()
 
 
+def put_into(outer: Path, repository: Path) -> None:
+    """Make a repository that contains another one and a file."""
+    subprocess.run([PROGRAM, "init", "-q", str(outer)], check=True)
+    repository.rename(outer / "inner")
+    (outer / "inner/file").write_text("changed\n")
+    (outer / "other").mkdir()
+    (outer / "other/file").write_text("x\n")
+
+
+async def test_all_files_are_staged_without_a_look_into_other_repositories(
+    git: Git, repository: Path, tmp_path: Path
+) -> None:
+    outer = tmp_path / "outer"
+    settings = await git.filters_off(str(repository))
+    await git.stage_all(folder=str(repository), settings=settings)
+    tree = await git.run("write-tree", folder=str(repository), settings=settings)
+    who = {f"GIT_{role}_{what}": "a@b" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    commit = await git.run("commit-tree", tree, "-m", "x", folder=str(repository), env=who)
+    await git.run("update-ref", "refs/heads/master", commit, folder=str(repository))
+    put_into(outer, repository)
+    info = f"160000,{commit},inner"
+    await git.run("update-index", "--add", "--cacheinfo", info, folder=str(outer))
+    await git.stage_all(folder=str(outer))
+    staged = await git.run("ls-files", "--stage", folder=str(outer))
+    assert [line.split("\t")[1] for line in staged.splitlines()] == ["inner", "other/file"]
+    assert commit in staged
+    assert not (tmp_path / "trapped").exists()
+
+
 async def test_git_uses_no_settings_of_the_user_and_no_transport(git: Git, repository: Path) -> None:
     with pytest.raises(GitError, match="'x' is not a git command"):
         await git.run("x", folder=str(repository))
