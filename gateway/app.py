@@ -267,6 +267,7 @@ class Gateway:
             "plugin actions": self._actions.run(),
             "plugin indexes": self._resolver.watch(),
             "logins": logins.run(),
+            "skills": self.skills.watch(),
         }.items():
             self._keep(tasks, name, work)
 
@@ -568,7 +569,7 @@ class Gateway:
             "plan_mode": lambda: PlanMode(sessions),
             "tasks": lambda: Tasks(self.profiles),
             "outputs": lambda: OutputReader(self.outputs),
-            "skill": lambda: SkillTools(self.skills, self.profiles),
+            "skill": lambda: SkillTools(self.skills, self.profiles, self.registry.refresh),
             "spending": lambda: SpendingCommands(lambda: self.parts.spending, access.policy, self._model_of),
         }
         await self.activator.activate(tuple(own), lambda name: own[name](), built_in=True)

@@ -300,6 +300,10 @@ class PluginRegistry:
         self._active[old.name] = new
         self._publish()
 
+    def refresh(self) -> None:
+        """Let the hooks count that a registered plugin has gained or lost, from the next turn on."""
+        self._publish()
+
     def _publish(self) -> None:
         self.current = Generation(tuple(self._active.values()))
         routes = {name: one.routes for name, one in self._active.items() if one.routes}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 import structlog
@@ -19,6 +22,9 @@ FOLDER = "skills"
 """Folder of skills beside the settings file, and in a plugin."""
 _SHARED = ".agents/skills"
 """Folder of skills for all programs, in the working directory and in the user's home."""
+
+_LOOK_SECONDS = 2.0
+_MOST_FILES = 10_000
 
 
 class SkillSource(Struct, frozen=True):
@@ -54,16 +60,43 @@ class SkillLibrary:
         self.sources = tuple(SkillSource(name, folder) for name, folder in folders.items())
         self.skills: Mapping[str, Skill] = {}
         self.on_change: Callable[[], None] = lambda: None
-        self._own: list[Skill] = []
+        self._own: Sequence[Skill] = ()
+        self._seen: Mapping[str, tuple[int, int, int]] = {}
         self._of_plugins: list[tuple[str, Sequence[Skill]]] = []
         """The skills of plugins. While one is replaced, its later entry counts."""
 
     def load(self) -> None:
         """Read the skills of the folders. One that cannot be used is logged and left out."""
-        for found in self.discover():
-            if found.skill is not None:
-                self._own.append(found.skill)
-            else:
+        self._seen = self._stamps()
+        self._take([*self.discover()])
+
+    async def watch(self, seconds: float = _LOOK_SECONDS) -> None:
+        """Read the skills of the folders again when one of their files changes, until cancelled.
+
+        Looks at the files every so many seconds: other file systems than local ones report no changes.
+        """
+        while True:
+            await asyncio.sleep(seconds)
+            stamps = await asyncio.to_thread(self._stamps)
+            if stamps != self._seen:
+                self._seen = stamps
+                self._take(await asyncio.to_thread(lambda: [*self.discover()]))
+                log.info("the skills were read again", skills=len(self.skills))
+
+    def _stamps(self) -> Mapping[str, tuple[int, int, int]]:
+        """Return what shows that a file in the folders of skills is another one than before."""
+        found: dict[str, tuple[int, int, int]] = {}
+        for source in self.sources:
+            for file in islice(source.folder.glob("*/**/*"), _MOST_FILES):
+                with suppress(OSError):
+                    stat = file.lstat()
+                    found[str(file)] = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+        return found
+
+    def _take(self, discovered: Sequence[FoundSkill]) -> None:
+        self._own = [found.skill for found in discovered if found.skill is not None]
+        for found in discovered:
+            if found.skill is None:
                 log.warning("a skill cannot be used", folder=str(found.folder), reason=found.problem)
         self._compose()
 

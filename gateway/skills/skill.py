@@ -81,7 +81,7 @@ class Skill(Struct, frozen=True):
         data = read_below(self.folder, path)
         if hashlib.sha256(data).hexdigest() != known:
             raise PluginError(
-                f"{path} of the skill {self.name!r} was changed; it can be read after a restart"
+                f"{path} of the skill {self.name!r} was changed; it can be read in a new answer, in seconds"
             )
         return _checked_text(data, path)
 

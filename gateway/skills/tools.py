@@ -6,7 +6,7 @@ A skill narrows the tools from its loading to the end of the answer, of nested r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Annotated, Any
 from weakref import WeakKeyDictionary
@@ -39,14 +39,15 @@ class SkillsSettings(BaseModel):
 
 
 class SkillTools(Plugin):
-    """The tools ``skill`` and ``skill_file``."""
+    """The tools ``skill`` and ``skill_file``. ``refresh`` is called when its hooks have come or gone."""
 
     # The beginning of the names of its tools: a permission may then name them while there are no skills.
     name = "skill"
     settings_model = SkillsSettings
 
-    def __init__(self, library: SkillLibrary, agents: Agents) -> None:
+    def __init__(self, library: SkillLibrary, agents: Agents, refresh: Callable[[], None]) -> None:
         self.library = library
+        self._refresh = refresh
         self._agents = agents
         self._loaded = WeakKeyDictionary[Turn, dict[str, Skill]]()
         """The skills that a turn or its nested runs have loaded, by name."""
@@ -75,11 +76,14 @@ class SkillTools(Plugin):
 
     def _follow(self) -> None:
         """Have hooks only while there are skills, so that a turn without any pays nothing."""
+        had_any = _HOOKS[0] in vars(self)
         for hook in _HOOKS:
             if self.library.skills:
                 setattr(self, hook, getattr(self, f"_{hook}"))
             else:
                 vars(self).pop(hook, None)
+        if had_any is not bool(self.library.skills):
+            self._refresh()
 
     async def skill(self, name: SkillName, context: ToolContext) -> ToolOutput:
         """Load the instructions of a skill. Call it before you begin a task that one of the skills fits."""

@@ -186,3 +186,29 @@ def test_the_first_place_wins(desk: Desk, tmp_path: Path) -> None:
         ("settings", ""),
         ("user", f"the one in {desk.own / 'pdf-forms'} is used"),
     ]
+
+
+async def test_the_folders_are_read_again_when_a_file_changes(desk: Desk) -> None:
+    async with chatting(desk.data, kind=desk.kind) as chat:
+        library = chat.gateway.skills
+        async with asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(library.watch(0.05))
+
+            async def known(names: set[str], description: str = "") -> None:
+                async with asyncio.timeout(60):
+                    while {*library.skills} != names or description not in str([*library.skills.values()]):
+                        await asyncio.sleep(0.01)
+
+            folder = desk.skill()
+            await known({"pdf-forms"})
+            await results(chat)
+            assert "- pdf-forms: Fills pdf-forms." in (chat.model.calls[-1].options.system_prompt or "")
+            (folder / "fields.md").write_text("Field A")
+            await known({"pdf-forms"}, "fields.md")
+            (file,) = await results(chat, use("skill_file", name="pdf-forms", path="fields.md"))
+            assert file.output == "Field A"
+            (folder / "SKILL.md").write_text("no skill")
+            await known(set())
+            await results(chat)
+            assert "pdf-forms" not in (chat.model.calls[-1].options.system_prompt or "")
+            watching.cancel()
