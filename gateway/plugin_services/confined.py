@@ -41,7 +41,9 @@ from gateway.plugin_services.bundles import PartServices
 from gateway.plugin_services.grant_questions import GrantQuestions
 from gateway.plugin_services.jobs import Jobs
 from gateway.plugin_services.programs import ProgramRunner
+from gateway.plugin_services.resolver import mask
 from gateway.session import Sessions
+from gateway.session.redaction import Redactor
 from gateway.settings import Settings
 from gateway.store import Store
 from gateway.tables import PluginTables
@@ -74,7 +76,6 @@ class ConfinedPlugins:
         self._actions = actions
         self._processes = processes
         self._records: dict[str, PluginRecord] = {}
-        secrets = PluginSecrets(settings.data_dir)
         self._brokers = Brokers(
             settings,
             registry,
@@ -85,7 +86,7 @@ class ConfinedPlugins:
             announce,
             models,
             self._run_program,
-            lambda plugin, name: secrets.of(plugin).get(name),
+            partial(_read_secret, PluginSecrets(settings.data_dir), sessions.redactor),
             lambda plugin, message, level: ConsoleUI().notify(f"{plugin}: {message}", level),
         )
 
@@ -144,6 +145,14 @@ class ConfinedPlugins:
         manifest = admitted.manifest
         about = (manifest.name, manifest.version, admitted.digest)
         self._actions.record(about, f"process.{event.kind}", event.reason)
+
+
+def _read_secret(secrets: PluginSecrets, redactor: Redactor, plugin: str, name: str) -> str | None:
+    """Return a secret of a plugin, which may be new, and mask it from now on."""
+    found = secrets.of(plugin).get(name)
+    if found is not None:
+        mask(redactor, (found,))
+    return found
 
 
 def _check_content(admission: Admission, entry: str, admitted: Admitted) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +25,7 @@ from gateway.plugin_services.bundles import PartServices
 from gateway.plugin_services.completions import PluginCompletions
 from gateway.plugin_services.grant_questions import GrantQuestions
 from gateway.session import Sessions
+from gateway.session.redaction import MIN_SECRET_LENGTH, Redactor
 from gateway.settings import Settings
 from gateway.skills import SkillLibrary
 from gateway.store import Store
@@ -75,6 +76,9 @@ class Resolver:
         """Make plugins with these settings from now on."""
         self._settings = settings
         self._admission = Admission(settings, home=Path.home())
+        if self.services is not None:
+            # Before a plugin gets them and could say them.
+            mask(self.services.sessions.redactor, settings.secrets())
 
     def owns(self, entry: str) -> bool:
         """Return whether an entry of ``plugins.enabled`` denotes a plugin with a manifest."""
@@ -105,7 +109,7 @@ class Resolver:
 
     def secrets(self) -> list[str]:
         """Return the secrets that plugins were given, so that they can be masked. Raises PluginError."""
-        return PluginSecrets(self._settings.data_dir).values()
+        return [*self._settings.secrets(), *PluginSecrets(self._settings.data_dir).values()]
 
     async def watch(self) -> None:
         """Stop plugins that must not run any more, until cancelled; without indexes and policy return."""
@@ -161,3 +165,10 @@ class Resolver:
                 self._parts,
             )
         return self._confined.make(self._settings, self._admission, entry)
+
+
+def mask(redactor: Redactor, secrets: Iterable[str]) -> None:
+    """Mask further secrets."""
+    found = redactor.secrets.union(each for each in secrets if len(each) >= MIN_SECRET_LENGTH)
+    if found != redactor.secrets:
+        redactor.replace(found)

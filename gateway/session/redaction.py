@@ -51,9 +51,8 @@ class Redactor:
 
     def replace(self, secrets: Iterable[str]) -> None:
         """Replace the secrets to mask."""
-        spellings = {
-            each for secret in secrets if len(secret) >= MIN_SECRET_LENGTH for each in _spell(secret)
-        }
+        self.secrets = frozenset(secret for secret in secrets if len(secret) >= MIN_SECRET_LENGTH)
+        spellings = {each for secret in self.secrets for each in _spell(secret)}
         # Longest first: a pattern tries its alternatives in order, and one secret may contain another.
         longest_first = sorted(spellings, key=len, reverse=True)
         self._spellings = tuple(longest_first)

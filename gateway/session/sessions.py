@@ -61,7 +61,7 @@ class Sessions:
         """Callback for each session that enters memory, before any user of it sees it."""
         self.on_delete: Callable[[str], Awaitable[None]] | None = None
         """Callback that deletes what else is kept of a deleted session."""
-        self._redactor = redactor
+        self.redactor = redactor
         self._store = store
         self._render = render
         self._window = window
@@ -210,7 +210,7 @@ class Sessions:
             self._window,
             self._render,
             self.post,
-            self._redactor,
+            self.redactor,
             self.events,
         )
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 
 import aiohttp
 import pytest
 
+from gateway.extensions.admission.secrets import PluginSecrets
 from gateway.server import Server
 from gateway.testing.plugins import running
 
@@ -88,3 +90,35 @@ async def test_001_32_plugins_are_listed_changed_and_read_with_the_token_alone(t
         async with client.get("/openapi.json") as answer:
             described = (await answer.json())["paths"]
         assert {"/api/plugins/running", "/api/plugins/apply", "/api/plugins/log"} <= described.keys()
+
+
+TELLER = """\
+from trunkline_plugin import plugin
+
+
+@plugin
+async def teller(ctx):
+    async def tell(args, call):
+        return f"It is {await ctx.secrets.get('API_TOKEN')}, {ctx.config.get('api_key')}."
+
+    return {"commands": [{"name": "tell", "description": "Tell", "execute": tell}]}
+"""
+
+
+async def test_secrets_that_are_set_while_it_runs_are_masked_at_once(tmp_path: Path) -> None:
+    source, first, second = tmp_path / "source", "first-secret-of-the-plugin", "second-secret-of-the-plugin"
+    source.mkdir()
+    keys = "config: {type: object, properties: {api_key: {type: string}}}"
+    manifest = MANIFEST.replace("greeter", "teller").replace("greet", "tell")
+    (source / "plugin.yml").write_text(f"{manifest}secrets: [API_TOKEN]\n{keys}\n")
+    (source / "main.py").write_text(TELLER)
+    options = {"activate_timeout_ms": 60_000, "api_key": "key-before-any-change"}
+    async with running(source, tmp_path, options=options) as chat:
+        secrets = PluginSecrets(chat.gateway.settings.data_dir)
+        for value in (first, second):
+            await asyncio.to_thread(secrets.put, "teller", "API_TOKEN", value)
+            assert (await chat.say("/tell")).text == "It is **********, **********."
+        file = chat.gateway.settings.file
+        file.write_text(file.read_text().replace("key-before-any-change", "key-after-the-change"))
+        await chat.gateway.live_plugins.apply("teller", 60)
+        assert (await chat.say("/tell")).text == "It is **********, **********."
