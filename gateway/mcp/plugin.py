@@ -187,6 +187,13 @@ class McpPlugin(Plugin):
             ApiRoute("GET", "/servers", "List the MCP servers with their states", self._list),
             ApiRoute("GET", "/servers/{server}", "List the tools of an MCP server", self._show, missing),
             ApiRoute(
+                "POST",
+                "/servers/{server}/refresh",
+                "Read the tools that another process has listed, and let the server start again",
+                self._refresh,
+                missing,
+            ),
+            ApiRoute(
                 "POST", "/servers/{server}/approve", "Approve changed and new tools", self._approve, missing
             ),
         )
@@ -196,6 +203,13 @@ class McpPlugin(Plugin):
 
     async def _show(self, call: ApiCall[ServerPath, None, None]) -> ServerTools:
         return ServerTools(tuple(self.server(call.path.server).known.states()))
+
+    async def _refresh(self, call: ApiCall[ServerPath, None, None]) -> ServerStatus:
+        server = self.server(call.path.server)
+        await asyncio.to_thread(server.known.load)
+        server.forgive()
+        self._rebuild()
+        return server.status
 
     async def _approve(self, call: ApiCall[ServerPath, None, Approval]) -> Approved:
         server = self.server(call.path.server)

@@ -183,6 +183,10 @@ class Server:
             # A caller that gives up leaves the start to the next one.
             return await asyncio.shield(ready)
 
+    def forgive(self) -> None:
+        """Forget the failures, so that the next call starts the server at once."""
+        self._failures, self._next_start, self.problem = 0, 0.0, ""
+
     def _ended_text(self) -> str:
         return f"the MCP server {self.name!r} failed: {self.problem or 'it ended'}"
 

@@ -142,9 +142,15 @@ class Operator:
         """Return whether a server was listed before."""
         return not self._server(name).known.is_empty
 
-    def effect(self) -> str:
-        """Return when a change of the settings takes effect."""
-        return "restart the running gateway" if self._running else "it takes effect at the next start"
+    def refresh(self, name: str) -> str:
+        """Let the running gateway read what was listed and logged in here. Return when it takes effect."""
+        if not self._running:
+            return "it takes effect at the next start"
+        try:
+            call(self.settings, "POST", f"{_PATH}/{name}/refresh")
+        except NotFoundError:  # it does not have the server yet
+            return "restart the running gateway"
+        return "the running gateway uses it"
 
     async def _test(self, name: str) -> Tested | ToolError:
         begun, processes = time.monotonic(), Processes(self.settings.plugins.sandbox)
@@ -256,10 +262,11 @@ def add(
         except ToolError as error:
             file.restore()
             fail(plain(f"{error}; nothing was changed"))
+        then = operator.refresh(name)
     if as_json:
-        echo_json({**msgspec.to_builtins(tested), "next": operator.effect()})
+        echo_json({**msgspec.to_builtins(tested), "next": then})
     else:
-        typer.echo(plain(f"{name} is added with {tested.status.tools} tools; {operator.effect()}"))
+        typer.echo(plain(f"{name} is added with {tested.status.tools} tools; {then}"))
 
 
 def probe(name: Name, as_json: AsJson = False, config: File = None) -> None:
@@ -271,7 +278,9 @@ def probe(name: Name, as_json: AsJson = False, config: File = None) -> None:
       trunkline mcp test time --json
     """
     with one_line_errors():
-        tested = Operator(config).test(name)
+        operator = Operator(config)
+        tested = operator.test(name)
+        operator.refresh(name)
     if as_json:
         echo_json(tested)
         return
@@ -303,8 +312,8 @@ def login(
         is_known = operator.is_known(name)
         operator.log_in(name, browser=browser)
         tested = operator.test(name)
-        # A gateway that runs reads the tools of a server that it never reached at its start only.
-        then = "the next call uses the login" if is_known else operator.effect()
+        effect = operator.refresh(name)
+        then = "the next call uses the login" if is_known else effect
     if as_json:
         echo_json({**msgspec.to_builtins(tested), "next": then})
     else:

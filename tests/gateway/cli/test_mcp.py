@@ -116,5 +116,10 @@ def test_a_running_gateway_is_asked_and_offers_an_approved_tool_at_once(home: Pa
         assert json.loads(approved)["approved"] == ["add"]
         found = listed(home, running.port)
         assert (found["state"], found["tools"], found["waiting"]) == ("idle", 3, 0)
+        # What the command lists, the gateway knows: it never reached the server itself.
+        (home / "server/description").write_text("Add again")
+        run(home, "test", "demo", port=running.port)
+        found = listed(home, running.port)
+        assert (found["state"], found["tools"], found["waiting"]) == ("idle", 2, 1)
         told = run(home, "tools", "x", status=1, port=running.port)
         assert "there is no MCP server 'x'; the settings have demo" in told

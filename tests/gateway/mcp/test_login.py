@@ -29,6 +29,7 @@ from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 from pydantic import AnyHttpUrl, AnyUrl
 
 from gateway.mcp.remote import LoginFile
+from gateway.server import Server
 from gateway.testing.chat import Chat, chatting
 from tests.gateway.cli.processes import environment
 
@@ -275,3 +276,16 @@ async def test_a_server_that_registers_no_clients_needs_one_in_the_settings(tmp_
             place.issuer.valid.clear()
             assert (await use(chat, "far_add", a=2, b=3)).output == "5"
         assert place.issuer.renewals == 1
+
+
+async def test_a_running_gateway_offers_what_a_login_has_listed(place: Place) -> None:
+    async with place.chat() as chat:
+        assert server(chat, "far").status.state == "needs login"
+        await place.trunkline("add", "far", "--url", place.url)
+        await place.log_in()
+        async with Server(chat.gateway) as served, aiohttp.ClientSession(served.url) as client:
+            async with client.post("/api/plugins/mcp/servers/far/refresh") as answer:
+                assert ((await answer.json())["state"], answer.status) == ("idle", 200)
+            async with client.post("/api/plugins/mcp/servers/near/refresh") as answer:
+                assert answer.status == 404
+        assert (await use(chat, "far_add", a=2, b=3)).output == "5"
