@@ -17,7 +17,7 @@ from gateway import Plugin, PluginContext
 from plugins.coding_agents.errors import ServiceUnavailableError
 from plugins.coding_agents.settings import TOKEN_VARIABLES, CodingAgentSettings
 from plugins.programs.catalog import CLAUDE_CODE, CODEX, GEMINI, OPENCODE
-from plugins.programs.environment import SHARED_VARIABLES
+from plugins.programs.environment import GIT_VARIABLES, SHARED_VARIABLES
 
 if TYPE_CHECKING:
     from plugins.coding_agents.sessions import Sessions
@@ -34,7 +34,9 @@ class CodingAgents(Plugin):
     name = "coding_agents"
     asks_by_default = True
     settings_model = CodingAgentSettings
-    environ = tuple(sorted(SHARED_VARIABLES.union(_TOKENS, *(one.variables for one in _PROGRAMS))))
+    environ = tuple(
+        sorted(SHARED_VARIABLES.union(_TOKENS, GIT_VARIABLES, *(one.variables for one in _PROGRAMS)))
+    )
 
     def __init__(self) -> None:
         self._settings = CodingAgentSettings()

@@ -19,6 +19,9 @@ SHARED_VARIABLES = frozenset(
 )
 """Variables that every program gets. Keys, tokens and settings of the gateway are not among them."""
 
+GIT_VARIABLES = ("GIT_SSL_CAINFO", "SSH_AUTH_SOCK")
+"""Variables of the operator with which the gateway's own git reaches hosts, besides the shared ones."""
+
 
 def environment_for(
     environ: Mapping[str, str], own: Iterable[str], given: Mapping[str, str]

@@ -28,6 +28,7 @@ from gateway import new_id, now_ms
 from plugins.coding_agents.errors import CredentialDeniedError
 from plugins.coding_agents.workspaces.records import Grant, Rights, Table, WorkspaceRecord
 from plugins.coding_agents.workspaces.sources import Source
+from plugins.programs.environment import GIT_VARIABLES
 
 HELPER = Path(__file__).with_name("helper.py")
 """The script that git runs; the sandbox of an agent must be able to read it."""
@@ -246,16 +247,9 @@ def _peer(writer: asyncio.StreamWriter) -> int:
 
 
 def proxy_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables with which git reaches hosts: proxies, and certificates of the operator."""
-    names = (
-        "HTTPS_PROXY",
-        "HTTP_PROXY",
-        "NO_PROXY",
-        "https_proxy",
-        "http_proxy",
-        "no_proxy",
-        "GIT_SSL_CAINFO",
-    )
+    """Return the variables with which git reaches hosts: proxies, certificates and keys of the operator."""
+    proxies = ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "https_proxy", "http_proxy", "no_proxy")
+    names = (*proxies, *GIT_VARIABLES)
     found = {name: environ[name] for name in names if environ.get(name)}
     if "GIT_SSL_CAINFO" not in found and environ.get("SSL_CERT_FILE"):
         found["GIT_SSL_CAINFO"] = environ["SSL_CERT_FILE"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from weakref import WeakValueDictionary
@@ -17,6 +18,7 @@ import msgspec
 import structlog
 
 from gateway import TrunklineError, now_ms
+from gateway.api import Figure
 from gateway.events import BusEvent
 from plugins.coding_agents.errors import (
     CodingAgentError,
@@ -31,7 +33,7 @@ from plugins.coding_agents.forges.contract import Forge
 from plugins.coding_agents.settings import CodingAgentSettings
 from plugins.coding_agents.workspaces import cleanup, setup
 from plugins.coding_agents.workspaces.checkouts import Changes, Checkout, Confine, unconfined
-from plugins.coding_agents.workspaces.credentials import Audit, Credentials, Login
+from plugins.coding_agents.workspaces.credentials import HELPER, Audit, Credentials, Login
 from plugins.coding_agents.workspaces.finalize import Finalizer, FinalizeResult
 from plugins.coding_agents.workspaces.records import (
     Checkpoint,
@@ -63,6 +65,8 @@ log = structlog.get_logger("trunkline.coding_agents.workspaces")
 
 MOST_CHECKPOINTS = 200
 """Checkpoints that a record names; older ones remain as refs."""
+ABANDONED_MS = 900_000
+"""A workspace that nothing makes any more is not usable after this time."""
 
 
 class WorkspaceHost(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,6 +107,7 @@ class Workspaces:
         self._room = asyncio.Lock()
         self._records: dict[str, WorkspaceRecord] = {}
         self._usage = cleanup.Usage({}, 0)
+        self._outcomes: Counter[str] = Counter()
         self.places = Places(base)
         self.credentials = Credentials(
             host.table("grants"),
@@ -149,7 +154,7 @@ class Workspaces:
                 known = await self._draft(owner, repository, branch, base, strategy, parent, task, key)
             async with self._lock(known.id):
                 known = self._records.get(known.id, known)
-                return known if known.status != "provisioning" else await self._make(known)
+                return known if known.status not in ("provisioning", "error") else await self._make(known)
 
     async def _draft(
         self,
@@ -216,6 +221,20 @@ class Workspaces:
     def source(self, record: WorkspaceRecord) -> Source:
         """Return the repository of a workspace, if the settings still allow it."""
         return find_source(record.url, self._all)
+
+    async def git_folders(self, workspace: str, owner: str) -> tuple[Sequence[Path], Sequence[Path]]:
+        """Return what an agent in a workspace may write and may read: files, git's folders and its helper."""
+        checkout = self.checkout(self.get(workspace, owner))
+        return checkout.writable, (*checkout.readable, HELPER)
+
+    def figures(self) -> Sequence[Figure]:
+        """Return the metrics of workspaces."""
+        outcomes = [
+            Figure("finalize_total", "Ends of finalize", count, "counter", {"outcome": outcome})
+            for outcome, count in sorted(self._outcomes.items())
+        ]
+        used = Figure("workspace_bytes", "Bytes of workspaces and of the cache", self._usage.total)
+        return (used, *outcomes) if self._records or outcomes else ()
 
     async def use(self, workspace: str, owner: str, *, in_use: bool) -> WorkspaceRecord:
         """Note that a session begins or ends to work in a workspace."""
@@ -374,6 +393,7 @@ class Workspaces:
             async with self._lock(known.id):
                 record = self._records.get(known.id)
                 if record is not None:
+                    record = await self._settle(record)
                     await self._hold_limit(record, cleanup.find_excess(self._settings, usage, record.id))
                     await self._expire(self._records.get(known.id, record))
         used = [self._mirrors.path(record.url) for record in self._records.values()]
@@ -382,6 +402,14 @@ class Workspaces:
         for folder in orphans:
             log.warning("orphan folder removed", folder=str(folder))
             await asyncio.to_thread(cleanup.remove_folder, self.places, folder)
+
+    async def _settle(self, record: WorkspaceRecord) -> WorkspaceRecord:
+        """Let a workspace be usable again whose finalize was cancelled, and mark one that was never made."""
+        if record.status == "finalizing":
+            return await self._change(record, status="ready", finalizing=None)
+        if record.status == "provisioning" and self._clock() - record.created_at > ABANDONED_MS:
+            return await self._change(record, status="error", error="it was not made to the end")
+        return record
 
     async def _hold_limit(self, record: WorkspaceRecord, reason: str) -> None:
         if bool(reason) != bool(record.paused):
@@ -457,7 +485,7 @@ class Workspaces:
 
     async def _usable(self, workspace: str, owner: str) -> WorkspaceRecord:
         record = self.get(workspace, owner)
-        if record.status in ("provisioning", "cleaned_up"):
+        if record.status in ("provisioning", "cleaned_up", "error"):
             raise ServiceUnavailableError(f"the workspace {record.short_id} is {record.status}")
         size = await asyncio.to_thread(cleanup.folder_bytes, self.places.tree(record.id))
         if size > self._settings.max_bytes:
@@ -502,8 +530,10 @@ class Workspaces:
             failed = error if isinstance(error, FinalizeError) else FinalizeError(str(error), step="push")
             # The next request has texts of its own; the steps that are done are found again.
             await self._change(self._records[record.id], status="ready", finalizing=None)
+            self._outcomes["failed"] += 1
             self._host.emit(Failed(record.id, record.owner, f"{failed.step}: {failed}"))
             raise failed from error
+        self._outcomes["nothing" if result.nothing_to_commit else "done"] += 1
         if result.pr_number and result.pr_number != known:
             self._host.emit(PullCreated(record.id, record.owner, result.pr_url))
         self._host.emit(Ready(record.id, record.owner, record.branch))
@@ -511,7 +541,9 @@ class Workspaces:
 
     async def _has_work(self, record: WorkspaceRecord) -> bool:
         """Return whether a workspace has changes or commits that its host does not have."""
-        if record.status == "provisioning" or not await asyncio.to_thread(self.places.tree(record.id).exists):
+        if record.status in ("provisioning", "error") or not await asyncio.to_thread(
+            self.places.tree(record.id).exists
+        ):
             return False
         try:
             return await self.checkout(record).unpushed(record.base_commit, record.commit)

@@ -19,7 +19,7 @@ from plugins.coding_agents.errors import (
     ServiceUnavailableError,
     WorkspaceNotFoundError,
 )
-from tests.plugins.coding_agents.workspaces.forge import TOKEN, Desk, run_git
+from tests.plugins.coding_agents.workspaces.forge import TOKEN, Desk, plain, run_git
 
 pytestmark = pytest.mark.slow
 
@@ -320,3 +320,58 @@ async def test_unused_workspaces_are_removed_but_never_work_that_is_nowhere_else
     desk.now += 7 * 86_400_000
     await workspaces.sweep()
     assert {r.id for r in workspaces.list("ada")} == {changed.id, committed.id}
+
+
+async def test_what_was_cancelled_is_usable_again_after_a_while(desk: Desk) -> None:
+    workspaces = await desk.open()
+    record = await workspaces.provision("ada", desk.url)
+    table = desk.tables.open("coding_agents", "workspaces")
+    await table.put(record.id, plain(msgspec.structs.replace(record, status="finalizing")))
+    unmade = msgspec.structs.replace(record, id="ws-1-00000001", status="provisioning", key="call")
+    await table.put(unmade.id, plain(unmade))
+    workspaces = await desk.open()
+    desk.now += 1_000_000
+    await workspaces.sweep()
+    assert workspaces.get(record.id, "ada").status == "ready"
+    assert workspaces.get(unmade.id, "ada").status == "error"
+    with pytest.raises(ServiceUnavailableError, match="is error"):
+        await workspaces.changes(unmade.id, "ada")
+    assert (await workspaces.provision("ada", desk.url, key="call")).status == "ready"
+    await workspaces.finalize(record.id, "ada")
+    figures = {(f.name, *f.labels.values()): f.value for f in workspaces.figures()}
+    assert figures["finalize_total", "nothing"] == 1
+    assert figures["workspace_bytes",] > 10_000
+
+
+async def test_an_agent_can_write_its_own_refs_and_objects_and_not_those_of_others(desk: Desk) -> None:
+    """Git of an agent needs no folder that is not named; the settings of its repository are not writable."""
+    workspaces = await desk.open()
+    record = await workspaces.provision("ada", desk.url, branch="work")
+    writable, readable = await workspaces.git_folders(record.id, "ada")
+    places = workspaces.places
+    repository = places.repository(record.id)
+    assert set(writable) == {
+        places.tree(record.id),
+        repository / "worktrees" / record.id,
+        *(repository / name for name in ("objects", "refs", "logs")),
+    }
+    (mirror,) = places.mirrors.iterdir()
+    assert {repository, mirror / "objects", places.own(record.id) / "objects"} < set(readable)
+    assert not any((repository / "config").is_relative_to(path) for path in writable)
+    others = [path for path in repository.iterdir() if path not in writable and path.name != "worktrees"]
+    before = {path: path.stat().st_mtime_ns for path in others}
+    tree = places.tree(record.id)
+    (tree / "new").write_text("x\n")
+    run_git(tree, "add", "-A")
+    run_git(tree, "commit", "-q", "-m", "One")
+    run_git(tree, "checkout", "-q", "-b", "side")
+    run_git(tree, "commit", "-q", "--amend", "-m", "Two")
+    run_git(tree, "rebase", "-q", "work")
+    run_git(tree, "stash", "list")
+    assert {path: path.stat().st_mtime_ns for path in others} == before
+    assert {path.name for path in repository.iterdir()} == {path.name for path in others} | {
+        "objects",
+        "refs",
+        "logs",
+        "worktrees",
+    }
