@@ -587,12 +587,9 @@ class Gateway:
             await self.activator.activate(self.settings.plugins.enabled, resolve)
         for plugin in self._plugins:
             await self.registry.register(plugin)
-        if servers := self.settings.mcp:
-            from gateway.mcp import mcp_plugins  # a gateway without servers shall not pay for it
-
-            # Last, because a tool of a server must not take the name of another one.
-            made = mcp_plugins(servers, lambda: self.parts)
-            await self.activator.activate(tuple(made), lambda name: made[name], built_in=True)
+        # Last, because a tool of an MCP server must not take the name of another one.
+        servers = self._resolver.server_plugins()
+        await self.activator.activate(tuple(servers), lambda name: servers[name], built_in=True)
         await asyncio.to_thread(self.profiles.add_folders, self._agent_folders())
 
     def _conversations(self) -> tuple[Titles, Forks, Shares, Undo]:

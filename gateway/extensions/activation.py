@@ -142,7 +142,9 @@ class PluginActivator:
         owner, colon, _ = tool.partition(":")
         if colon and (self._registry.get(owner) is not None or owner in self._skipped):
             return True
-        if any(tool.startswith(f"{server}_") for server in self._servers):
+        # MCP servers of plugins are named PLUGIN-NAME.
+        owners = (*(f"{server}_" for server in self._servers), *(f"{p.name}-" for p in self._registry.list()))
+        if tool.startswith(owners):
             return True
         silent = [
             plugin.name

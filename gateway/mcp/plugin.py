@@ -28,6 +28,7 @@ from gateway.contract.tool import Tool, ToolContext, ToolOutput
 from gateway.mcp.commands import PromptCommands
 from gateway.mcp.definitions import Definition, KnownTools, ToolState, model_name
 from gateway.mcp.server import Server, ServerStatus
+from gateway.plugin_services.bundles import PluginServers
 from gateway.settings import McpServerSettings
 
 if TYPE_CHECKING:
@@ -113,7 +114,10 @@ class Services(Protocol):
 
 
 class McpPlugin(Plugin):
-    """The MCP servers of the settings. Each call of a tool needs an approval unless a rule names the tool."""
+    """The MCP servers of the settings and of plugins.
+
+    Each call of a tool needs an approval unless a rule names the tool.
+    """
 
     name = "mcp"
     asks_by_default = True
@@ -124,10 +128,12 @@ class McpPlugin(Plugin):
         settings: Mapping[str, McpServerSettings],
         complete: Callable[[], Completes] | None = None,
         audit: Callable[[], AuditLog] | None = None,
+        of_plugins: PluginServers | None = None,
     ) -> None:
         self._settings = settings
         self._complete = complete
         self._audit = audit
+        self._of_plugins = of_plugins or PluginServers()
         self._servers: dict[str, Server] = {}
         self._tools: tuple[Tool, ...] = ()
         self._prompts = PromptCommands()
@@ -136,22 +142,50 @@ class McpPlugin(Plugin):
     async def activate(self, ctx: PluginContext) -> None:
         """Read the known tools. Servers that were never seen are started once, in the background."""
         self._context = ctx
-        for name, settings in self._settings.items():
-            known = known_tools(Path(ctx.cwd), name, settings)
-            await asyncio.to_thread(known.load)
-            self._servers[name] = Server(
-                name,
-                settings,
-                known,
-                ctx.processes,
-                ctx.environ,
-                ctx.tasks,
-                self._rebuild,
-                self._complete,
-                login=login_file(Path(ctx.cwd), name),
-            )
-            if settings.enabled and known.is_empty and ctx.tasks is not None:
-                ctx.tasks.create_task(_learn(self._servers[name]), name=f"tools of MCP server {name}")
+        for name, settings in self._wanted().items():
+            await self._add(ctx, name, settings)
+        self._of_plugins.on_change = partial(self._follow, ctx)
+        self._rebuild()
+
+    async def deactivate(self) -> None:
+        """Follow the plugins no longer."""
+        self._of_plugins.on_change = lambda: None
+
+    def _wanted(self) -> Mapping[str, McpServerSettings]:
+        return {**self._of_plugins.settings, **self._settings}
+
+    async def _add(self, ctx: PluginContext, name: str, settings: McpServerSettings) -> None:
+        known = known_tools(Path(ctx.cwd), name, settings)
+        await asyncio.to_thread(known.load)
+        self._servers[name] = Server(
+            name,
+            settings,
+            known,
+            ctx.processes,
+            ctx.environ,
+            ctx.tasks,
+            self._rebuild,
+            self._complete,
+            login=login_file(Path(ctx.cwd), name),
+        )
+        if settings.enabled and known.is_empty and ctx.tasks is not None:
+            ctx.tasks.create_task(_learn(self._servers[name]), name=f"tools of MCP server {name}")
+
+    def _follow(self, ctx: PluginContext) -> None:
+        """End the servers of plugins that are gone, and add those of new ones."""
+        wanted = self._wanted()
+        for name, server in [*self._servers.items()]:
+            if wanted.get(name) != server.settings:
+                server.stop()
+                del self._servers[name]
+        self._rebuild()
+        if ctx.tasks is not None and wanted.keys() - self._servers.keys():
+            ctx.tasks.create_task(self._add_new(ctx), name="MCP servers of plugins")
+
+    async def _add_new(self, ctx: PluginContext) -> None:
+        for name, settings in self._wanted().items():
+            if name not in self._servers:
+                await self._add(ctx, name, settings)
         self._rebuild()
 
     async def find_problem(self) -> str:

@@ -14,6 +14,7 @@ from gateway.contract.messages import DisplayHints
 from gateway.contract.plugin import Plugin, TurnContext
 from gateway.contract.tool import Tool, ToolContext, tool_from
 from gateway.mcp.plugin import McpPlugin, Services
+from gateway.plugin_services.bundles import PluginServers
 from gateway.settings import McpServerSettings
 
 MOST_TOOLS = 40
@@ -89,9 +90,9 @@ def _score(tool: Tool, words: set[str]) -> int:
 
 
 def mcp_plugins(
-    servers: Mapping[str, McpServerSettings], services: Callable[[], Services]
+    servers: Mapping[str, McpServerSettings], of_plugins: PluginServers, services: Callable[[], Services]
 ) -> Mapping[str, Plugin]:
     """Return the plugins for these servers, in order. ``services`` are those of the running gateway."""
-    mcp = McpPlugin(servers, lambda: services().completions.complete, lambda: services().actions)
+    mcp = McpPlugin(servers, lambda: services().completions.complete, lambda: services().actions, of_plugins)
     search = McpSearch(mcp, lambda session, agent: services().completions.window(session, agent))
     return {each.name: each for each in (mcp, search)}

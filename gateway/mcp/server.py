@@ -183,6 +183,12 @@ class Server:
             # A caller that gives up leaves the start to the next one.
             return await asyncio.shield(ready)
 
+    def stop(self) -> None:
+        """End the server for good."""
+        self.settings = self.settings.model_copy(update={"enabled": False})
+        if self._run is not None:
+            self._run.cancel()
+
     def forgive(self) -> None:
         """Forget the failures, so that the next call starts the server at once."""
         self._failures, self._next_start, self.problem = 0, 0.0, ""

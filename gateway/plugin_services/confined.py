@@ -100,17 +100,18 @@ class ConfinedPlugins:
         """Return the plugin for an entry of ``plugins.enabled``. Raises PluginError."""
         admitted = with_grants(admission.admit(entry))
         name = admitted.manifest.name
+        holds = partial(self._holds, admitted)
         broker = self._brokers.of(admitted, lambda reason: plugin.stop_soon(reason))
         plugin = ConfinedPlugin(
             admitted,
             settings.plugins.of(entry, name),
             broker,
             partial(self._process, admitted, partial(_check_content, admission, entry, admitted)),
-            partial(self._holds, admitted),
+            holds,
             read_config(settings, entry, admitted),
             self._jobs,
             folder_tools(admitted, broker.run_tool),
-            parts=self._parts.of(admitted, settings.plugins.of(entry, name)),
+            parts=self._parts.of(admitted, settings.plugins.of(entry, name), holds),
         )
         return plugin
 
@@ -190,7 +191,7 @@ def list_only(settings: Settings, admission: Admission, entry: str, parts: PartS
         lambda _grant: True,
         read_config(settings, entry, admitted),
         tools=folder_tools(admitted, _run_nothing),
-        parts=parts.of(admitted, own),
+        parts=parts.of(admitted, own, lambda _grant: True),
     )
 
 

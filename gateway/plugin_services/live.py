@@ -135,4 +135,5 @@ class LivePlugins:
         if old is not None and self._resolver.is_same(old, new):
             return Change(old.name, "unchanged", old.version)
         await self._activator.exchange(entry, new, old)
+        await self._resolver.start_servers()
         return Change(new.name, "started" if old is None else "replaced", new.version)

@@ -21,7 +21,7 @@ from gateway.extensions.process.service import Processes
 from gateway.extensions.registry import PluginRegistry
 from gateway.models import Agents
 from gateway.plugin_services.actions import PluginActions
-from gateway.plugin_services.bundles import PartServices
+from gateway.plugin_services.bundles import PartServices, PluginServers
 from gateway.plugin_services.completions import PluginCompletions
 from gateway.plugin_services.grant_questions import GrantQuestions
 from gateway.session import Sessions
@@ -62,7 +62,7 @@ class Resolver:
         library: SkillLibrary,
         agents: Agents,
     ) -> None:
-        self._parts = PartServices(library, agents)
+        self._parts = PartServices(library, agents, PluginServers())
         self.services: OpenServices | None = None
         self._settings = settings
         self._registry = registry
@@ -110,6 +110,31 @@ class Resolver:
     def secrets(self) -> list[str]:
         """Return the secrets that plugins were given, so that they can be masked. Raises PluginError."""
         return [*self._settings.secrets(), *PluginSecrets(self._settings.data_dir).values()]
+
+    @property
+    def completions(self) -> PluginCompletions:
+        """The part that calls models, once the gateway has it."""
+        return self._completions()
+
+    @property
+    def actions(self) -> PluginActions:
+        """The audit log, once the store is open."""
+        assert self.services is not None, "the gateway runs"
+        return self.services.actions
+
+    def server_plugins(self) -> Mapping[str, Plugin]:
+        """Return the plugins for the MCP servers of the settings and of active plugins, if there are any."""
+        if not (self._settings.mcp or self._parts.servers.settings):
+            return {}
+        from gateway.mcp import mcp_plugins  # a gateway without servers shall not pay for it
+
+        return mcp_plugins(self._settings.mcp, self._parts.servers, lambda: self)
+
+    async def start_servers(self) -> None:
+        """Start the first MCP servers of a gateway, if a plugin has brought some while it runs."""
+        if self._registry.get("mcp") is None:
+            for plugin in self.server_plugins().values():
+                await self._registry.register(plugin, built_in=True)
 
     async def watch(self) -> None:
         """Stop plugins that must not run any more, until cancelled; without indexes and policy return."""

@@ -1,4 +1,4 @@
-"""Parts of plugins that are no code: skills, agents and prompt commands.
+"""Parts of plugins that are no code: skills, agents, prompt commands and MCP servers.
 
 In: the folder of an admitted plugin. Out: its parts in the running gateway, and a description of them for the
 operator. ``plugin_services``, ``mcp`` and the CLI import it.
@@ -6,5 +6,6 @@ operator. ``plugin_services``, ``mcp`` and the CLI import it.
 
 from gateway.plugin_services.bundles.parts import Parts, PartServices, read_parts
 from gateway.plugin_services.bundles.prompts import PromptTurns, assigned
+from gateway.plugin_services.bundles.servers import PluginServers
 
-__all__ = ["PartServices", "Parts", "PromptTurns", "assigned", "read_parts"]
+__all__ = ["PartServices", "Parts", "PluginServers", "PromptTurns", "assigned", "read_parts"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -11,11 +11,19 @@ from msgspec import Struct
 from gateway.contract.errors import PluginError, SettingsError
 from gateway.contract.plugin import CommandContext, SlashCommand, UserInput
 from gateway.contract.services import Unregister
+from gateway.extensions.admission.capabilities import Grant
 from gateway.extensions.admission.fields import Report, hidden
 from gateway.extensions.admission.locations import SHIPPED_SOURCE
 from gateway.extensions.admission.manifest import Admitted
 from gateway.models import Agents
 from gateway.plugin_services.bundles.prompts import PromptCommand, PromptTurns, read_prompts
+from gateway.plugin_services.bundles.servers import (
+    PluginServer,
+    PluginServers,
+    check_servers,
+    granted_servers,
+    read_servers,
+)
 from gateway.settings import AgentSettings, PluginSettings
 from gateway.settings.agents import FOLDER as AGENTS
 from gateway.settings.agents import agent_files, read_agents
@@ -30,6 +38,7 @@ class Parts(Struct, frozen=True):
     skills: tuple[Skill, ...] = ()
     agents: Mapping[str, AgentSettings] = {}
     prompts: tuple[PromptCommand, ...] = ()
+    servers: tuple[PluginServer, ...] = ()
 
     def describe(self) -> list[str]:
         """Return one sentence for each kind of part."""
@@ -38,7 +47,8 @@ class Parts(Struct, frozen=True):
             "adds the agents": list(self.agents),
             "adds commands that send its text to the model:": [f"/{each.name}" for each in self.prompts],
         }
-        return [f"{what} {', '.join(names)}" for what, names in lists.items() if names]
+        told = [f"{what} {', '.join(names)}" for what, names in lists.items() if names]
+        return told + [f"has the MCP server {each.name}, which {each.what}" for each in self.servers]
 
 
 def read_parts(folder: Path, *, untrusted: bool = True) -> Parts:
@@ -51,13 +61,15 @@ def read_parts(folder: Path, *, untrusted: bool = True) -> Parts:
         agents = read_agents(base)
     except SettingsError as error:
         raise PluginError(str(error)) from None
-    return Parts(tuple(skills_of_plugin(folder, untrusted=untrusted)), agents, tuple(read_prompts(folder)))
+    skills, prompts = skills_of_plugin(folder, untrusted=untrusted), read_prompts(folder)
+    return Parts(tuple(skills), agents, tuple(prompts), read_servers(folder))
 
 
 class ActiveParts:
     """The parts of one plugin, in a gateway. Its agents may use the tools of the plugin and ``agent_tools``.
 
-    ``untrusted``: in an answer to a prompt command tools ask as after content from outside.
+    ``servers`` adds its MCP servers. ``untrusted``: in an answer to a prompt command tools ask as after
+    content from outside.
     """
 
     def __init__(
@@ -67,11 +79,13 @@ class ActiveParts:
         library: SkillLibrary,
         agents: Agents,
         agent_tools: Collection[str],
+        servers: Callable[[], Unregister],
         *,
         untrusted: bool,
     ) -> None:
         self._plugin = plugin
         self._parts = parts
+        self._add_servers = servers
         self._untrusted = untrusted
         self._turns = PromptTurns()
         self._library = library
@@ -87,6 +101,8 @@ class ActiveParts:
         """Offer the parts; ``tools`` are those of the plugin."""
         self._added.append(self._agents.add(self._plugin, self._parts.agents, self._tools | {*tools}))
         self._added.append(self._library.add(self._plugin, self._parts.skills))
+        if self._parts.servers:
+            self._added.append(self._add_servers())
 
     def remove(self) -> None:
         """Take the parts back."""
@@ -113,17 +129,22 @@ class PartServices(Struct, frozen=True):
 
     library: SkillLibrary
     agents: Agents
+    servers: PluginServers
 
-    def of(self, admitted: Admitted, settings: PluginSettings) -> ActiveParts:
-        """Return the parts of a plugin. Raises PluginError for a mistake, and if there is nothing at all."""
+    def of(self, admitted: Admitted, settings: PluginSettings, holds: Callable[[Grant], bool]) -> ActiveParts:
+        """Return the parts of a plugin. Raises PluginError for a mistake, and if there is nothing at all.
+
+        ``holds`` returns whether a grant was given.
+        """
         manifest = admitted.manifest
         untrusted = admitted.trust != "full" and not admitted.source.startswith(SHIPPED_SOURCE)
         parts = read_parts(admitted.folder, untrusted=untrusted)
+        check_servers(admitted, parts.servers)
         if not manifest.entry:
             if parts == Parts() and not manifest.tools:
                 raise PluginError(
-                    f"plugin {manifest.name!r} has no code and no tools, skills, agents or commands; "
-                    "add a file such as main.py or skills/NAME/SKILL.md"
+                    f"plugin {manifest.name!r} has no code and no tools, skills, agents, commands or MCP "
+                    "servers; add a file such as main.py or skills/NAME/SKILL.md"
                 )
             names = {each.name for each in parts.prompts}
             if missing := sorted({*(manifest.commands or ())} - names):
@@ -131,9 +152,12 @@ class PartServices(Struct, frozen=True):
                     f"commands in plugin.yml lists {missing[0]!r}, but the folder has neither code nor "
                     f"commands/{missing[0]}.md; remove it"
                 )
-        return ActiveParts(
-            manifest.name, parts, self.library, self.agents, settings.agent_tools, untrusted=untrusted
-        )
+
+        def add_servers() -> Unregister:
+            return self.servers.add(manifest.name, dict(granted_servers(admitted, parts.servers, holds)))
+
+        own = (parts, self.library, self.agents, settings.agent_tools, add_servers)
+        return ActiveParts(manifest.name, *own, untrusted=untrusted)
 
 
 async def _show(prompt: PromptCommand, rest: str, _ctx: CommandContext) -> str:

@@ -217,7 +217,9 @@ async def test_a_mistake_in_a_part_fails_the_plugin(desk: Desk, files: dict[str,
 
 
 async def test_a_bundle_without_parts_is_refused(desk: Desk) -> None:
-    with pytest.raises(SettingsError, match="has no code and no tools, skills, agents or commands"):
+    with pytest.raises(
+        SettingsError, match="has no code and no tools, skills, agents, commands or MCP servers"
+    ):
         async with working(desk, {"plugin.yml": FILES["plugin.yml"]}):
             pass
 
