@@ -168,6 +168,11 @@ async function configOf(method, name, ...request) {
   return response.ok ? { config: await response.json() } : { error: (await response.json()).message };
 }
 
+/** @returns {Promise<{id: string, agent: string, public_status: string, workdir: string}[] | null>} the coding agents of the user, oldest first */
+export async function listAgents() {
+  return (await json("/api/coding-agents", {}))?.sessions ?? null;
+}
+
 /** Return whether the server responds and refuses access; browsers do not say why a socket did not open. */
 export async function isDenied() {
   const response = await call("GET", "/api/sessions");

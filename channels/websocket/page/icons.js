@@ -31,6 +31,7 @@ const PATHS = {
   search: "M11 5a6 6 0 1 0 0 12 6 6 0 0 0 0-12zM15.5 15.5L20 20",
   chevron: "M9 6l6 6-6 6",
   chevron_down: "M6 9l6 6 6-6",
+  terminal: "M4 5h16v14H4zM7 9l3 3-3 3M12.5 15H17",
   list: "M8 7h11M8 12h11M8 17h11M4.5 7h.01M4.5 12h.01M4.5 17h.01",
 };
 

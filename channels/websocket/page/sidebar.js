@@ -15,6 +15,7 @@ export class Sidebar extends HTMLElement {
   #search = h("tl-search");
   #list = h("tl-list");
   #scope = h("button", { type: "button", class: "quiet scope", title: t("list.scope"), "aria-haspopup": "menu", "aria-expanded": "false" });
+  #agents = h("button", { type: "button", class: "round quiet", "aria-label": t("agents.title"), title: t("agents.title"), hidden: true, onclick: showAgents }, icon("terminal"));
   #nav = h("nav", { id: "sessions", "aria-label": t("list.conversations") });
   #scrim = h("div", { class: "scrim", onclick: () => this.toggle(false) });
   #opener = null;
@@ -24,7 +25,7 @@ export class Sidebar extends HTMLElement {
     const brand = h("div", { class: "brand" }, h("img", { src: "/page/icon.svg", alt: "", width: 26, height: 26 }), "Trunkline");
     const settings = h("button", { type: "button", class: "round quiet", "aria-label": t("settings.title"), title: t("settings.title"), onclick: openSettings }, icon("gear"));
     const fresh = h("a", { class: "new-chat", href: linkTo(null) }, icon("plus"), t("list.new"));
-    this.#nav.append(brand, fresh, this.#search, this.#list, h("div", { class: "nav-foot" }, this.#scope, settings));
+    this.#nav.append(brand, fresh, this.#search, this.#list, h("div", { class: "nav-foot" }, this.#scope, this.#agents, settings));
     this.#search.connect(this.#list);
     this.append(this.#scrim, this.#nav);
     this.#scope.addEventListener("click", () => openMenu(this.#scope, SCOPES.map((scope) => this.#choice(scope))));
@@ -65,6 +66,8 @@ export class Sidebar extends HTMLElement {
 
   /** @param {import("./state.js").State} state */
   render(state) {
+    // The plugin of coding agents has this command.
+    this.#agents.hidden = !state.server.commands.some(({ name }) => name.replace("/", "") === "agents");
     const { scope } = state.listing;
     if (this.#scope.dataset.scope !== scope) {
       this.#scope.dataset.scope = scope;
@@ -72,6 +75,12 @@ export class Sidebar extends HTMLElement {
     }
     this.#list.render(state);
   }
+}
+
+/** Load the terminal with its first use. */
+async function showAgents() {
+  const { openAgents } = await import("./agents_dialog.js");
+  openAgents();
 }
 
 customElements.define("tl-sidebar", Sidebar);

@@ -12,6 +12,7 @@ from gateway.testing.served import serving
 from tests.e2e.page_browser import act, answers, chat, say, session_of
 from tests.e2e.page_scripts import answering, asking_leave, every_part, picture
 from tests.e2e.page_server import PageServer
+from tests.plugins.coding_agents.fake_session import FakeAgents, FakeSession
 
 ANSWER = (
     "# Plan\n\nA [link](https://example.org), `code`, ~~old~~ **new**.\n\n"
@@ -184,4 +185,33 @@ async def test_axe_finds_nothing_in_the_settings_and_the_shortcuts(
         await page.get_by_role("button", name="Einstellungen").click()
         assert await violations(page, axe) == []
         await page.get_by_role("button", name="Tastenkürzel").click()
+        assert await violations(page, axe) == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("device", [{}, PHONE], ids=["desktop", "phone"])
+async def test_axe_finds_nothing_in_the_list_of_coding_agents_and_a_terminal(
+    browser: Browser, axe: str, scheme: Any, device: dict[str, Any], tmp_path: Path
+) -> None:
+    session = FakeSession()
+    colours = [f"\x1b[{code}mcolour {code}\x1b[0m " for code in (*range(31, 37), *range(90, 98))]
+    session.show("\r\n".join((*colours, "\x1b[2mfaint\x1b[0m \x1b[7mreversed")).encode())
+    async with (
+        serving(tmp_path, FakeAgents(session)) as served,
+        chat(browser, served.url, bypass_csp=True, color_scheme=scheme, **device) as page,
+    ):
+        if device:
+            await page.get_by_role("button", name="Conversations").click()
+        await page.get_by_role("button", name="Coding agents").click()
+        row = page.get_by_role("dialog").get_by_role("button", name="shell")
+        await expect(row).to_be_focused()
+        assert await violations(page, axe) == []
+        await row.click()
+        await expect(page.get_by_role("document", name="Screen of the program")).to_contain_text("reversed")
+        assert await violations(page, axe) == []
+        await page.get_by_role("button", name="Take the keyboard").click()
+        await expect(page.get_by_role("textbox", name="Type into the terminal")).to_be_focused()
+        assert await violations(page, axe) == []
+        session.end(1)
+        await expect(page.get_by_role("dialog").get_by_role("alert")).to_be_visible()
         assert await violations(page, axe) == []

@@ -1,0 +1,167 @@
+"""The terminals of coding agents on the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+from playwright.async_api import Browser, Locator, Page, expect
+
+from gateway.testing.served import serving, until
+from tests.e2e.page_browser import chat
+from tests.plugins.coding_agents.fake_session import RECORD, FakeAgents, FakeSession
+
+pytestmark = pytest.mark.slow
+
+SHOWN = (
+    "\x1b[1;32mme@host\x1b[0m:\x1b[34m~/app\x1b[0m$ \x1b[7mls\x1b[27m\r\n"
+    "\x1b[38;5;208morange\x1b[0m \x1b[48;2;0;0;95mblue\x1b[0m \x1b[2mfaint\x1b[0m <b>no tag</b>\r\n"
+    "日本|\r\n"
+)
+
+
+def screen(page: Page) -> Locator:
+    return page.get_by_role("document", name="Screen of the program")
+
+
+async def open_terminal(page: Page, *, phone: bool = False) -> None:
+    if phone:
+        await page.get_by_role("button", name="Conversations").click()
+    await page.get_by_role("button", name="Coding agents").click()
+    await page.get_by_role("dialog").get_by_role("button", name="shell").click()
+
+
+async def take_keyboard(page: Page) -> Locator:
+    await page.get_by_role("button", name="Take the keyboard").click()
+    field = page.get_by_role("textbox", name="Type into the terminal")
+    await expect(field).to_be_focused()
+    return field
+
+
+@pytest.mark.parametrize("width", [1280, 360])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_a_terminal_is_shown_and_typed_in(
+    browser: Browser, tmp_path: Path, width: int, scheme: Any
+) -> None:
+    session = FakeSession()
+    session.show(SHOWN.encode())
+    blocked = structs.replace(RECORD, id="pty-2-beef0001", agent="claude", status="blocked")
+    agents = FakeAgents(FakeSession(record=blocked), session)
+    async with (
+        serving(tmp_path, agents) as served,
+        chat(browser, served.url, viewport={"width": width, "height": 700}, color_scheme=scheme) as page,
+    ):
+        if width < 800:
+            await page.get_by_role("button", name="Conversations").click()
+        await page.get_by_role("button", name="Coding agents").click()
+        rows = page.get_by_role("dialog").get_by_role("listitem")
+        await expect(rows).to_have_count(2)
+        await expect(rows.nth(1)).to_contain_text("waits for you")
+        await rows.nth(0).get_by_role("button").click()
+        await expect(page.get_by_role("heading", name="Terminal abcd1234")).to_be_visible()
+        await expect(screen(page)).to_contain_text("me@host:~/app$ ls")
+        await expect(screen(page)).to_contain_text("<b>no tag</b>")
+        await expect(screen(page).locator(".f208")).to_have_css("color", "rgb(255, 135, 0)")
+        await expect(screen(page).locator(".f2.o")).to_have_text("me@host")
+        await expect(page.get_by_role("textbox", name="Type into the terminal")).to_be_hidden()
+        field = await take_keyboard(page)
+        await field.press_sequentially("echo hü")
+        await page.keyboard.press("Enter")
+        await expect(screen(page)).to_contain_text("echo hü")
+        await page.get_by_role("button", name="Ctrl+C").click()
+        await page.keyboard.press("Escape")
+        await page.keyboard.press("Tab")
+        await until(lambda: session.typed == "echo hü\r\x03\x1b\t".encode())
+        assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        await page.keyboard.press("Control+.")
+        await expect(page.get_by_role("button", name="Take the keyboard")).to_be_focused()
+        await page.keyboard.press("Escape")
+        await expect(page.get_by_role("dialog")).to_have_count(0)
+        await until(lambda: session.watchers == 0)
+
+
+async def test_columns_are_aligned_and_the_cursor_is_where_the_text_ends(
+    browser: Browser, tmp_path: Path
+) -> None:
+    session = FakeSession()
+    session.show("日本|\r\n1234|\r\n🙂ab|".encode())
+    async with serving(tmp_path, FakeAgents(session)) as served, chat(browser, served.url) as page:
+        await open_terminal(page)
+        await expect(screen(page)).to_contain_text("1234|")
+        ends = (
+            await screen(page)
+            .locator(".rows > div")
+            .evaluate_all(
+                """(rows) => rows.slice(0, 3).map((row) => {
+                const range = document.createRange();
+                range.selectNodeContents(row);
+                return Math.round(range.getBoundingClientRect().right);
+            })"""
+            )
+        )
+        cursor = await screen(page).locator(".cursor").bounding_box()
+        assert cursor is not None
+        assert all(abs(end - cursor["x"]) <= 2 for end in ends), (ends, cursor)
+
+
+async def test_a_window_only_watches_while_another_one_types(browser: Browser, tmp_path: Path) -> None:
+    session = FakeSession()
+    async with (
+        serving(tmp_path, FakeAgents(session)) as served,
+        chat(browser, served.url) as first,
+        chat(browser, served.url) as second,
+    ):
+        await open_terminal(first)
+        await open_terminal(second)
+        field = await take_keyboard(first)
+        await second.get_by_role("button", name="Take the keyboard").click()
+        await expect(second.get_by_role("alert").filter(has_text="Another window types")).to_be_visible()
+        await field.press_sequentially("shared")
+        await expect(screen(second)).to_contain_text("shared")
+        await first.get_by_role("button", name="Close").click()
+        await take_keyboard(second)
+
+
+async def test_a_paste_and_the_size_of_the_window_reach_the_program(browser: Browser, tmp_path: Path) -> None:
+    session = FakeSession()
+    session.show(b"\x1b[?2004h")
+    async with (
+        serving(tmp_path, FakeAgents(session)) as served,
+        chat(browser, served.url, permissions=["clipboard-read", "clipboard-write"]) as page,
+    ):
+        await open_terminal(page)
+        await take_keyboard(page)
+        await page.evaluate("navigator.clipboard.writeText('two\\nlines')")
+        await page.keyboard.press("Control+v")
+        await until(lambda: session.typed == b"\x1b[200~two\rlines\x1b[201~")
+        await page.get_by_role("button", name="Fit to this window").click()
+        await until(lambda: len(session.sizes) == 1)
+        rows, columns = session.sizes[0]
+        assert (20 < rows < 60, 80 < columns < 200) == (True, True)
+        await expect(screen(page).locator(".rows > div")).to_have_count(rows)
+        inside = "e => e.scrollWidth <= e.clientWidth && e.scrollHeight <= e.clientHeight"
+        assert await screen(page).evaluate(inside)
+
+
+async def test_a_lost_connection_is_made_again_and_an_end_is_told(browser: Browser, tmp_path: Path) -> None:
+    session = FakeSession()
+    async with serving(tmp_path, agents := FakeAgents(session)) as served, chat(browser, served.url) as page:
+        await open_terminal(page)
+        session.show(b"before")
+        await expect(screen(page)).to_contain_text("before")
+        await served.gateway.registry.replace("agents", FakeAgents(session))
+        session.show(b" and after")
+        await expect(screen(page)).to_contain_text("before and after")
+        await expect(page.get_by_role("dialog").get_by_role("alert")).to_be_hidden()
+        session.end(1)
+        await expect(page.get_by_role("dialog").get_by_role("alert")).to_contain_text("status 1")
+        await expect(page.get_by_role("button", name="Take the keyboard")).to_be_disabled()
+        assert agents is not None
+
+
+async def test_without_the_plugin_there_is_no_button(browser: Browser, tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, chat(browser, served.url) as page:
+        await expect(page.get_by_role("button", name="Settings")).to_be_visible()
+        await expect(page.get_by_role("button", name="Coding agents")).to_be_hidden()
