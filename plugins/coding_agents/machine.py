@@ -25,6 +25,7 @@ from plugins.coding_agents.adapters.contract import (
     Cursor,
     Lines,
     LoginPrompt,
+    Reading,
     ScreenQuestion,
     normalise,
     squeeze,
@@ -53,11 +54,12 @@ _LONG = 200
 
 
 class View(Struct, frozen=True):
-    """A rendered screen. ``version`` increases with each change."""
+    """A rendered screen. ``version`` increases with each change; ``editing``: bracketed paste is on."""
 
     lines: Lines
     cursor: Cursor
     version: int
+    editing: bool = True
 
 
 class Typing(Struct, frozen=True):
@@ -240,6 +242,13 @@ def step(adapter: Adapter, state: MachineState, view: View, now: int) -> Step:
     return Step(tick.state, tuple(tick.events), min(tick.times, default=None))
 
 
+def read(adapter: Adapter, view: View) -> Reading:
+    """Return the meaning of a screen; a program that edits no line neither is ready nor asks."""
+    if adapter.line_editor and not view.editing:
+        return Reading()
+    return adapter.read(view.lines, view.cursor)
+
+
 class _Tick:
     """One step, rule by rule. Each may change the state, add events, and set a time to be called again."""
 
@@ -248,7 +257,7 @@ class _Tick:
         self.state = state
         self.view = view
         self.now = now
-        self.reading = adapter.read(view.lines, view.cursor)
+        self.reading = read(adapter, view)
         self.events: list[Event] = []
         self.times: list[int] = []
 
@@ -442,7 +451,7 @@ class _Tick:
             return True
         visible, whole = squeeze(shown), squeeze(text)
         # A long text may scroll within its input line.
-        return bool(visible) and (visible == whole or (len(visible) >= _LONG and whole.endswith(visible)))
+        return bool(visible) and (visible == whole or (len(visible) >= 40 and whole.endswith(visible)))
 
     def _give_up(self, typing: Typing) -> None:
         self.set(outbox=())
@@ -499,7 +508,7 @@ def send_text(adapter: Adapter, state: MachineState, view: View, text: str, now:
         raise NoInputError("there is no text to send")
     if state.question:
         raise NotReadyError(f"{adapter.title} asks a question; answer it first: {state.question.prompt}")
-    reading = adapter.read(view.lines, view.cursor)
+    reading = read(adapter, view)
     if state.status != "ready" or reading.state != "ready" or state.outbox or state.in_flight or state.task:
         raise NotReadyError(
             f"{adapter.title} is {state.status} and takes no text now; try again when it is ready"
@@ -522,7 +531,7 @@ def answer(
 
     Raise StaleQuestionError unless the same question is on the screen and was not answered yet.
     """
-    question = adapter.read(view.lines, view.cursor).question
+    question = read(adapter, view).question
     if question is None or question.digest != digest or state.answered == digest:
         raise StaleQuestionError(f"this question of {adapter.title} is no longer on its screen")
     keys = question.no if choice == "deny" else question.yes

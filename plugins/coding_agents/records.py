@@ -104,6 +104,7 @@ class SessionRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     exit_status: int | None = None
     ended_at: int = 0
     program_session: str = ""
+    version: str = ""
     resumes: str = ""
 
     @property

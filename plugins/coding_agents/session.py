@@ -105,7 +105,8 @@ class Session:
         """The screen as the machine reads it."""
         if self.screen is None:
             return View((), (0, 0), 0)
-        return View(self.screen.lines(), self.screen.cursor, self.screen.version)
+        screen = self.screen
+        return View(screen.lines(), screen.cursor, screen.version, screen.bracketed_paste)
 
     @property
     def is_attached(self) -> bool:

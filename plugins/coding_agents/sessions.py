@@ -25,6 +25,7 @@ from gateway.events import BusEvent
 from plugins.coding_agents import events, machine
 from plugins.coding_agents.adapters import find_adapter
 from plugins.coding_agents.adapters.contract import Adapter, AgentRequest
+from plugins.coding_agents.adapters.preflight import is_known, prepare_home, program_version
 from plugins.coding_agents.errors import (
     CodingAgentError,
     KeeperLostError,
@@ -117,6 +118,7 @@ class Sessions:
         self._bus = ctx.events
         self._records: dict[str, SessionRecord] = {}
         self._running: dict[str, Session] = {}
+        self._versions: dict[tuple[str, int], str] = {}
         self._busy_since: dict[str, int] = {}
         self._spawning = asyncio.Lock()
         self._parts = SessionParts(self._save, self._tasks.create_task, clock)
@@ -283,12 +285,20 @@ class Sessions:
     def _program(self, adapter: Adapter) -> str:
         binary = self.settings.of(adapter.name).binary or adapter.binary
         program = find_program(binary, self._environ)
-        if program is None:
+        if program is None or (adapter.program and find_program(adapter.program, self._environ) is None):
             raise NotInstalledError(
-                f"{adapter.title} is not installed: there is no program {binary!r}; "
+                f"{adapter.title} is not installed: there is no program {adapter.program or binary!r}; "
                 f"install it with: {adapter.install}"
             )
         return program
+
+    async def _version(self, adapter: Adapter) -> str:
+        """Return the version of a program; it is asked once for each file."""
+        program = self._program(adapter)
+        changed = (await asyncio.to_thread(Path(program).stat)).st_mtime_ns
+        if (program, changed) not in self._versions:
+            self._versions[program, changed] = await program_version(program, self._environ)
+        return self._versions[program, changed]
 
     async def _new_record(self, request: SpawnRequest, adapter: Adapter) -> SessionRecord:
         now = self.clock()
@@ -313,6 +323,7 @@ class Sessions:
             home=str(self._data / "homes" / owner / adapter.name),
             program_session=old.program_session if old is not None else _uuid(),
             resumes=request.resumes,
+            version=await self._version(adapter),
         )
 
     async def _workdir(self, request: SpawnRequest, session_id: str) -> str:
@@ -332,6 +343,7 @@ class Sessions:
             task=record.task,
             rules=merge_rules(adapter.auto_responses),
             stall_ms=machine.STALL_WITHOUT_MODEL_MS,
+            known=is_known(adapter, record.version),
         )
         folder = self._data / "sessions" / record.id
         return Session(record, adapter, folder, self._parts, restored(record, fresh))
@@ -345,6 +357,7 @@ class Sessions:
             workdir=record.workdir,
             home=record.home,
             session_id=record.program_session,
+            version=record.version,
             model=record.model,
             args=own.args,
             environ={name: self._environ[name] for name in adapter.variables if name in self._environ},
@@ -354,6 +367,7 @@ class Sessions:
         )
         launch = adapter.launch(request)
         await asyncio.to_thread(home.mkdir, 0o700, parents=True, exist_ok=True)
+        await asyncio.to_thread(prepare_home, home, launch)
         confined = Confined() if self.confine is None else await self.confine(record, adapter, program, home)
         session.on_stream = confined.on_stream
         given = {name: value.get_secret_value() for name, value in own.env.items()}

@@ -20,7 +20,7 @@ from plugins.coding_agents.errors import UnknownAgentError
 log = structlog.get_logger("trunkline.coding_agents")
 
 GROUP = "trunkline.coding_agents"
-SHIPPED = ("shell",)
+SHIPPED = ("claude", "codex", "gemini", "opencode", "aider", "pi", "shell")
 
 
 @cache

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -31,13 +32,16 @@ Preset = Literal["readonly", "standard", "permissive", "autonomous"]
 class AgentRequest(Struct, frozen=True, kw_only=True):
     """The input of a start. ``environ`` has those of the gateway's variables that the adapter declares.
 
-    ``key`` and ``base_url`` are for the model service; ``resume`` is the program's session to continue.
+    ``version`` is that of the installed program, "" if not known. ``key`` and ``base_url`` are for the model
+    service; ``session_id`` is a UUID that the program may use for its session. ``resume`` is the UUID of one
+    to continue; a program that chooses its own ids continues its last session in the folder.
     ``hook_url`` and ``hook_secret`` reach the gateway's side channel, if there is one.
     """
 
     workdir: str
     home: str
     session_id: str = ""
+    version: str = ""
     model: str = ""
     args: tuple[str, ...] = ()
     environ: Mapping[str, str] = {}
@@ -124,11 +128,6 @@ def no_answer(lines: Lines) -> str:
     return ""
 
 
-def no_resume(session: str) -> tuple[str, ...]:
-    """Return no arguments: the program cannot continue a session."""
-    return ()
-
-
 def unknown_login(home: str, environ: Mapping[str, str]) -> bool | None:
     """Return None: whether the user is logged in is not known without starting the program."""
     return None
@@ -137,8 +136,7 @@ def unknown_login(home: str, environ: Mapping[str, str]) -> bool | None:
 class Adapter(Struct, frozen=True, kw_only=True):
     """A program: data, and pure functions over its screen.
 
-    ``answer`` returns the text of the last answer; ``resume`` the arguments that continue a session; and
-    ``logged_in`` looks into the program's home.
+    ``answer`` returns the text of the last answer on the screen; ``logged_in`` looks into the program's home.
     """
 
     name: str
@@ -148,7 +146,6 @@ class Adapter(Struct, frozen=True, kw_only=True):
     launch: Callable[[AgentRequest], Launch]
     read: Callable[[Lines, Cursor], Reading]
     answer: Callable[[Lines], str] = no_answer
-    resume: Callable[[str], tuple[str, ...]] = no_resume
     logged_in: Callable[[str, Mapping[str, str]], bool | None] = unknown_login
     aliases: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
@@ -172,11 +169,19 @@ class Adapter(Struct, frozen=True, kw_only=True):
     """First characters with which a text is no message but a shell command; a space goes before them."""
     resubmits: int = 2
     """Times that Enter is repeated while the input line still shows the text."""
+    line_editor: bool = False
+    """Whether the program turns bracketed paste on while it is ready or asks, and off while it works."""
+    program: str = ""
+    """The program that must be installed, if ``binary`` only runs it."""
+    command: str = ""
+    """A shell command that gets each text as its argument."""
     auto_responses: tuple[AutoResponse, ...] = ()
 
     def format_input(self, text: str) -> str:
         """Return text that the program takes as a message: no control characters, no shell mode."""
         clean = _CONTROL.sub("", text.replace("\r\n", "\n").replace("\r", "\n")).rstrip()
+        if self.command and clean:
+            return f"{self.command} {shlex.quote(clean)}"
         return f" {clean}" if clean and clean[0] in self.shields else clean
 
 
@@ -201,5 +206,42 @@ def squeeze(text: str) -> str:
 
 
 def snippet(lines: Lines, most: int = 280) -> str:
-    """Return the end of the visible text, with at most ``most`` characters."""
-    return "\n".join(line.strip() for line in lines if line.strip())[-most:]
+    """Return the end of the visible text without frames, with at most ``most`` characters."""
+    return "\n".join(filter(None, (" ".join(_GLYPHS.sub(" ", line).split()) for line in lines)))[-most:]
+
+
+class Menu(Struct, frozen=True):
+    """A numbered menu at the end of a screen: the row of its first entry, and the texts of all entries."""
+
+    start: int
+    options: tuple[str, ...]
+
+
+_ENTRY = re.compile(r"^(\s*)(?P<glyph>\S )?(\s*)(?P<number>\d{1,2})\. (?P<text>.*\S)\s*$")
+
+
+def menu_at_end(lines: Lines, cursor: Cursor | None, glyph: str, *, footer: str) -> Menu | None:
+    """Return the menu that ends the screen, with nothing below it but a row that matches ``footer``.
+
+    Output of a program cannot be there, because its input line is always below it. The entries are numbered
+    from 1, exactly one has the cursor ``glyph``, and the terminal's cursor is in its row if one is given.
+    """
+    rows = [at for at, line in enumerate(lines) if line.strip()]
+    if rows and re.fullmatch(footer, lines[rows[-1]].strip()):
+        rows.pop()
+    options: list[str] = []
+    marked: list[int] = []
+    start = -1
+    for at in reversed(rows):
+        match = _ENTRY.match(lines[at])
+        if not match or (match["glyph"] or glyph).strip() != glyph:
+            break
+        options.insert(0, match["text"])
+        marked += [at] if match["glyph"] else []
+        start = at
+        if match["number"] == "1":
+            break
+    numbers = [_ENTRY.match(lines[at]) for at in rows if at >= start >= 0]
+    if len(marked) != 1 or [int(m["number"]) for m in numbers if m] != list(range(1, len(options) + 1)):
+        return None
+    return Menu(start, tuple(options)) if cursor is None or cursor[0] == marked[0] else None

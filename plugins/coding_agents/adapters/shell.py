@@ -43,6 +43,12 @@ def read(lines: Lines, cursor: Cursor) -> Reading:
     return Reading()
 
 
+def answer(lines: Lines) -> str:
+    """Return the output of the last command."""
+    prompts = [at for at, line in enumerate(lines) if _LINE.match(line)]
+    return "\n".join(lines[prompts[-2] + 1 : prompts[-1]]).strip() if len(prompts) > 1 else ""
+
+
 def line_question(line: str) -> Reading | None:
     """Return the question in a line without a menu. Only yes/no has keys; other questions need a user."""
     prompt = line.strip()
@@ -83,8 +89,9 @@ ADAPTER = Adapter(
     install="apt-get install bash",
     launch=launch,
     read=read,
+    answer=answer,
     aliases=("bash", "sh", "terminal"),
-    known_versions=("5.1", "5.2", "5.3"),
+    known_versions=("5.2",),
     settle_ms=200,
     resubmits=0,
 )

@@ -1,16 +1,28 @@
-"""The adapters: their names, and the readings of the shell; ``test_screens.py`` has the recorded screens."""
+"""The adapters: names, preflight, and the shell's readings; ``test_screens.py`` has the recorded screens."""
 
 from __future__ import annotations
 
+import json
+import stat
+import sys
+from pathlib import Path
+
 import pytest
 
-from plugins.coding_agents.adapters import adapters, find_adapter
-from plugins.coding_agents.adapters.contract import AgentRequest, Reading
+from plugins.coding_agents.adapters import GROUP, adapters, find_adapter
+from plugins.coding_agents.adapters.contract import AgentRequest, Launch, Reading
+from plugins.coding_agents.adapters.preflight import check_program, prepare_home
 from plugins.coding_agents.adapters.shell import ADAPTER as SHELL
 from plugins.coding_agents.errors import UnknownAgentError
 
+ALIASES = [
+    *[("claude", "claude"), ("claude-code", "claude"), ("Claude Code", "claude"), ("openai", "codex")],
+    *[("google", "gemini"), ("bash", "shell"), (" Shell ", "shell"), ("pi-coding-agent", "pi")],
+    *[("pi-ai", "pi"), ("piai", "pi"), ("picodingagent", "pi"), ("aider", "aider"), ("opencode", "opencode")],
+]
 
-@pytest.mark.parametrize(("name", "found"), [("shell", "shell"), ("bash", "shell"), (" Shell ", "shell")])
+
+@pytest.mark.parametrize(("name", "found"), ALIASES)
 def test_an_agent_is_found_by_name_and_alias(name: str, found: str) -> None:
     assert find_adapter(name).name == found
 
@@ -74,3 +86,129 @@ def test_the_shell_starts_without_files_of_the_user() -> None:
     launch = SHELL.launch(AgentRequest(workdir="/w", home="/h"))
     assert {"--noprofile", "--norc"} <= set(launch.argv)
     assert launch.env["PS1"] == "pty> "
+
+
+def test_no_name_or_alias_is_used_twice() -> None:
+    names = [name for adapter in adapters().values() for name in (adapter.name, *adapter.aliases)]
+    assert len(names) == len(set(names))
+
+
+def test_a_distribution_adds_an_adapter_by_an_entry_point(tmp_path: Path) -> None:
+    info = tmp_path / "trunkline_more-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: trunkline-more\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(
+        f"[{GROUP}]\nmore = trunkline_more:ADAPTER\n"
+        "taken = trunkline_more:TAKEN\nwrong = trunkline_more:WRONG\n"
+    )
+    (tmp_path / "trunkline_more.py").write_text(
+        "from msgspec import structs\nfrom plugins.coding_agents.adapters.shell import ADAPTER as shell\n"
+        "ADAPTER = structs.replace(shell, name='more', aliases=())\nTAKEN = shell\nWRONG = 1\n"
+    )
+    sys.path.append(str(tmp_path))
+    adapters.cache_clear()
+    try:
+        assert find_adapter("more").title == "Shell"
+        assert adapters()["shell"] is SHELL
+    finally:
+        sys.path.remove(str(tmp_path))
+        adapters.cache_clear()
+
+
+# preflight
+
+
+def program(folder: Path, name: str, says: str) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\necho '{says}'\n")
+    (folder / name).chmod(0o755)
+
+
+async def test_the_check_names_the_release_that_an_old_node_limits_a_program_to(tmp_path: Path) -> None:
+    program(tmp_path / "bin", "claude", "2.1.197 (Claude Code)")
+    program(tmp_path / "bin", "node", "v20.20.2")
+    checked = await check_program(find_adapter("claude"), {"PATH": str(tmp_path / "bin")}, str(tmp_path))
+    assert (checked.found, checked.version) == (str(tmp_path / "bin" / "claude"), "2.1.197")
+    assert (checked.node, checked.release_limit, checked.known) == ("20.20.2", "2.1.197", True)
+    assert "Node.js 20.20.2 limits Claude Code to 2.1.197" in checked.problem
+    assert checked.logged_in is False
+    program(tmp_path / "bin", "node", "v22.1.0")
+    checked = await check_program(find_adapter("claude"), {"PATH": str(tmp_path / "bin")}, str(tmp_path))
+    assert (checked.release_limit, checked.problem) == ("", "")
+
+
+async def test_the_check_reports_an_unknown_version_and_a_missing_program(tmp_path: Path) -> None:
+    program(tmp_path / "bin", "codex", "codex-cli 0.999.0")
+    environ = {"PATH": str(tmp_path / "bin"), "OPENAI_API_KEY": "sk-test"}
+    checked = await check_program(find_adapter("codex"), environ, str(tmp_path))
+    assert (checked.version, checked.known, checked.logged_in) == ("0.999.0", False, True)
+    assert "no screens of Codex 0.999.0 are recorded" in checked.problem
+    missing = await check_program(find_adapter("gemini"), environ, str(tmp_path))
+    assert (missing.found, missing.known) == ("", False)
+    assert missing.problem.endswith("npm install -g @google/gemini-cli")
+
+
+def test_the_files_of_a_home_keep_what_the_program_wrote(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / ".claude.json").write_text('{"theme": "dark", "projects": {"/a": {"x": 1}}, "keys": ["old"]}')
+    given = {"projects": {"/b": {"hasTrustDialogAccepted": True}}, "keys": ["new", "old"]}
+    launch = Launch(settings={".claude.json": given}, files={".config/x.toml": "a = 1\n"})
+    for _ in range(2):
+        prepare_home(home, launch)
+    assert json.loads((home / ".claude.json").read_text()) == {
+        "theme": "dark",
+        "projects": {"/a": {"x": 1}, "/b": {"hasTrustDialogAccepted": True}},
+        "keys": ["old", "new"],
+    }
+    assert (home / ".config/x.toml").read_text() == "a = 1\n"
+    assert stat.S_IMODE((home / ".claude.json").stat().st_mode) == 0o600
+    assert {path.name for path in home.iterdir()} == {".claude.json", ".config"}
+
+
+def test_the_files_of_a_home_never_leave_it(tmp_path: Path) -> None:
+    home, outside = tmp_path / "home", tmp_path / "outside"
+    home.mkdir()
+    outside.mkdir()
+    (outside / "secret.json").write_text('{"a": 1}')
+    (home / ".gemini").symlink_to(outside)
+    with pytest.raises(OSError, match="not below"):
+        prepare_home(home, Launch(files={".gemini/settings.json": "{}"}))
+    (home / "link.json").symlink_to(outside / "secret.json")
+    prepare_home(home, Launch(settings={"link.json": {"b": 2}}))
+    assert (outside / "secret.json").read_text() == '{"a": 1}'
+
+
+# launches: what must never be missing
+
+
+def started(agent: str, **request: object) -> Launch:
+    given = {"workdir": "/w", "home": "/h", "key": "sk-0123456789abcdefghijklmnop", **request}
+    return find_adapter(agent).launch(AgentRequest(**given))
+
+
+def test_codex_starts_without_a_daemon_and_without_trust() -> None:
+    assert "--no-daemon" in started("codex").argv
+    assert "--no-daemon" in started("codex", version="0.169.0").argv
+    assert "--no-daemon" not in started("codex", version="0.120.1").argv
+    assert 'projects={"/w"={trust_level="untrusted"}}' in started("codex").argv
+    assert started("codex", resume="id").argv[-2:] == ("resume", "--last")
+
+
+def test_claude_starts_with_its_onboarding_settled_and_asks_unless_told() -> None:
+    launch = started("claude", session_id="8f14e45f-ceea-467f-9c2f-0a1b2c3d4e5f")
+    settings = launch.settings[".claude.json"]
+    assert settings["projects"] == {"/w": {"hasTrustDialogAccepted": True}}
+    assert settings["customApiKeyResponses"] == {"approved": ["6789abcdefghijklmnop"]}
+    assert "--permission-mode default --setting-sources user" in " ".join(launch.argv)
+    assert launch.argv[-2:] == ("--session-id", "8f14e45f-ceea-467f-9c2f-0a1b2c3d4e5f")
+    assert started("claude", resume="8f").argv[-2:] == ("--resume", "8f")
+
+
+def test_gemini_and_opencode_start_without_settings_of_the_folder() -> None:
+    gemini = started("gemini")
+    assert gemini.settings[".gemini/trustedFolders.json"] == {"/w": "DO_NOT_TRUST"}
+    opencode = started("opencode", model="a/b")
+    assert opencode.env["OPENCODE_DISABLE_PROJECT_CONFIG"] == "1"
+    config = json.loads(opencode.env["OPENCODE_CONFIG_CONTENT"])
+    assert (config["permission"]["*"], config["model"]) == ("ask", "a/b")

@@ -1,0 +1,166 @@
+"""The check of a program before its first session, and the files that a start needs in its home."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from msgspec import Struct
+
+from plugins.coding_agents.adapters.contract import Adapter, Launch
+from plugins.programs.environment import environment_for, find_program
+
+_VERSION_SECONDS = 5
+_VERSION = re.compile(r"\d+(?:\.\d+)+")
+
+
+class Preflight(Struct, frozen=True, kw_only=True):
+    """The state of a program on this machine.
+
+    ``known`` means that screens of this version are recorded; ``release_limit`` is the newest release that
+    the installed Node.js can run, "" without a limit; ``logged_in`` is None if only the program can tell.
+    """
+
+    agent: str
+    title: str
+    found: str
+    version: str
+    known: bool
+    install: str
+    logged_in: bool | None
+    node: str = ""
+    release_limit: str = ""
+    problem: str = ""
+
+
+async def check_program(
+    adapter: Adapter, environ: Mapping[str, str], home: str, *, binary: str = ""
+) -> Preflight:
+    """Return the state of a program; it runs with ``--version`` only."""
+    wanted = binary or adapter.program or adapter.binary
+    found = await asyncio.to_thread(find_program, wanted, environ) or ""
+    version = await program_version(found, environ) if found else ""
+    node = await _node_version(environ) if adapter.min_node else ""
+    major = int(node.partition(".")[0] or 0)
+    limit = adapter.node_limits.get(major, "") if node and major < adapter.min_node else ""
+    return Preflight(
+        agent=adapter.name,
+        title=adapter.title,
+        found=found,
+        version=version,
+        known=bool(found) and is_known(adapter, version),
+        install=adapter.install,
+        logged_in=await asyncio.to_thread(adapter.logged_in, home, environ),
+        node=node,
+        release_limit=limit,
+        problem=_problem(adapter, found, version, node, major, limit),
+    )
+
+
+async def program_version(program: str, environ: Mapping[str, str]) -> str:
+    """Return the version that a program reports; "" if it reports none within five seconds."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            program,
+            "--version",
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env=environment_for(environ, (), {}),
+            start_new_session=True,
+        )
+    except OSError:
+        return ""
+    try:
+        async with asyncio.timeout(_VERSION_SECONDS):
+            output, _ = await process.communicate()
+    except TimeoutError:
+        return ""
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    match = _VERSION.search(output.decode(errors="replace"))
+    return match[0] if match else ""
+
+
+def is_known(adapter: Adapter, version: str) -> bool:
+    """Return whether screens of this version are recorded; an entry "1.18" means each 1.18.x."""
+    return any(version == known or version.startswith(f"{known}.") for known in adapter.known_versions)
+
+
+def prepare_home(home: Path, launch: Launch) -> None:
+    """Write the files of a start below the program's home, for its user only.
+
+    JSON files keep what the program has in them; lists are extended. A link is never followed: the program
+    could have put it there.
+    """
+    for name, values in launch.settings.items():
+        path = _inside(home, name)
+        try:
+            stored: Any = json.loads(path.read_text()) if path.is_file() else {}
+        except ValueError:
+            stored = {}
+        given: dict[str, Any] = cast("dict[str, Any]", stored) if isinstance(stored, dict) else {}
+        _write(path, json.dumps(_merged(given, values), indent=2))
+    for name, text in launch.files.items():
+        _write(_inside(home, name), text)
+
+
+async def _node_version(environ: Mapping[str, str]) -> str:
+    node = await asyncio.to_thread(find_program, "node", environ)
+    return await program_version(node, environ) if node else ""
+
+
+def _problem(adapter: Adapter, found: str, version: str, node: str, major: int, limit: str) -> str:
+    if not found:
+        return f"{adapter.title} is not installed; install it with: {adapter.install}"
+    if limit:
+        return (
+            f"Node.js {node} limits {adapter.title} to {limit}, and npm installs that without a word; "
+            f"newer releases need Node.js {adapter.min_node}"
+        )
+    if node and major < adapter.min_node:
+        return f"{adapter.title} needs Node.js {adapter.min_node}, and this is {node}"
+    if not version:
+        return f"{found} --version reported no version within {_VERSION_SECONDS} seconds"
+    if not is_known(adapter, version):
+        return f"no screens of {adapter.title} {version} are recorded: no question is answered without a user"
+    return ""
+
+
+def _inside(home: Path, name: str) -> Path:
+    path = home / name
+    real = path.parent.resolve()
+    if not real.is_relative_to(home.resolve()):
+        raise OSError(f"{path} is not below {home}")
+    return real / path.name
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fresh = path.with_name(f"{path.name}.trunkline")
+    fresh.unlink(missing_ok=True)
+    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(handle, "w") as file:
+        file.write(text)
+    fresh.replace(path)
+
+
+def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(old)
+    for name, value in new.items():
+        before = merged.get(name)
+        if isinstance(before, dict) and isinstance(value, dict):
+            merged[name] = _merged(cast("dict[str, Any]", before), cast("dict[str, Any]", value))
+        elif isinstance(before, list) and isinstance(value, list):
+            items = cast("list[Any]", before)
+            merged[name] = [*items, *(each for each in cast("list[Any]", value) if each not in items)]
+        else:
+            merged[name] = value
+    return merged
