@@ -723,6 +723,7 @@ class Gateway:
             registry=registry,
             get_plugin=registry.get,
             set_status_line=set_status,
+            set_panel=lambda text: scope.put("panel", contributions.set_panel, name, text),
             register_message_renderer=partial(scope.add, contributions.add, name, "renderer"),
             register_shortcut=partial(scope.add, contributions.add, name, "shortcut"),
             register_mention_provider=partial(scope.add, contributions.add, name, "mention"),

@@ -171,9 +171,9 @@ class Host:
         return self._registry.get_mention_triggers()
 
     def on_contributions(self, listener: Callable[[], None]) -> Unregister:
-        """Call ``listener`` when status line, keys or triggers change, until the result is called."""
+        """Call ``listener`` when status line, panels, keys or triggers change, until the result is called."""
         on_change = self._registry.contributions.on_change
-        removes = [on_change(kind, listener) for kind in ("status", "shortcut", "mention")]
+        removes = [on_change(kind, listener) for kind in ("status", "panel", "shortcut", "mention")]
 
         def remove() -> None:
             for one in removes:
@@ -184,6 +184,10 @@ class Host:
     def status_line(self) -> Sequence[StatusSegment]:
         """Return the segments that plugins show in the status line."""
         return self._registry.get_status_segments()
+
+    def panels(self) -> Sequence[tuple[str, str]]:
+        """Return the panels of plugins on the page, by plugin: Markdown."""
+        return self._registry.get_panels()
 
     async def accept(
         self, channel: str, message: InboundMessage, *, fresh: bool = False, uploads: Sequence[str] = ()

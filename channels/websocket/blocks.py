@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, lru_cache
 from html import escape
 
 from markdown_it.token import Token
@@ -158,6 +158,12 @@ class BlockRenderer:
 def render_html(markdown: str) -> str:
     """Return the whole text as HTML."""
     return "".join(block.html for block in rendered_blocks(markdown) if block is not None)
+
+
+@lru_cache(maxsize=64)
+def panel_blocks(markdown: str) -> tuple[str, ...]:
+    """Return the HTML of the blocks of a short text, which many clients get."""
+    return tuple(block.html for block in rendered_blocks(markdown) if block is not None)
 
 
 def rendered_blocks(markdown: str) -> Iterator[Block | None]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, assert_never
 from aiohttp import WSMsgType, web
 from aiohttp.abc import AbstractStreamWriter
 
+from channels.websocket.blocks import panel_blocks
 from channels.websocket.parse import (
     AbortFrame,
     ApprovalFrame,
@@ -29,6 +30,7 @@ from channels.websocket.server_frames import (
     Completion,
     Completions,
     Contributions,
+    Panel,
     Ready,
     Segment,
     ack,
@@ -60,6 +62,9 @@ _MAX_UNSENT = 64 * 1024
 
 _MAX_FRAMES = 100
 """Frames of one round of the event loop, such as those of a replay, before the feed keeps further events."""
+
+_CONTRIBUTIONS_PAUSE = 0.1
+"""Seconds between two lists of contributions."""
 
 _MAX_COMPLETIONS = 50
 """Maximum number of completions of a mention in one response."""
@@ -197,13 +202,16 @@ class Connection:
             while True:
                 changed.clear()
                 await self._send(to_bytes(self._contributions()))
+                # Plugins may change them as often as they like; nobody reads them faster.
+                await asyncio.sleep(_CONTRIBUTIONS_PAUSE)
                 await changed.wait()
         finally:
             remove()
 
     def _contributions(self) -> Contributions:
         status = tuple(Segment(one.text, one.color, one.dim) for one in self._host.status_line())
-        return Contributions(status, tuple(self._host.shortcuts()), tuple(self._host.triggers()))
+        panels = tuple(Panel(plugin, panel_blocks(text)) for plugin, text in self._host.panels())
+        return Contributions(status, tuple(self._host.shortcuts()), tuple(self._host.triggers()), panels)
 
     async def _message(self, frame: MessageFrame, tasks: asyncio.TaskGroup) -> None:
         if self._reading is not None:

@@ -44,13 +44,21 @@ class Segment(Struct, frozen=True, omit_defaults=True):
     dim: bool = False
 
 
+class Panel(Struct, frozen=True):
+    """The panel of a plugin: HTML blocks without scripts, pictures and raw HTML of the plugin."""
+
+    plugin: str
+    blocks: tuple[str, ...]
+
+
 class Contributions(Struct, frozen=True, tag_field="type", tag="contributions"):
     """Current contributions of plugins to the page: status line, and the keys and triggers that they
-    handle."""
+    handle; panels."""
 
     status: tuple[Segment, ...]
     shortcuts: tuple[str, ...]
     triggers: tuple[str, ...]
+    panels: tuple[Panel, ...] = ()
 
 
 class Completion(Struct, frozen=True):

@@ -329,6 +329,8 @@ class PluginContext(Struct, frozen=True, kw_only=True):
     activity: ActivityService | None = None
     events: EventService | None = None
     """The event bus; its event types are in ``gateway.events``."""
+    set_panel: Callable[[str], None] | None = None
+    """Show Markdown in the plugin's panel on the chat page; "" removes it."""
     agents: AgentService | None = None
     """The agents registry: the one that an earlier plugin published, or the gateway's own."""
     set_agents_registry: Callable[[AgentService], None] | None = None

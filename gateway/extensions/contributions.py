@@ -30,6 +30,7 @@ class Contributions:
     def __init__(self, events: EventBus | None = None) -> None:
         self.events = EventBus() if events is None else events
         self.status: dict[str, tuple[StatusSegment, ...]] = {}
+        self.panels: dict[str, str] = {}
         self._entries: list[tuple[str, str, str, Any]] = []
 
     def add(self, plugin: str, kind: str, key: str, value: Any) -> Unregister:
@@ -105,6 +106,18 @@ class Contributions:
     def _clear_status(self, plugin: str) -> None:
         if self.status.pop(plugin, None):
             self._tell("status")
+
+    def set_panel(self, plugin: str, markdown: str) -> Unregister:
+        """Replace a plugin's panel, "" for none, and notify listeners of a change; the result clears it."""
+        if markdown != self.panels.get(plugin, ""):
+            self.panels[plugin] = markdown
+            self._tell("panel")
+
+        def clear() -> None:
+            if self.panels.pop(plugin, ""):
+                self._tell("panel")
+
+        return clear
 
     def place_of(self, plugin: str) -> int:
         """Return the number of entries before the first one of a plugin."""

@@ -420,6 +420,11 @@ class PluginRegistry:
         status = self.contributions.status
         return tuple(segment for name in self._active for segment in status.get(name, ()))
 
+    def get_panels(self) -> tuple[tuple[str, str], ...]:
+        """Return the panels on the chat page, by plugin and in plugin order: Markdown."""
+        panels = self.contributions.panels
+        return tuple((name, panels[name]) for name in self._active if panels.get(name))
+
     def get_shortcuts(self) -> tuple[str, ...]:
         """Return the keys that have a handler."""
         return self.contributions.keys("shortcut")

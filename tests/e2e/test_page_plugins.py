@@ -20,6 +20,9 @@ from gateway import (
     Tool,
     tool_from,
 )
+from gateway.extensions.admission.admission import Admission
+from gateway.extensions.admission.packages.installer import Installer
+from gateway.settings import load_settings
 from gateway.testing.fake_models.script import Gate, Reply, Say, Use
 from gateway.testing.served import serving
 from tests.e2e.page_browser import answers, chat, message_field, say, session_of, words
@@ -201,3 +204,70 @@ async def test_002_13_display_hints_take_effect(
             else:
                 await expect(output).to_have_text("ls -l")
             await page.reload()
+
+
+DRAWING = """\
+from trunkline_plugin import plugin
+
+
+@plugin
+async def weather(ctx):
+    async def draw(args, call):
+        await ctx.page.status("3 open\\u202e", "red")
+        await ctx.page.panel(args or PANEL)
+        return "drawn"
+
+    async def clear(args, call):
+        await ctx.page.status("")
+        await ctx.page.panel("")
+        return "cleared"
+
+    return {"commands": [
+        {"name": "draw", "description": "Draw", "execute": draw},
+        {"name": "clear", "description": "Clear", "execute": clear},
+    ]}
+
+
+PANEL = '''**Rain** <script>window.broken = 1</script> <img src=x onerror="window.broken = 2">
+
+![picture](https://pictures.example.org/x.png)
+
+[link](javascript:window.broken=3)
+'''
+"""
+
+
+async def test_a_confined_plugin_fills_its_places_and_they_are_inert(
+    browser: Browser, tmp_path: Path
+) -> None:
+    file, folder, data = tmp_path / "trunkline.toml", tmp_path / "weather", tmp_path / "data"
+    folder.mkdir()
+    manifest = "api: 1\nname: weather\nversion: 1.0\ncommands: [draw, clear]\npage: [status, panel]\n"
+    (folder / "plugin.yml").write_text(manifest)
+    (folder / "main.py").write_text(DRAWING)
+    patient = '[plugins.weather]\nactivate_timeout_ms = "60s"\n'
+    file.write_text(f'data_dir = "{data}"\nplugins.enabled = ["./weather"]\n{patient}')
+    settings = load_settings(file, environ={}, cwd=tmp_path)
+    Installer(Admission(settings), {}).approve(str(folder), (), "operator")
+    async with serving(data, file=file) as served, chat(browser, served.url) as page:
+        panels = page.get_by_role("region", name="Panels of plugins")
+        await expect(panels).to_be_hidden()
+        await say(page, "/draw")
+        await expect(status_line(page).locator("[data-color=red]")).to_have_text("weather: 3 open")
+        await expect(panels.locator("strong")).to_be_hidden()
+        await panels.get_by_text("weather", exact=True).click()
+        await expect(panels.locator("strong")).to_have_text("Rain")
+        await expect(panels).to_contain_text("<script>window.broken = 1</script>")
+        await expect(panels.locator("script, img, a[href^=javascript]")).to_have_count(0)
+        assert await page.evaluate("window.broken") is None
+        await say(page, "/draw *Sun*")
+        await expect(panels.locator("em")).to_have_text("Sun")
+        await page.reload()
+        await expect(panels).to_be_visible()
+        await say(page, "/clear")
+        await expect(panels).to_be_hidden()
+        await say(page, "/draw")
+        await expect(panels).to_be_visible()
+        await served.gateway.registry.unregister("weather")
+        await expect(panels).to_be_hidden()
+        await expect(status_line(page)).to_be_hidden()

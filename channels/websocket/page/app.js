@@ -2,6 +2,7 @@
 import { Client } from "./client.js";
 import "./composer.js";
 import { t } from "./language.js";
+import "./plugin_panels.js";
 import { Replay } from "./replay.js";
 import { currentMessage, currentSession, goTo } from "./router.js";
 import "./sidebar.js";
@@ -25,6 +26,7 @@ const views = {
   token: find("tl-token"),
   notice: find("#notice"),
   status: find("tl-status"),
+  panels: find("tl-panels"),
 };
 const title = new TabTitle();
 const client = new Client(changed);
@@ -56,9 +58,10 @@ function draw() {
   if (target !== null && replay === null) showTarget(threads[current ?? ""]);
   for (const log of document.querySelectorAll("tl-task[data-session]")) log.render(threads[log.dataset.session]);
   views.composer.hidden = isMissing(state, current) || isTask(current) || replay !== null;
-  const { triggers, status } = contributed;
+  const { triggers, status, panels } = contributed;
   views.composer.render({ session: current, branch: branchOf(state, current), running: isRunning(state, current), online: state.connection === "online", uploadBytes: server.upload_bytes, commands: server.commands, triggers, completions });
   views.status.render(status);
+  views.panels.render(panels);
   views.token.render(state.connection);
   views.notice.hidden = state.notice === null;
   views.notice.firstElementChild.textContent = state.notice ?? "";
@@ -181,6 +184,7 @@ addEventListener("keydown", pressedShortcut);
 views.notice.lastElementChild.addEventListener("click", () => client.notify(null));
 find("#skip").textContent = t("page.skip");
 views.notice.lastElementChild.textContent = t("page.dismiss");
+views.panels.setAttribute("aria-label", t("page.panels"));
 find("#skip").addEventListener("click", (event) => {
   event.preventDefault();
   views.composer.focusInput();

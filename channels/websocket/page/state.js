@@ -21,7 +21,7 @@
  * @property {{scope: "own" | "all" | "unnamed", next: string | null, loading: boolean}} listing what the list shows, and where its next page begins
  * @property {readonly OutboxEntry[]} outbox in order of writing
  * @property {{user: string, model: string, version: string, channel: string, upload_bytes: number, commands: {name: string, description: string}[]}} server
- * @property {{status: object[], shortcuts: string[], triggers: string[]}} contributed contributions of plugins
+ * @property {{status: object[], shortcuts: string[], triggers: string[], panels: object[]}} contributed contributions of plugins
  * @property {object | null} completions completions of the mention that is being typed
  * @property {string | null} notice message for the user
  */
@@ -45,7 +45,7 @@ export function initialState() {
     listing: { scope: "own", next: null, loading: false },
     outbox: [],
     server: { user: "", model: "", version: "", channel: "websocket", upload_bytes: 10_000_000, commands: [] },
-    contributed: { status: [], shortcuts: [], triggers: [] },
+    contributed: { status: [], shortcuts: [], triggers: [], panels: [] },
     completions: null,
     notice: null,
   };

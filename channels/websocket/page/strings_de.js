@@ -187,6 +187,7 @@ export const de = {
   "offline.press": "Nicht verbunden. Drücke die Taste noch einmal, wenn die Verbindung wieder da ist.",
   "offline.stop": "Nicht verbunden. Halte die Antwort an, wenn die Verbindung wieder da ist.",
   "page.dismiss": "Schließen",
+  "page.panels": "Anzeigen von Plugins",
   "page.plugins": "Plugins",
   "page.skip": "Zum Nachrichtenfeld springen",
   "part.reasoning": "Überlegung",

@@ -187,6 +187,7 @@ export const en = {
   "offline.press": "Not connected. Press it again when the connection is back.",
   "offline.stop": "Not connected. Stop the answer when the connection is back.",
   "page.dismiss": "Dismiss",
+  "page.panels": "Panels of plugins",
   "page.plugins": "Plugins",
   "page.skip": "Skip to the message field",
   "part.reasoning": "Reasoning",

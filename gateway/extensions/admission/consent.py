@@ -64,6 +64,9 @@ def describe_rest(manifest: Manifest) -> Iterator[str]:
         yield f"offers models the tools {', '.join(manifest.tools)}; each call asks, unless a rule allows it"
     if manifest.commands:
         yield f"offers users the commands {', '.join(f'/{name}' for name in manifest.commands)}"
+    if manifest.page:
+        places = {"status": "the status line", "panel": "a panel"}
+        yield f"shows text on the chat page, in {' and '.join(places[each] for each in manifest.page)}"
     if manifest.secrets:
         yield f"gets the secrets that you give it: {', '.join(manifest.secrets)}"
 

@@ -118,10 +118,14 @@ class Schedule(Struct, frozen=True, forbid_unknown_fields=True):
         return next(at for each in times if (at := int(each.timestamp())) > seconds)
 
 
+PageSlot = Literal["status", "panel"]
+
+
 class Manifest(Struct, frozen=True):
     """A checked manifest. ``tools`` and ``commands`` are None if the manifest does not name them.
 
-    ``entry`` is "" for a bundle without code. ``config`` is a JSON Schema of the plugin's settings.
+    ``entry`` is "" for a bundle without code. ``config`` is a JSON Schema of the plugin's settings. ``page``
+    names the places on the chat page that it uses.
     With ``on_failure: closed`` all its handlers block when they fail, unless the operator's settings say it.
     """
 
@@ -142,6 +146,7 @@ class Manifest(Struct, frozen=True):
     limits: Limits = Limits()
     requires: str = ""
     on_failure: Literal["closed"] | None = None
+    page: tuple[PageSlot, ...] = ()
 
 
 class Admitted(Struct, frozen=True):
@@ -219,7 +224,7 @@ def _composed(report: Report, root: Node, found: Mapping[str, Any], *, has_code:
         report.add(root.lines["schedule"], "schedule", "has two jobs with one name; rename one")
     if "entry" not in values and not has_code:
         values["entry"] = ""
-        for key in ("events", "hooks", "schedule"):
+        for key in ("events", "hooks", "schedule", "page"):
             if values.get(key):
                 report.add(root.lines[key], key, "needs code, but the folder has no main.py; add it")
     if "name" not in values or "version" not in values:
@@ -432,6 +437,7 @@ _FIELDS: Mapping[str, Reader] = {
     "capabilities": fields.table(_CAPABILITIES, Capabilities),
     "config": _config,
     "on_failure": fields.choice(("closed",), "closed, the only value"),
+    "page": fields.listed(fields.choice(("status", "panel"), "status or panel")),
     "secrets": fields.listed(fields.text(r"[A-Z][A-Z0-9_]{0,63}", "a name like API_TOKEN")),
     "schedule": fields.listed(
         fields.table(

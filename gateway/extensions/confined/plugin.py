@@ -42,6 +42,7 @@ from gateway.extensions.admission.manifest import Admitted, Schedule
 from gateway.extensions.confined import answers
 from gateway.extensions.confined.events import ALIASES, DECIDING, Access, kind_of, payload_of
 from gateway.extensions.confined.http import HttpRoutes
+from gateway.extensions.confined.page import PagePlaces
 from gateway.extensions.process.frames import Connection, ProcessEnded, RemoteError, Serve
 from gateway.extensions.process.records import Recorded
 from gateway.extensions.routes import RawRequest, RawResponse
@@ -250,6 +251,7 @@ class ConfinedPlugin(Plugin):
         self._config = config
         self._jobs = jobs
         self._http = HttpRoutes(self.name, partial(self._call, "", seconds=self._tool_seconds))
+        self._page = PagePlaces(manifest)
         self._tasks: TaskService | None = None
         self._params: dict[str, Any] = {}
         self._progress: dict[str, Callable[[str], None]] = {}
@@ -295,6 +297,7 @@ class ConfinedPlugin(Plugin):
             "in_flight": manifest.limits.in_flight,
         }
         self._tasks = ctx.tasks
+        self._page.open(ctx)
         await self.process.start(self._activate_seconds)
         for name in manifest.events:
             kind = kind_of(name)
@@ -312,6 +315,7 @@ class ConfinedPlugin(Plugin):
         """Stop the plugin until the next start: it misused what it may do, or must not run any more."""
         log.error("a plugin is stopped", plugin=self.name, reason=reason)
         self._folder_tools = ()
+        self._page.close()
         if self._parts is not None:
             self._parts.remove()
         if self._tasks is not None:
@@ -436,6 +440,8 @@ class ConfinedPlugin(Plugin):
             elif show is not None:
                 show(report.text)
             return None
+        if show_on_page := self._page.calls.get(method):
+            return show_on_page(params)
         if method in ("request.body", "answer.piece"):
             return self._http.serve(method, params)
         if method == "notify" and self._show_login is not None:

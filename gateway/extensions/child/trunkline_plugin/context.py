@@ -187,6 +187,21 @@ class Tools:
         return await self._call("tools.list")
 
 
+class Page:
+    """The plugin's places on the chat page; ``page`` of the manifest lists them."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    async def status(self, text: str, color: str = "") -> None:
+        """Show a text in the status line, red, green or yellow if it says so; "" removes it."""
+        await self._call("page.status", text=text, color=color)
+
+    async def panel(self, markdown: str) -> None:
+        """Show Markdown in the plugin's panel; "" removes it."""
+        await self._call("page.panel", text=markdown)
+
+
 class Log:
     """Lines in the gateway's log, under the name of the plugin."""
 
@@ -225,6 +240,7 @@ class Context:
     secrets: Secrets
     session: Session
     tools: Tools
+    page: Page
     log: Log
     name: str
     project: Data
@@ -249,6 +265,7 @@ class Context:
             secrets=Secrets(call),
             session=Session(call, ambient),
             tools=Tools(call),
+            page=Page(call),
             log=Log(peer),
             name=params.get("name", ""),
             project=Data(params.get("project") or {}),
