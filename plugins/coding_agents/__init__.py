@@ -9,18 +9,23 @@ describes setup and design.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import structlog
 
-from gateway import Plugin, PluginContext
+from gateway import Answer, Plugin, PluginContext, SlashCommand, Tool, ToolCall, TurnContext
 from plugins.coding_agents.errors import ServiceUnavailableError
 from plugins.coding_agents.settings import TOKEN_VARIABLES, CodingAgentSettings
+from plugins.coding_agents.tools import AgentTools
+from plugins.coding_agents.tools.commands import AgentCommands
+from plugins.coding_agents.tools.services import KEYS
 from plugins.programs.catalog import CLAUDE_CODE, CODEX, GEMINI, OPENCODE
 from plugins.programs.environment import GIT_VARIABLES, SHARED_VARIABLES
 
 if TYPE_CHECKING:
     from plugins.coding_agents.sessions import Sessions
+    from plugins.coding_agents.tools.desk import Desk
 
 log = structlog.get_logger("trunkline.coding_agents")
 
@@ -43,13 +48,35 @@ class CodingAgents(Plugin):
         self._ctx: PluginContext | None = None
         self._sessions: Sessions | None = None
         self._loading = asyncio.Lock()
+        self._desk: Desk | None = None
+        self._assembling = asyncio.Lock()
+        self._tools = AgentTools(self.desk)
+        self._commands = AgentCommands(self.desk)
 
     async def activate(self, ctx: PluginContext) -> None:
         """Read the settings, and attach the sessions of an earlier process."""
         self._settings = ctx.options(CodingAgentSettings)
         self._ctx = ctx
-        if ctx.table is not None and await ctx.table("sessions").keys():
+        if ctx.table is None or ctx.tasks is None or ctx.questions is None:
+            return
+        self._tools.chats = ctx.table("chats")
+        ctx.questions.on_answer(self._answered)
+        if await ctx.table("sessions").keys():
             await self.service()
+        if await ctx.table("workspaces").keys() or await ctx.table("pull_requests").keys():
+            ctx.tasks.create_task(self.desk(), name="coding agents")
+
+    def tools(self) -> Sequence[Tool]:
+        """Return the tools of models."""
+        return self._tools.all
+
+    def commands(self) -> Sequence[SlashCommand]:
+        """Return the slash commands."""
+        return self._commands.all
+
+    async def before_tool_exec(self, call: ToolCall, ctx: TurnContext) -> None:
+        """Note who calls a tool, and in which chat."""
+        await self._tools.note_chat(call.name, ctx)
 
     async def deactivate(self) -> None:
         """Detach from all programs; they go on."""
@@ -69,6 +96,21 @@ class CodingAgents(Plugin):
                 await sessions.load()
                 self._sessions = sessions
             return self._sessions
+
+    async def desk(self) -> Desk:
+        """Return the actions of users. Raises ServiceUnavailableError without a running gateway."""
+        sessions = await self.service()
+        async with self._assembling:
+            if self._desk is None:
+                assert self._ctx is not None
+                from plugins.coding_agents.tools.assembly import assemble
+
+                self._desk = await assemble(self._ctx, self._settings, sessions)
+            return self._desk
+
+    async def _answered(self, answer: Answer) -> None:
+        if answer.key.startswith(KEYS):
+            await (await self.desk()).answered(answer)
 
 
 def create() -> Plugin:

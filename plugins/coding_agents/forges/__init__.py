@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from typing import Literal
 from urllib.parse import urlsplit
 
 from msgspec import Struct
@@ -97,11 +98,18 @@ class Forges:
         prefix = urlsplit(base_url).path.partition("/api/")[0].strip("/")
         return kind.make(self._apis[place.host], place.path.removeprefix(f"{prefix}/"))
 
-    def login_for(self, url: str) -> tuple[str, str] | None:
-        """Return user and password with which git reads and pushes over HTTPS; None without a token."""
+    def login_for(self, url: str, rights: Literal["read", "write"] = "write") -> tuple[str, str] | None:
+        """Return user and password for git over HTTPS; None without a token for these rights.
+
+        A token for reading is one of its own: the other one could also push.
+        """
         host = locate(url).host
         settings = self._find(host)
-        token = "" if settings is None else self._token(host, settings)
+        token = ""
+        if settings is not None and rights == "write":
+            token = self._token(host, settings)
+        elif settings is not None and settings.read_token is not None:
+            token = settings.read_token.get_secret_value().strip()
         return (_KINDS[settings.kind].user, token) if settings is not None and token else None
 
     def _find(self, host: str) -> ForgeSettings | None:

@@ -52,11 +52,11 @@ class FakePull(Struct):
 
 
 class FakeForge:
-    """One service with the repository ``acme/app``. ``requests`` are all requests, as method and path."""
+    """One service with one repository. ``requests`` are all requests, as method and path."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, repository: str = "") -> None:
         self.kind = kind
-        self.repository = "group/acme/app" if kind == "gitlab" else "acme/app"
+        self.repository = repository or ("group/acme/app" if kind == "gitlab" else "acme/app")
         self.address = ""
         self.pulls: list[FakePull] = []
         self.comments: list[dict[str, Any]] = []
@@ -66,6 +66,8 @@ class FakeForge:
         self.requests: list[tuple[str, str]] = []
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[Mapping[str, str]] = []
+        self.state_of_new = "open"
+        """The state of pull requests once they are opened: some rules merge at once."""
         self.unchanged = 0
         """Requests that were answered with 304."""
         self._answers: deque[Scripted] = deque()
@@ -134,7 +136,7 @@ class FakeForge:
         """Open a pull request; None if these branches have an open one."""
         if any((one.head, one.base, one.state) == (head, base, "open") for one in self.pulls):
             return None
-        self.pulls.append(FakePull(len(self.pulls) + 5, head, base, title, body, draft))
+        self.pulls.append(FakePull(len(self.pulls) + 5, head, base, title, body, draft, self.state_of_new))
         return self.pulls[-1]
 
     def pull(self, request: web.Request) -> FakePull:
@@ -251,7 +253,7 @@ def _github_talk(fake: FakeForge, router: web.UrlDispatcher) -> None:
 
 
 def _gitlab(fake: FakeForge, router: web.UrlDispatcher) -> None:
-    base = "/projects/{project:group%2Facme%2Fapp}"
+    base = f"/projects/{{project:{fake.repository.replace('/', '%2F')}}}"
 
     def shown(pull: FakePull) -> dict[str, Any]:
         return {
@@ -436,9 +438,9 @@ _PARTS: Mapping[str, tuple[Callable[[FakeForge, web.UrlDispatcher], None], ...]]
 
 
 @asynccontextmanager
-async def fake_forge(kind: str) -> AsyncGenerator[FakeForge]:
+async def fake_forge(kind: str, repository: str = "") -> AsyncGenerator[FakeForge]:
     """Run a fake on a free port."""
-    fake = FakeForge(kind)
+    fake = FakeForge(kind, repository)
     runner = web.AppRunner(fake.app(), access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()

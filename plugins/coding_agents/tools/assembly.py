@@ -1,0 +1,180 @@
+"""The services of the desk, put together: sessions, workspaces, forges, and the watch over pull requests.
+
+In: the context of the plugin and its sessions. Out: a desk, and tasks that end with the plugin: they watch
+pull requests, hold the limits of workspaces, and note when a session no longer uses its workspace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from pathlib import Path
+from typing import Any, Protocol
+
+import structlog
+from msgspec import convert
+
+from gateway import PluginContext, TrunklineError
+from gateway.events import BusEvent
+from plugins.coding_agents.errors import CodingAgentError, ServiceUnavailableError
+from plugins.coding_agents.forges import Forges
+from plugins.coding_agents.forges.watch import PullRequestWatch
+from plugins.coding_agents.session import Session
+from plugins.coding_agents.sessions import Sessions
+from plugins.coding_agents.settings import CodingAgentSettings
+from plugins.coding_agents.tools.desk import Desk
+from plugins.coding_agents.tools.services import Services, caller_of_session
+from plugins.coding_agents.workspaces import FinalizeResult, WorkspaceHost, WorkspaceRecord, Workspaces
+
+log = structlog.get_logger("trunkline.coding_agents")
+
+SWEEP_SECONDS = 60.0
+"""The time between two looks at the sizes and ages of workspaces."""
+
+
+async def assemble(ctx: PluginContext, settings: CodingAgentSettings, sessions: Sessions) -> Desk:
+    """Start the services. Raises ServiceUnavailableError without a running gateway."""
+    if ctx.table is None or ctx.tasks is None or ctx.announce is None or ctx.audit is None:
+        raise ServiceUnavailableError("coding agents need a running gateway")
+    forges = Forges(settings, ctx.environ)
+    events = ctx.events
+    emit: Callable[[BusEvent], None] = _drop if events is None else events.emit
+    found = await _open_workspaces(ctx, settings, sessions, forges, emit)
+    watch = PullRequestWatch(
+        ctx.table("pull_requests"), forges.forge_for, lambda event: desk.pulls.report(event)
+    )
+    desk = Desk(
+        Services(
+            sessions=sessions,
+            found=found,
+            watch=watch,
+            announce=ctx.announce,
+            questions=ctx.questions,
+            table=ctx.table,
+            emit=emit,
+        )
+    )
+    if isinstance(found, Workspaces):
+        link = _Link(sessions, found, ctx.tasks)
+        sessions.workdir_of = link.workdir_of
+        sessions.observers.append(link.follow)
+        for session in sessions.running():
+            link.follow(session)
+        known = [convert(value, WorkspaceRecord) for _, value in await ctx.table("workspaces").items()]
+        work = _keep_workspaces(found, desk, link, {record.owner for record in known})
+        ctx.tasks.create_task(work, name="workspaces of coding agents")
+    ctx.tasks.create_task(_watch(watch, forges), name="pull requests of coding agents")
+    return desk
+
+
+async def _open_workspaces(
+    ctx: PluginContext,
+    settings: CodingAgentSettings,
+    sessions: Sessions,
+    forges: Forges,
+    emit: Callable[[BusEvent], None],
+) -> Workspaces | ServiceUnavailableError:
+    assert ctx.table is not None
+    write_audit = ctx.audit
+    assert write_audit is not None
+
+    async def audit(action: str, subject: str, detail: str = "", *, actor: str = "") -> None:
+        await write_audit(action, subject, detail, actor=actor)
+
+    async def pause(record: WorkspaceRecord, reason: str) -> None:
+        for session in sessions.running():
+            if session.record.workspace == record.id:
+                await session.tell("notice", reason or "The workspace is within its limits again.")
+
+    host = WorkspaceHost(
+        table=ctx.table,
+        environ=ctx.environ,
+        forge_for=forges.forge_for,
+        login=forges.login_for,
+        audit=audit,
+        emit=emit,
+        pause=pause,
+    )
+    base = settings.base_dir or Path(ctx.cwd, "coding-workspaces")
+    workspaces = Workspaces(settings, await asyncio.to_thread(_absolute, base), host)
+    try:
+        await workspaces.start()
+    except ServiceUnavailableError as error:
+        return error
+    return workspaces
+
+
+def _absolute(path: Path) -> Path:
+    return path.expanduser().absolute()
+
+
+def _drop(event: BusEvent) -> None:
+    """Ignore an event: nothing listens."""
+
+
+class TaskService(Protocol):
+    """The part of the plugin's tasks that is used here."""
+
+    def create_task(self, work: Coroutine[Any, Any, object], *, name: str = "") -> asyncio.Task[None]:
+        """Start a task."""
+        ...
+
+
+class _Link:
+    """The use of workspaces by sessions."""
+
+    def __init__(self, sessions: Sessions, workspaces: Workspaces, tasks: TaskService) -> None:
+        self._sessions = sessions
+        self._workspaces = workspaces
+        self._tasks = tasks
+
+    async def workdir_of(self, workspace: str, owner: str) -> str:
+        """Return the folder of a workspace, which is in use from now on."""
+        record = await self._workspaces.use(workspace, owner, in_use=True)
+        return str(self._workspaces.places.tree(record.id))
+
+    def follow(self, session: Session) -> None:
+        """Note the end of a session."""
+        if session.record.workspace:
+            self._tasks.create_task(self._release(session), name=f"workspace of {session.record.id}")
+
+    async def release_unused(self, owners: Iterable[str]) -> None:
+        """Note which workspaces no session uses, after a start of the gateway."""
+        for owner in owners:
+            used = {one.workspace for one in self._sessions.list(owner) if not one.is_ended}
+            for record in self._workspaces.list(owner):
+                if record.status == "in_use" and record.id not in used:
+                    await self._workspaces.use(record.id, owner, in_use=False)
+
+    async def _release(self, session: Session) -> None:
+        await session.ended.wait()
+        record = session.record
+        others = self._sessions.list(record.owner)
+        if any(one.workspace == record.workspace and not one.is_ended for one in others):
+            return
+        try:
+            await self._workspaces.use(record.workspace, record.owner, in_use=False)
+        except CodingAgentError as error:
+            log.debug("workspace not released", workspace=record.workspace, reason=str(error))
+
+
+async def _watch(watch: PullRequestWatch, forges: Forges) -> None:
+    try:
+        await watch.run()
+    finally:
+        await forges.close()
+
+
+async def _keep_workspaces(workspaces: Workspaces, desk: Desk, link: _Link, owners: Iterable[str]) -> None:
+    """Finish what a crash interrupted, then hold the limits every minute."""
+    for record, outcome in await workspaces.recover():
+        used = [one for one in desk.sessions_of(record.owner) if one.workspace == record.id]
+        if isinstance(outcome, FinalizeResult) and used:
+            await desk.pulls.watch(caller_of_session(used[-1]), record, outcome)
+    await link.release_unused(owners)
+    while True:
+        await asyncio.sleep(SWEEP_SECONDS)
+        try:
+            await workspaces.sweep()
+        except (TrunklineError, OSError) as error:
+            log.warning("workspaces could not be tidied", reason=str(error))
