@@ -17,6 +17,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from typing import Any, TypeVar
 
 import aiohttp
+from aiohappyeyeballs import start_connection  # pyright: ignore[reportUnknownVariableType]
 from msgspec import Struct, structs
 from yarl import URL
 
@@ -28,6 +29,7 @@ Network = IPv4Network | IPv6Network
 
 REDIRECTS = 5
 LONGEST_ADDRESS = 8192
+_NEXT_ADDRESS_SECONDS = 0.25
 
 _REFUSED = "not a public address"
 _TRANSLATED = IPv6Network("64:ff9b::/96")
@@ -122,6 +124,28 @@ async def request(asked: Request, reach: Reach = REACH) -> Response:
     return await _follow(asked, reach, _response)
 
 
+async def connect_public(
+    host: str, port: int, allow: Sequence[Network] = (), seconds: float = 20.0
+) -> socket.socket:
+    """Connect to a host by TCP, at one of its public or allowed addresses, and return the socket.
+
+    Raises AddressRefusedError if all of its addresses are refused, and FetchError if it cannot be reached.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(seconds):
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            vetted = [info for info in found if _is_allowed(str(info[4][0]), allow)]
+            if not vetted:
+                raise AddressRefusedError(f"{host}:{port} is {_REFUSED}")
+            # To these very addresses, also if the name resolves differently a moment later.
+            return await start_connection(vetted, happy_eyeballs_delay=_NEXT_ADDRESS_SECONDS)
+    except TimeoutError:
+        raise FetchError(f"{host}:{port} did not answer within {seconds:g} s") from None
+    except (OSError, UnicodeError):
+        raise FetchError(f"{host}:{port} cannot be reached") from None
+
+
 async def _follow(
     asked: Request, reach: Reach, read: Callable[[URL, aiohttp.ClientResponse, int], Awaitable[T]]
 ) -> T:
@@ -185,10 +209,14 @@ def _session(reach: Reach) -> aiohttp.ClientSession:
 def _socket(allow: Sequence[Network], info: tuple[Any, ...]) -> socket.socket:
     """Create the socket for a connection. Raises _NotPublic if its address is not allowed."""
     family, kind, protocol, _, address = info
-    ip = _plain(address[0])
-    if not (is_public(address[0]) or any(ip in network for network in allow)):
+    if not _is_allowed(address[0], allow):
         raise _NotPublic(errno.EACCES, _REFUSED)
     return socket.socket(family, kind, protocol)
+
+
+def _is_allowed(address: str, allow: Sequence[Network]) -> bool:
+    ip = _plain(address)
+    return is_public(address) or any(ip in network for network in allow)
 
 
 def _plain(address: str) -> IPv4Address | IPv6Address:

@@ -38,7 +38,7 @@ from gateway.contract.provider import (
     TriesKey,
 )
 from gateway.contract.services import ProviderService
-from gateway.fetching import Reach, fetch
+from gateway.fetching import Reach, connect_public, fetch
 from gateway.http_client import HttpClient, HttpError, open_client
 from gateway.provider_http.adapter import AnswerWriter, assemble, log_unsupported
 from gateway.provider_http.authorizer import (
@@ -128,6 +128,7 @@ __all__ = [
     "TriesKey",
     "assemble",
     "client_credentials",
+    "connect_public",
     "create_provider",
     "decode_ignoring_usage",
     "fallback_notice",

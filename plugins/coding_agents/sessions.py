@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 from msgspec import Struct, convert, to_builtins
@@ -26,6 +26,7 @@ from plugins.coding_agents import events, machine
 from plugins.coding_agents.adapters import find_adapter
 from plugins.coding_agents.adapters.contract import Adapter, AgentRequest
 from plugins.coding_agents.adapters.preflight import is_known, prepare_home, program_version
+from plugins.coding_agents.confinement.profile import Confinement
 from plugins.coding_agents.errors import (
     CodingAgentError,
     KeeperLostError,
@@ -36,7 +37,7 @@ from plugins.coding_agents.errors import (
     SessionNotFoundError,
     WorkdirError,
 )
-from plugins.coding_agents.keeper_client import KeeperError, KeeperLaunch, Stream, start_keeper
+from plugins.coding_agents.keeper_client import KeeperError, KeeperLaunch, start_keeper
 from plugins.coding_agents.machine import MachineState, merge_rules
 from plugins.coding_agents.records import SessionRecord
 from plugins.coding_agents.session import Session, SessionParts, restored
@@ -77,22 +78,6 @@ class SpawnRequest(Struct, frozen=True, kw_only=True):
     resumes: str = ""
 
 
-class Confined(Struct, frozen=True):
-    """The confinement of one session: what goes before its program, and what serves it."""
-
-    prefix: Sequence[str] = ()
-    env: Mapping[str, str] = {}
-    on_stream: Callable[[Stream], None] | None = None
-
-
-class Confine(Protocol):
-    """Confines the program of a session. Raises SandboxUnavailableError."""
-
-    async def __call__(
-        self, record: SessionRecord, adapter: Adapter, program: str, home: Path
-    ) -> Confined: ...
-
-
 class Sessions:
     """All sessions of the gateway. ``load`` reads them; ``recover`` attaches those that run."""
 
@@ -103,7 +88,6 @@ class Sessions:
             raise ServiceUnavailableError("coding agents need a running gateway")
         self.settings = settings
         self.clock = clock
-        self.confine: Confine | None = None
         self.workdir_of: Callable[[str, str], Awaitable[str]] | None = None
         """Returns the folder of a workspace of a user."""
         self.observers: list[Callable[[Session], None]] = []
@@ -111,7 +95,11 @@ class Sessions:
         self.counts: Counter[tuple[str, ...]] = Counter()
         """Metrics: their name and the values of their labels."""
         self.attach_seconds = 0.0
-        self._data = Path(ctx.cwd).absolute() / "coding-agents"
+        data = Path(ctx.cwd).absolute()
+        self._data = data / "coding-agents"
+        self.confinement = Confinement(
+            ctx.processes, settings, ctx.environ, ctx.tasks, data=data, own=self._data
+        )
         self._table = ctx.table("sessions")
         self._tasks = ctx.tasks
         self._environ = ctx.environ
@@ -353,6 +341,10 @@ class Sessions:
         record, adapter = session.record, session.adapter
         program, home = self._program(adapter), Path(record.home)
         own = self.settings.of(adapter.name)
+        confined = await self.confinement.confine(record, adapter, program, home)
+        session.on_stream = confined.on_stream
+        known = {name: value for name, value in self._environ.items() if name not in confined.withheld}
+        environ = {name: known[name] for name in adapter.variables if name in known}
         request = AgentRequest(
             workdir=record.workdir,
             home=record.home,
@@ -360,18 +352,17 @@ class Sessions:
             version=record.version,
             model=record.model,
             args=own.args,
-            environ={name: self._environ[name] for name in adapter.variables if name in self._environ},
-            key=self._environ.get(adapter.key, ""),
+            environ=environ | {name: confined.env[name] for name in environ if name in confined.env},
+            key=confined.key,
+            base_url=confined.base_url,
             preset=own.preset,
             resume=record.program_session if record.resumes else "",
         )
         launch = adapter.launch(request)
         await asyncio.to_thread(home.mkdir, 0o700, parents=True, exist_ok=True)
         await asyncio.to_thread(prepare_home, home, launch)
-        confined = Confined() if self.confine is None else await self.confine(record, adapter, program, home)
-        session.on_stream = confined.on_stream
         given = {name: value.get_secret_value() for name, value in own.env.items()}
-        shared = {name: value for name, value in self._environ.items() if name not in _FOLDER_VARIABLES}
+        shared = {name: value for name, value in known.items() if name not in _FOLDER_VARIABLES}
         env = environment_for(
             shared,
             adapter.variables,
@@ -400,6 +391,8 @@ class Sessions:
         await session.attach()
         self._begin(session)
         self._emit(session, events.SessionStarted)
+        if confined.notice:
+            await session.tell("notice", confined.notice)
 
     def _begin(self, session: Session) -> None:
         """Run an attached session, and tell its observers."""
@@ -427,11 +420,7 @@ class Sessions:
         session = self._make(record)
         self._running[record.id] = session
         try:
-            if self.confine is not None and record.status != "pending":
-                confined = await self.confine(
-                    record, session.adapter, self._program(session.adapter), Path(record.home)
-                )
-                session.on_stream = confined.on_stream
+            session.on_stream = self.confinement.streams(record, session.adapter)
             await session.attach()
         except (KeeperError, KeeperLostError, CodingAgentError) as error:
             await self._recover_lost(session, str(error))

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 from pydantic.alias_generators import to_camel
+
+from plugins.programs.hosts import parse_rule
 
 DAY_MS = 86_400_000
 GIB = 1024**3
@@ -48,6 +50,10 @@ class AgentSettings(Section):
     args: tuple[str, ...] = Field(default=(), description="Additional command line arguments")
     env: dict[str, SecretStr] = Field(default={}, description="Additional environment variables")
     preset: Preset = Field(default="standard", description="What the program may do without a question")
+    key: Literal["", "proxied", "direct"] = Field(
+        default="",
+        description="Keep its API keys in the gateway, or give them to it; key of all programs if unset",
+    )
 
 
 class TokenSettings(Section):
@@ -123,6 +129,28 @@ class WorkspaceSettings(Section):
     )
 
 
+class LimitSettings(Section):
+    """What one session may use. 0 is no limit."""
+
+    memory_mb: int = Field(
+        default=4096, ge=0, description="Memory of all processes of a session, in MB; default 4096"
+    )
+    processes: int = Field(
+        default=1024, ge=0, le=65_536, description="Processes and threads of a session; default 1024"
+    )
+    cpu_seconds: int = Field(
+        default=0, ge=0, description="Processor time of each process, in seconds; no limit by default"
+    )
+    cpus: float = Field(
+        default=0.0, ge=0, description="Processors for a session where cgroups exist; no limit by default"
+    )
+
+
+def _check_host(text: str) -> str:
+    parse_rule(text)
+    return text
+
+
 class CodingAgentSettings(Section):
     """All settings of the plugin. Times are milliseconds."""
 
@@ -151,6 +179,26 @@ class CodingAgentSettings(Section):
     allowed_roots: tuple[Path, ...] = Field(
         default=(), description="Folders below which users may start sessions, besides workspaces"
     )
+    sandbox: Literal["on", "off"] = Field(
+        default="on",
+        description="Let the kernel confine programs; off gives them all rights of the gateway; default on",
+    )
+    network: Literal["model", "list", "open"] = Field(
+        default="model",
+        description="Hosts that programs reach: of their models, of allow_hosts too, or all; default model",
+    )
+    allow_hosts: tuple[Annotated[str, AfterValidator(_check_host)], ...] = Field(
+        default=(),
+        description="Hosts for network = list: names, name:port, *.name, addresses or networks",
+    )
+    key: Literal["proxied", "direct"] = Field(
+        default="proxied",
+        description="Keep API keys in the gateway, or give them to programs; default proxied",
+    )
+    readable: tuple[Path, ...] = Field(
+        default=(), description="Further folders that programs may read, such as those of a toolchain"
+    )
+    limits: LimitSettings = Field(default=LimitSettings(), description="What one session may use")
     credentials: CredentialSettings = Field(
         default=CredentialSettings(), description="Credentials of services outside of the gateway"
     )

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from gateway.contract.errors import AddressRefusedError, FetchError
-from gateway.fetching import Fetched, Reach, fetch, is_public
+from gateway.fetching import Fetched, Reach, connect_public, fetch, is_public
 
 HERE = Reach(allow=(ip_network("127.0.0.1/32"),), most_bytes=1000, seconds=5)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -117,6 +117,19 @@ async def test_this_machine_is_not_asked_however_it_is_written(host: str) -> Non
         with pytest.raises(FetchError):
             await fetch(f"http://{host}:{url.rpartition(':')[2]}/")
     assert asked == []
+
+
+async def test_a_socket_connects_to_public_and_allowed_addresses_only() -> None:
+    async with site(hello) as url:
+        port = int(url.rpartition(":")[2])
+        for host in ("127.0.0.1", "localhost", "127.1", "::ffff:127.0.0.1"):
+            with pytest.raises(AddressRefusedError, match="not a public address"):
+                await connect_public(host, port)
+        with await connect_public("localhost", port, [ip_network("127.0.0.0/8")]) as connected:
+            assert connected.getpeername() == ("127.0.0.1", port)
+    for host in ("localhost", "no such host", "x" * 100, ""):
+        with pytest.raises(FetchError):
+            await connect_public(host, port, [ip_network("127.0.0.0/8")])
 
 
 async def test_a_refusal_is_named_and_says_nothing_of_what_is_there() -> None:

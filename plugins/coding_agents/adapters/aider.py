@@ -131,6 +131,12 @@ ADAPTER = Adapter(
         "OPENROUTER_API_KEY",
     ),
     key="OPENAI_API_KEY",
+    url="OPENAI_API_BASE",
+    service="https://api.openai.com/v1",
+    hosts=(
+        *("api.anthropic.com", "api.deepseek.com", "api.openai.com"),
+        *("generativelanguage.googleapis.com", "openrouter.ai"),
+    ),
     docs="https://aider.chat/docs/",
     memory_file=".aider.conventions.md",
     known_versions=("0.86.2",),

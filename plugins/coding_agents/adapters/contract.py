@@ -151,6 +151,12 @@ class Adapter(Struct, frozen=True, kw_only=True):
     variables: tuple[str, ...] = ()
     key: str = ""
     """The variable of the API key."""
+    url: str = ""
+    """The variable of the address of the model service."""
+    service: str = ""
+    """The usual address of the model service, as that variable takes it."""
+    hosts: tuple[str, ...] = ()
+    """Hosts that it must reach for models and its login: ``host``, ``host:port`` or ``*.host``."""
     docs: str = ""
     memory_file: str = ""
     """The file in the working folder that the program reads as instructions."""

@@ -195,6 +195,12 @@ ADAPTER = Adapter(
     aliases=("google", "gemini-cli"),
     variables=("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_CLOUD_PROJECT", "GOOGLE_GEMINI_BASE_URL"),
     key="GEMINI_API_KEY",
+    url="GOOGLE_GEMINI_BASE_URL",
+    service="https://generativelanguage.googleapis.com",
+    hosts=(
+        *("accounts.google.com", "cloudcode-pa.googleapis.com", "generativelanguage.googleapis.com"),
+        *("oauth2.googleapis.com", "www.googleapis.com"),
+    ),
     docs="https://geminicli.com/docs/",
     memory_file="GEMINI.md",
     min_node=20,

@@ -38,6 +38,10 @@ ADAPTER = Adapter(
     aliases=("pi-ai", "piai", "pi-coding-agent", "picodingagent"),
     variables=_VARIABLES,
     key="OPENAI_API_KEY",
+    hosts=(
+        *("api.anthropic.com", "api.deepseek.com", "api.groq.com", "api.mistral.ai", "api.openai.com"),
+        *("api.x.ai", "generativelanguage.googleapis.com", "openrouter.ai"),
+    ),
     docs="https://github.com/badlogic/pi-mono",
     memory_file="AGENTS.md",
     min_node=20,

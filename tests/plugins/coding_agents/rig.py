@@ -70,7 +70,7 @@ async def until_shown(session: Session, *lines: str) -> None:
 async def agents(tmp_path: Path, *, permissions: Any = None, **settings: Any) -> AsyncGenerator[Agents]:
     """Run a gateway with the plugin. Its programs outlive the block, unless it stops them."""
     plugin = CodingAgents()
-    table = {"min_free_memory_mb": 0, **settings}
+    table = {"min_free_memory_mb": 0, "sandbox": "off", **settings}
     rules = {"*": "allow"} if permissions is None else permissions
     async with chatting(tmp_path, plugin, permissions=rules, plugins={"coding_agents": table}) as chat:
         yield Agents(chat, plugin, await plugin.service())
