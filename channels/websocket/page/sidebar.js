@@ -77,9 +77,12 @@ export class Sidebar extends HTMLElement {
   }
 }
 
-/** Load the terminal with its first use. */
+let styles = null;
+
+/** Load what coding agents need with its first use. */
 async function showAgents() {
-  const { openAgents } = await import("./agents_dialog.js");
+  styles ??= new Promise((done) => document.head.append(h("link", { rel: "stylesheet", href: "/page/terminal.css", onload: done, onerror: done })));
+  const [{ openAgents }] = await Promise.all([import("./agents_dialog.js"), styles]);
   openAgents();
 }
 
