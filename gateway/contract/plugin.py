@@ -218,12 +218,16 @@ class LoopRun(Struct, frozen=True):
 
 
 class ApiCall(Struct, Generic[PathT, QueryT, BodyT], frozen=True):
-    """A parsed request: path and query parameters, body, and the authenticated user."""
+    """A parsed request: path and query parameters, body, and the authenticated user.
+
+    ``key`` is the header ``Idempotency-Key`` of a POST request, or "".
+    """
 
     path: PathT
     query: QueryT
     body: BodyT
     user: str
+    key: str = ""
 
 
 class ApiRoute(Struct, frozen=True):
@@ -273,11 +277,8 @@ class ApiSocket(Struct, frozen=True):
     summary: str
     handler: Callable[[ApiCall[Any, Any, None], ApiConnection], Awaitable[None]]
     errors: tuple[type[TrunklineError], ...] = ()
-
-    @property
-    def method(self) -> Literal["GET"]:
-        """The method of the request that is upgraded."""
-        return "GET"
+    method: Literal["GET"] = "GET"
+    """The method of the request that is upgraded."""
 
 
 class Figure(Struct, frozen=True):

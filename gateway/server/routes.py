@@ -16,7 +16,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar, cast, get_args, ge
 import msgspec
 import structlog
 from aiohttp import web
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from gateway.access.tokens import Auth, bearer_token, session_cookie
 from gateway.contract.errors import (
@@ -46,6 +46,14 @@ _BODY_SECONDS = 30.0
 
 class Nothing(Struct, frozen=True):
     """No parameters."""
+
+
+class IdempotencyKey(Struct, frozen=True):
+    """A key of the request to a plugin: what a plugin does once for each key is not repeated."""
+
+    key: Annotated[str, msgspec.Meta(min_length=1, max_length=200)] | UnsetType = msgspec.field(
+        default=UNSET, name="Idempotency-Key"
+    )
 
 
 class Call(Generic[PathT, QueryT, HeadersT, BodyT]):
@@ -227,7 +235,8 @@ class PluginRoutes:
         async def handle(call: Call[Any, Any, Any, Any]) -> Struct | web.StreamResponse | None:
             path = call.path if found.path is not None else None
             query = call.query if found.query is not None else None
-            given = ApiCall(path, query, call.body, call.user)
+            key = call.headers.key if isinstance(call.headers, IdempotencyKey) else UNSET
+            given = ApiCall(path, query, call.body, call.user, "" if key is UNSET else key)
             if is_socket:
                 return await self.sockets.serve(call.request, found, given)
             return await _ask(found, limit, given)
@@ -244,7 +253,7 @@ class PluginRoutes:
             types=Signature(
                 found.path or Nothing,
                 found.query or Nothing,
-                Nothing,
+                IdempotencyKey if offered.method == "POST" else Nothing,
                 found.body,
                 found.answer,
                 found.answer is None and not is_socket,

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from gateway import Answer, Plugin, PluginContext, SlashCommand, Tool, ToolCall, TurnContext
+from gateway.api import ApiRoute, ApiSocket, Figure
+from plugins.coding_agents.api import SessionRoutes
 from plugins.coding_agents.errors import ServiceUnavailableError
 from plugins.coding_agents.settings import TOKEN_VARIABLES, CodingAgentSettings
 from plugins.coding_agents.tools import AgentTools
@@ -39,6 +41,7 @@ class CodingAgents(Plugin):
     name = "coding_agents"
     asks_by_default = True
     settings_model = CodingAgentSettings
+    api_prefixes = ("/api/coding-agents", "/api/workspaces")
     environ = tuple(
         sorted(SHARED_VARIABLES.union(_TOKENS, GIT_VARIABLES, *(one.variables for one in _PROGRAMS)))
     )
@@ -52,6 +55,7 @@ class CodingAgents(Plugin):
         self._assembling = asyncio.Lock()
         self._tools = AgentTools(self.desk)
         self._commands = AgentCommands(self.desk)
+        self._routes = SessionRoutes(self.service, lambda: self._sessions, self.figures)
 
     async def activate(self, ctx: PluginContext) -> None:
         """Read the settings, and attach the sessions of an earlier process."""
@@ -82,6 +86,14 @@ class CodingAgents(Plugin):
         """Detach from all programs; they go on."""
         if self._sessions is not None:
             await self._sessions.close()
+
+    def routes(self) -> Sequence[ApiRoute | ApiSocket]:
+        """Return the routes of sessions."""
+        return self._routes.routes()
+
+    def figures(self) -> Sequence[Figure]:
+        """Return the metrics of sessions; none before the first one."""
+        return () if self._sessions is None else self._sessions.figures()
 
     async def service(self) -> Sessions:
         """Return the sessions. Raises ServiceUnavailableError without a running gateway."""

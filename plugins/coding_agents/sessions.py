@@ -21,6 +21,7 @@ import structlog
 from msgspec import Struct, convert, to_builtins
 
 from gateway import PluginContext, TrunklineError, now_ms
+from gateway.api import Figure
 from gateway.events import BusEvent
 from plugins.coding_agents import events, machine
 from plugins.coding_agents.adapters import find_adapter
@@ -55,6 +56,11 @@ _MOST_ENDED = 200
 _STORE_MS = 60_000
 _FOLDER_VARIABLES = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
 """Folders of the gateway's own user: a program has a home of its own."""
+_FIGURES: Mapping[str, tuple[str, Sequence[str]]] = {
+    "questions_total": ("Questions of programs", ("agent", "answer")),
+    "stalls_total": ("Screens that stood still", ()),
+    "busy_seconds_total": ("Seconds in which programs worked", ("agent",)),
+}
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _MEMORY = Path("/proc/meminfo")
 
@@ -228,6 +234,22 @@ class Sessions:
                 await session.stop(reason="idle")
             elif record.last_activity - self._records[record.id].last_activity >= _STORE_MS:
                 await session.change()
+
+    def figures(self) -> list[Figure]:
+        """Return the metrics."""
+        states = Counter((one.record.agent, one.record.status) for one in self.running())
+        found = [
+            Figure("sessions", "Sessions that run", count, labels={"agent": agent, "status": status})
+            for (agent, status), count in states.items()
+        ]
+        found.append(
+            Figure("attach_seconds", "Seconds until all sessions were attached", self.attach_seconds)
+        )
+        for (name, *labels), count in self.counts.items():
+            described, keys = _FIGURES[name]
+            value = count / 1000 if name == "busy_seconds_total" else count
+            found.append(Figure(name, described, value, "counter", dict(zip(keys, labels, strict=True))))
+        return found
 
     async def close(self) -> None:
         """Detach from all programs; they go on."""
@@ -549,7 +571,7 @@ class Sessions:
         if event.new == "busy":
             self._busy_since[record.id] = now
         elif (since := self._busy_since.pop(record.id, None)) is not None:
-            self.counts["busy_ms", record.agent] += max(0, now - since)
+            self.counts["busy_seconds_total", record.agent] += max(0, now - since)
 
     def _emit(self, session: Session, kind: type[BusEvent], **fields: Any) -> None:
         record = session.record

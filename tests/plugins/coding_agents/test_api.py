@@ -1,0 +1,151 @@
+"""The routes of sessions, over a real server: one user, whose sessions are those of the token's holder."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.testing.served import Served, serving
+from plugins.coding_agents import CodingAgents
+from plugins.coding_agents.sessions import Sessions, SpawnRequest
+from tests.plugins.coding_agents.rig import until, until_shown, until_status
+
+pytestmark = pytest.mark.slow
+
+BASE = "/api/coding-agents"
+
+
+@asynccontextmanager
+async def served(tmp_path: Path, **settings: Any) -> AsyncGenerator[tuple[Served, CodingAgents]]:
+    plugin = CodingAgents()
+    table = {"min_free_memory_mb": 0, **settings}
+    async with serving(tmp_path, plugin, plugins={"coding_agents": table}) as one:
+        yield one, plugin
+        service = await plugin.service()
+        for session in service.running():
+            await session.stop(force=True)
+
+
+async def spawned(one: Served, plugin: CodingAgents, **body: Any) -> tuple[dict[str, Any], Sessions]:
+    status, view = await one.ask("POST", BASE, json={"agent": "shell", **body})
+    assert status == 200, view
+    return view, await plugin.service()
+
+
+async def test_003_09_a_session_is_started_shown_and_stopped_over_http(tmp_path: Path) -> None:
+    async with served(tmp_path) as (one, plugin):
+        assert await one.ask("GET", BASE) == (200, {"sessions": []})
+        # The names of the seed.
+        status, view = await one.ask(
+            "POST", BASE, json={"agentType": "bash", "initialTask": "echo over http"}
+        )
+        assert (status, view["agent"], view["public_status"]) == (200, "shell", "running")
+        session = (await plugin.service()).session(view["id"], "owner")
+        await until_shown(session, "pty> echo over http", "over http")
+        await until(session, lambda: session.record.task_done)
+        listed = await one.ask("GET", BASE)
+        assert [each["id"] for each in listed[1]["sessions"]] == [view["id"]]
+        shown = await one.ask("GET", f"{BASE}/{view['short_id']}")
+        assert (shown[0], shown[1]["public_status"]) == (200, "completed")
+        stopped = await one.ask("POST", f"{BASE}/{view['id']}/stop", json={"force": True})
+        assert (stopped[0], stopped[1]["status"]) == (200, "stopped")
+
+
+async def test_a_repeated_idempotency_key_starts_and_types_once(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    async with served(tmp_path) as (one, plugin):
+        views = [
+            await one.ask("POST", BASE, json={"agent": "shell"}, headers={"Idempotency-Key": "k1"})
+            for _ in range(2)
+        ]
+        assert views[0][1]["id"] == views[1][1]["id"]
+        session = (await plugin.service()).session(views[0][1]["id"], "owner")
+        await until_status(session, "ready")
+        for _ in range(2):
+            status, _ = await one.ask(
+                "POST",
+                f"{BASE}/{session.record.id}/send",
+                json={"text": f"echo sent >> {log}"},
+                headers={"Idempotency-Key": "k2"},
+            )
+            assert status == 200
+        await until(session, lambda: session.record.task_done)
+        assert log.read_text() == "sent\n"
+
+
+async def test_output_is_bytes_from_an_offset_and_410_for_what_is_gone(tmp_path: Path) -> None:
+    async with served(tmp_path) as (one, plugin):
+        view, service = await spawned(one, plugin, task="echo one")
+        session = service.session(view["id"], "owner")
+        await until(session, lambda: session.record.task_done)
+        status, output = await one.ask("GET", f"{BASE}/{view['id']}/output?after=0")
+        data = base64.b64decode(output["data"])
+        assert (status, output["next"]) == (200, len(data))
+        assert b"one\r\n" in data
+        assert (await one.ask("GET", f"{BASE}/{view['id']}/output?after={output['next']}"))[1]["data"] == ""
+        assert (await one.ask("POST", f"{BASE}/{view['id']}/resize", json={"rows": 20, "cols": 90}))[0] == 200
+        await session.send_text("stty size")
+        await until_shown(session, "20 90")
+        await session.stop(force=True)
+        status, error = await one.ask("GET", f"{BASE}/{view['id']}/output?after=0")
+        assert (status, error["error_name"]) == (410, "OUTPUT_GONE")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "", None),
+        ("GET", "/output", None),
+        ("POST", "/send", {"text": "id"}),
+        ("POST", "/stop", {}),
+        ("POST", "/resize", {"rows": 1, "cols": 1}),
+    ],
+)
+async def test_a_session_of_another_user_does_not_exist(
+    tmp_path: Path, method: str, path: str, body: dict[str, Any] | None
+) -> None:
+    async with served(tmp_path) as (one, plugin):
+        assert (await one.ask(method, f"{BASE}/pty-1-00{path}", json=body))[0] == 404
+        service = await plugin.service()
+        other = await service.spawn(SpawnRequest(agent="shell", owner="telegram:1"))
+        status, error = await one.ask(method, f"{BASE}/{other.id}{path}", json=body)
+        assert (status, error["error_name"]) == (404, "SESSION_NOT_FOUND")
+        assert await one.ask("GET", BASE) == (200, {"sessions": []})
+
+
+async def test_refusals_have_their_codes(tmp_path: Path) -> None:
+    async with served(tmp_path, max_sessions=1) as (one, plugin):
+        view, _ = await spawned(one, plugin)
+        send = f"{BASE}/{view['id']}/send"
+        found = [
+            await one.ask("POST", BASE, json={"agent": "nonesuch"}),
+            await one.ask("POST", BASE, json={"agent": "shell"}),
+            await one.ask("POST", BASE, json={"agent": "shell", "workdir": "/etc"}),
+            await one.ask("POST", send, json={}),
+        ]
+        assert [(status, error["error_name"]) for status, error in found] == [
+            (400, "UNKNOWN_AGENT"),
+            (429, "SESSION_LIMIT"),
+            (429, "SESSION_LIMIT"),
+            (400, "NO_INPUT"),
+        ]
+
+
+async def test_metrics_are_shown_at_both_places(tmp_path: Path) -> None:
+    async with served(tmp_path) as (one, plugin):
+        view, service = await spawned(one, plugin, task="echo counted")
+        session = service.session(view["id"], "owner")
+        await until(session, lambda: session.record.task_done)
+        status, body = await one.ask("GET", f"{BASE}/metrics")
+        assert status == 200
+        assert {"sessions", "attach_seconds", "busy_seconds_total"} <= {
+            each["name"] for each in body["metrics"]
+        }
+        async with one.http.get(f"{one.url}/metrics") as response:
+            text = await response.text()
+        assert 'trunkline_plugin_coding_agents_sessions{agent="shell",status="ready"} 1' in text
