@@ -183,7 +183,8 @@ class ChatOptions(Struct, frozen=True, kw_only=True):
     are the call ids that the message already has. ``ask`` is for backends that run tools themselves; None
     allows none. ``capabilities`` are the model's, if they differ from its provider's. An option without a
     parameter in the vendor's API is left out and logged at debug. ``server_retries`` is as in TurnOptions.
-    ``on_retry`` is called for each failure that is followed by another attempt.
+    ``on_retry`` is called for each failure that is followed by another attempt. ``allowed_tools`` is for
+    backends with tools of their own, ``BACKEND:TOOL``: those of the agent and the room; None allows all.
     """
 
     model: str
@@ -203,6 +204,7 @@ class ChatOptions(Struct, frozen=True, kw_only=True):
     capabilities: Capabilities | None = None
     server_retries: int | None = None
     on_retry: OnRetry | None = None
+    allowed_tools: frozenset[str] | None = None
 
 
 class ModelInfo(Struct, frozen=True, omit_defaults=True):

@@ -155,6 +155,7 @@ class ModelCaller:
             capabilities=route.capabilities,
             response_format=profile.response_format if own.response_format != "json" else "json",
             on_retry=partial(self._record_retry, turn, route),
+            allowed_tools=turn.overrides.tools,
         )
 
     def _defined(self, tools: tuple[Tool, ...]) -> tuple[ToolDefinition, ...]:

@@ -352,8 +352,9 @@ class ToolRunner:
             match_key=lambda given: to_json(dict(sorted(given.items()))).decode(),
         )
         action = self._permissions.decide(foreign, arguments, turn.ctx.role, ask_by_default=True)
-        named = self._rooms.of(turn.entry.channel, turn.entry.inbound).tools
-        if action == "deny" or turn.is_read_only or (named is not None and tool not in named):
+        room = self._rooms.of(turn.entry.channel, turn.entry.inbound)
+        allowed = turn.overrides.narrow_tools(room.tools)
+        if action == "deny" or turn.is_read_only or (allowed is not None and tool not in allowed):
             return False
         reason = _reason_to_ask(turn, foreign, built_in=False)
         if action == "allow" and not reason:

@@ -387,7 +387,15 @@ class SpawnedBackend:
             session=session,
             variables=self._environment(model),
             images=options.images,
+            tools=self._own_tools(options),
         )
+
+    def _own_tools(self, options: DispatchOptions) -> tuple[str, ...] | None:
+        """Return the names of the program's own tools among those that it may have, or None for all."""
+        if options.tools is None:
+            return None
+        own = f"{self.cli.name}:"
+        return tuple(sorted(name.removeprefix(own) for name in options.tools if name.startswith(own)))
 
     def _environment(self, model: str = "") -> Mapping[str, str]:
         cli, settings = self.cli, self._settings

@@ -164,7 +164,8 @@ class DispatchOptions(Struct, frozen=True, kw_only=True):
     id of the current answer, ``after`` of the one before it: a session whose last answer is another one is
     not resumed; None resumes any session. ``starts_answer`` means that the answer is still empty: if a
     session for this answer exists nevertheless, the gateway stopped in the middle of it. ``ask`` is called
-    before each tool that needs permission.
+    before each tool that needs permission. ``tools`` are those that the program may have, ``BACKEND:TOOL``;
+    None allows all.
     """
 
     conversation_id: str
@@ -180,6 +181,7 @@ class DispatchOptions(Struct, frozen=True, kw_only=True):
     starts_answer: bool = False
     images: tuple[Image, ...] = ()
     ask: Ask | None = None
+    tools: frozenset[str] | None = None
 
 
 class DispatchResult(Struct, frozen=True, kw_only=True):

@@ -109,6 +109,7 @@ class CliProvider:
             starts_answer=partial is None,
             images=new_user_images(messages),
             ask=options.ask,
+            tools=options.allowed_tools,
         )
         mapper = DeltaMapper(options.message_id, options.first_part)
         prompt = "\n\n".join(filter(None, (new_user_text(messages), render_partial_answer(partial))))

@@ -47,6 +47,8 @@ class ClaudeAdapter:
             # Settings of the folder could allow tools and run hooks.
             *("--setting-sources", "user"),
             *("--disallowed-tools", ",".join(_UNSUPPORTED_TOOLS)),
+            # Without servers of the user's settings, whose tools --tools does not limit.
+            *(() if request.tools is None else ("--tools", ",".join(request.tools), "--strict-mcp-config")),
             *(("--resume", request.session) if request.session else ("--session-id", self.session)),
             *(("--model", request.model) if request.model else ()),
         ]

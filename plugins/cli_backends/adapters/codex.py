@@ -107,11 +107,13 @@ class CodexAdapter:
 
     def _open_thread(self) -> JsonObject:
         request = self._request
-        # Codex may write in its folder; it asks before it leaves the folder or its sandbox.
+        # Codex may write in its folder; it asks before it leaves the folder or its sandbox. Its tools cannot
+        # be left out one by one, but without the right to change files its sandbox is read-only.
+        may_write = request.tools is None or "file_change" in request.tools
         given: dict[str, Any] = {
             "cwd": request.cwd,
             "approvalPolicy": "on-request",
-            "sandbox": "workspace-write",
+            "sandbox": "workspace-write" if may_write else "read-only",
             "developerInstructions": request.system_prompt or None,
             "model": request.model or None,
         }

@@ -21,7 +21,10 @@ JsonObject = Mapping[str, Any]
 
 
 class ProgramRequest(Struct, frozen=True):
-    """The input of one dispatch. ``session`` is the program's session to resume, or None for a new one."""
+    """The input of one dispatch. ``session`` is the program's session to resume, or None for a new one.
+
+    ``tools`` are the program's own tools that it may have; None is all.
+    """
 
     prompt: str
     system_prompt: str
@@ -31,6 +34,7 @@ class ProgramRequest(Struct, frozen=True):
     variables: Mapping[str, str] = {}
     """The environment variables of the program."""
     images: tuple[Image, ...] = ()
+    tools: tuple[str, ...] | None = None
 
 
 class PermissionRequest(Struct, frozen=True):

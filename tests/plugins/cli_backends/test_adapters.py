@@ -336,3 +336,18 @@ async def test_000_10_opencode_is_not_started_where_a_folder_would_run_something
     made = await backend(tmp_path / "bin", ACP, opencode.CLI, home)
     assert (await ask(made, working_directory=str(folder))).success, "its user's own are not in question"
     assert len(noted(tmp_path / "bin", "pids")) == 2
+
+
+@pytest.mark.parametrize(
+    ("tools", "sandbox"),
+    [(None, "workspace-write"), (("file_change", "shell"), "workspace-write"), (("shell",), "read-only")],
+)
+def test_codex_without_the_right_to_change_files_has_a_sandbox_for_reading(
+    tools: tuple[str, ...] | None, sandbox: str
+) -> None:
+    adapter = codex.CodexAdapter(ProgramRequest("p", "", "", "/", tools=tools))
+    adapter.begin()
+    adapter.read({"id": 1, "result": {}})
+    [opened] = adapter.read({"id": 2, "result": {"account": {"type": "apiKey"}}})
+    assert isinstance(opened, Outgoing)
+    assert opened.message["params"]["sandbox"] == sandbox

@@ -77,7 +77,8 @@ def talking(tmp_path: Path, *more: Plugin, bodies: dict[str, str], model: str, *
         for name, body in bodies.items()
     }
     limits, fallback = table.pop("limits", {}), table.pop("fallback", [])
-    settings: dict[str, Any] = {"plugins": {"cli_backends": {"plugins": plugins, **table}}, "limits": limits}
+    settings: dict[str, Any] = {"agents": table.pop("agents", {}), "limits": limits}
+    settings["plugins"] = {"cli_backends": {"plugins": plugins, **table}}
     return chatting(tmp_path / "data", CliBackends(), *more, model=model, fallback=fallback, **settings)
 
 
@@ -154,6 +155,21 @@ async def test_a_person_decides_in_the_chat(tmp_path: Path, decision: Any, outpu
             ),
             TextPart("Done."),
         )
+
+
+@pytest.mark.parametrize(("tools", "given"), [(["claude-code:Read", "calculator"], "Read"), ([], "")])
+async def test_an_agents_tools_narrow_those_of_the_program(
+    tmp_path: Path, tools: list[str], given: str
+) -> None:
+    bodies = {"claude-code": f'note("arguments", sys.argv)\n{ASKS}'}
+    agents = {"looker": {"tools": tools}}
+    async with talking(tmp_path, bodies=bodies, model="claude-code/default", agents=agents) as chat:
+        # Its program asks for another tool, about which nobody is asked.
+        answer = await chat.say("go", agent="looker")
+        assert [part.is_error for part in answer.parts if isinstance(part, ToolResultPart)] == [True]
+    (arguments,) = noted(tmp_path / "bin", "arguments")
+    assert arguments[arguments.index("--tools") + 1] == given
+    assert "--strict-mcp-config" in arguments
 
 
 async def test_nobody_answering_is_a_no(tmp_path: Path) -> None:
