@@ -187,6 +187,15 @@ class PluginActions:
         return await self._store.read(lambda c: read_actions(c, plugin, after, limit))
 
 
+def grant_op(plugin: str, capability: str, answer: str, by: str) -> Op:
+    """Return the write for what an admin answered in a chat; it is committed together with the answer."""
+    at, allowed = now_ms(), answer in ("once", "always")
+    row_id = f"{at:013x}ffffff{new_id()[-8:]}"
+    return _row(
+        _Noted(row_id, at, (plugin, "", ""), _GRANT, f"{capability} {answer} by {by}", (), allowed, 0)
+    )
+
+
 def total_actions(connection: Connection, plugin: str, since: int) -> list[ActionTotal]:
     """Count the actions of a plugin since a time in ms, by their kind."""
     a = t.plugin_action.c

@@ -20,6 +20,7 @@ from gateway.contract.channel import Address, FollowsSession
 from gateway.contract.messages import new_id, now_ms
 from gateway.contract.questions import Answer, AsksQuestions, Choice, Question
 from gateway.extensions.registry import ChannelRegistry
+from gateway.plugin_services.actions import grant_op
 from gateway.session import Sessions
 from gateway.store import Op
 from gateway.store.writes import audit_op
@@ -123,9 +124,12 @@ class GrantQuestions:
         return admins if admins and isinstance(channel, AsksQuestions) else None
 
     def _effects(self, held: Held, answer: Answer) -> list[Op]:
-        """Return what is committed with an answer: its audit row, and a lasting decision."""
+        """Return what is committed with an answer: its audit rows, and a lasting decision."""
         plugin, _, capability = held.subject.partition("\n")
-        ops = [audit_op(answer.by, f"capability.{answer.value}", plugin, capability)]
+        ops = [
+            audit_op(answer.by, f"capability.{answer.value}", plugin, capability),
+            grant_op(plugin, capability, answer.outcome, answer.by),
+        ]
         if answer.value in ("always", "never"):
             ops.append(self._lasting(held, answer).put())
         return ops

@@ -109,7 +109,8 @@ def _read(settings: Settings, name: str, after: str, limit: int) -> list[Action]
 def line_of(action: Action) -> str:
     """Return an action as a line of text."""
     verdict = "allowed" if action.allowed else "DENIED "
+    rest = (f"{action.microseconds:,} µs", action.version, f"arguments {action.arguments[:12]}")
     return (
         f"{moment(action.at)}  {verdict}  risk {action.risk:>3}  {action.action:<18} {plain(action.value)}"
-        f"  ({action.microseconds:,} µs, {action.version}, arguments {action.arguments[:12]})"
+        f"  ({', '.join(filter(None, rest))})"
     )

@@ -102,6 +102,9 @@ async def test_an_admin_allows_a_plugin_for_good_with_a_button(tmp_path: Path, c
         assert grants.given("weather") == (await stored(chat)).given("weather") == set()
         with pytest.raises(NotFoundError, match="no approval"):
             await access.revoke_approval(grant_id, THE_OWNER)
+        [row] = await chat.gateway.parts.actions.latest("weather")
+        assert (row.action, row.value) == ("plugin.grant", f"{GRANT} always by room:ada")
+        assert (row.allowed, row.risk) == (True, 75)
         actions = await chat.gateway.parts.store.read(
             lambda c: list(c.execute(select(t.audit.c.action, t.audit.c.subject).order_by(t.audit.c.id)))
         )
