@@ -6,7 +6,7 @@ audit log, and answers of models. Only ``app`` and the CLI import it; the broker
 """
 
 from gateway.plugin_services.actions import Action, Decision, PluginActions, read_actions
-from gateway.plugin_services.bundles import Parts, read_parts
+from gateway.plugin_services.bundles import Parts, check_servers, read_parts
 from gateway.plugin_services.completions import PluginCompletions
 from gateway.plugin_services.grant_questions import GrantQuestions
 from gateway.plugin_services.resolver import OpenServices, Resolver
@@ -20,6 +20,7 @@ __all__ = [
     "PluginActions",
     "PluginCompletions",
     "Resolver",
+    "check_servers",
     "read_actions",
     "read_parts",
 ]

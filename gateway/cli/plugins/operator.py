@@ -23,7 +23,7 @@ from gateway.extensions.admission.capabilities import Grant
 from gateway.extensions.admission.consent import chosen, describe, describe_rest
 from gateway.extensions.admission.manifest import Manifest
 from gateway.extensions.admission.packages.installer import Installer
-from gateway.plugin_services import Decision, PluginActions, read_parts
+from gateway.plugin_services import Decision, PluginActions, check_servers, read_parts
 from gateway.settings import Settings
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the plugin, as `plugin list` shows it.")]
@@ -86,7 +86,9 @@ class Operator:
         allowed = chosen(manifest, allow)
         given = tuple(grant for grant in new if grant in allowed or not (allow or yes))
         typer.echo(f"{manifest.name} {manifest.version}: {plain(manifest.description)}", err=True)
-        for line in (*describe_rest(manifest), *read_parts(folder).describe()):
+        parts = read_parts(folder)
+        check_servers(manifest, parts.servers)
+        for line in (*describe_rest(manifest), *parts.describe()):
             typer.echo(f"  {plain(line)}", err=True)
         _list("It may, once granted:", describe(manifest, new))
         if given != tuple(new):

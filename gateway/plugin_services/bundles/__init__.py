@@ -6,6 +6,6 @@ operator. ``plugin_services``, ``mcp`` and the CLI import it.
 
 from gateway.plugin_services.bundles.parts import Parts, PartServices, read_parts
 from gateway.plugin_services.bundles.prompts import PromptTurns, assigned
-from gateway.plugin_services.bundles.servers import PluginServers
+from gateway.plugin_services.bundles.servers import PluginServers, check_servers
 
-__all__ = ["PartServices", "Parts", "PluginServers", "PromptTurns", "assigned", "read_parts"]
+__all__ = ["PartServices", "Parts", "PluginServers", "PromptTurns", "assigned", "check_servers", "read_parts"]

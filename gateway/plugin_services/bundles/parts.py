@@ -139,7 +139,7 @@ class PartServices(Struct, frozen=True):
         manifest = admitted.manifest
         untrusted = admitted.trust != "full" and not admitted.source.startswith(SHIPPED_SOURCE)
         parts = read_parts(admitted.folder, untrusted=untrusted)
-        check_servers(admitted, parts.servers)
+        check_servers(manifest, parts.servers)
         if not manifest.entry:
             if parts == Parts() and not manifest.tools:
                 raise PluginError(

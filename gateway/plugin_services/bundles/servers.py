@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from gateway.contract.errors import PluginError
 from gateway.contract.services import Unregister
 from gateway.extensions.admission.capabilities import Grant
-from gateway.extensions.admission.manifest import MANIFEST, Admitted
+from gateway.extensions.admission.manifest import MANIFEST, Admitted, Manifest
 from gateway.settings import McpServerSettings
 from gateway.skills import read_below
 
@@ -101,9 +101,9 @@ def granted_servers(
             )
 
 
-def check_servers(admitted: Admitted, servers: tuple[PluginServer, ...]) -> None:
+def check_servers(manifest: Manifest, servers: tuple[PluginServer, ...]) -> None:
     """Raise PluginError unless the manifest declares what the servers need."""
-    declared, capabilities = {*admitted.manifest.capabilities.grants()}, admitted.manifest.capabilities
+    declared, capabilities = {*manifest.capabilities.grants()}, manifest.capabilities
     for server in servers:
         if server.grant not in declared:
             kind, _, value = server.grant.partition(":")

@@ -183,6 +183,19 @@ def test_a_folder_is_enabled_by_its_path(home: Path) -> None:
     assert "plugins/weather" not in (home / "config/trunkline.toml").read_text()
 
 
+def test_mcp_servers_of_a_plugin_are_shown_and_must_be_declared(home: Path) -> None:
+    place = plugin(home)
+    (place / "mcp.toml").write_text('[notes]\ncommand = ["notes", "./db"]\n')
+    said = run(home, "install", "./weather", "--yes", status=1)
+    assert "the server 'notes' needs 'notes ./db' in capabilities.exec.allowlist of plugin.yml" in said
+    manifest = (place / "plugin.yml").read_text()
+    allowed = 'capabilities:\n  exec: {enabled: true, allowlist: ["notes ./db"]}\n'
+    (place / "plugin.yml").write_text(manifest.replace("capabilities:\n", allowed))
+    said = run(home, "install", "./weather", "--yes", "--allow", "exec")
+    assert "has the MCP server notes, which runs notes ./db" in said
+    assert "granted exec:notes ./db: run the command notes ./db" in said
+
+
 def test_settings_of_a_plugin_are_checked_with_its_schema(home: Path) -> None:
     plugin(home)
     run(home, "install", "./weather", "--yes")
