@@ -105,6 +105,7 @@ class CodingAgents(Plugin):
                 from plugins.coding_agents.sessions import Sessions
 
                 sessions = Sessions(self._ctx, self._settings)
+                sessions.workdir_of = self._workdir_of
                 await sessions.load()
                 self._sessions = sessions
             return self._sessions
@@ -119,6 +120,10 @@ class CodingAgents(Plugin):
 
                 self._desk = await assemble(self._ctx, self._settings, sessions)
             return self._desk
+
+    async def _workdir_of(self, workspace: str, owner: str) -> str:
+        """Return the folder of a workspace, which is in use from now on."""
+        return await (await self.desk()).workdir_of(workspace, owner)
 
     async def _answered(self, answer: Answer) -> None:
         if answer.key.startswith(KEYS):

@@ -272,6 +272,10 @@ class Session:
                 self._signal(signal.SIGKILL)
         await self._wait_end(_END_SECONDS)
 
+    def pause(self, *, paused: bool) -> None:
+        """Suspend all processes of the program, or let them continue. Raises KeeperLostError."""
+        self._signal(signal.SIGSTOP if paused else signal.SIGCONT)
+
     async def tell(self, kind: NoticeKind, text: str) -> None:
         """Store a new message for the chat."""
         async with self._lock:

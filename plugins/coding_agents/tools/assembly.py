@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,7 +17,7 @@ from msgspec import convert
 
 from gateway import PluginContext, TrunklineError
 from gateway.events import BusEvent
-from plugins.coding_agents.errors import CodingAgentError, ServiceUnavailableError
+from plugins.coding_agents.errors import CodingAgentError, KeeperLostError, ServiceUnavailableError
 from plugins.coding_agents.forges import Forges
 from plugins.coding_agents.forges.watch import PullRequestWatch
 from plugins.coding_agents.session import Session
@@ -56,7 +57,6 @@ async def assemble(ctx: PluginContext, settings: CodingAgentSettings, sessions: 
     )
     if isinstance(found, Workspaces):
         link = _Link(sessions, found, ctx.tasks)
-        sessions.workdir_of = link.workdir_of
         sessions.observers.append(link.follow)
         for session in sessions.running():
             link.follow(session)
@@ -84,7 +84,10 @@ async def _open_workspaces(
     async def pause(record: WorkspaceRecord, reason: str) -> None:
         for session in sessions.running():
             if session.record.workspace == record.id:
-                await session.tell("notice", reason or "The workspace is within its limits again.")
+                with suppress(KeeperLostError):
+                    session.pause(paused=bool(reason))
+                text = f"It is paused: {reason}" if reason else "It goes on within its limits."
+                await session.tell("notice", text)
 
     host = WorkspaceHost(
         table=ctx.table,
@@ -127,11 +130,6 @@ class _Link:
         self._sessions = sessions
         self._workspaces = workspaces
         self._tasks = tasks
-
-    async def workdir_of(self, workspace: str, owner: str) -> str:
-        """Return the folder of a workspace, which is in use from now on."""
-        record = await self._workspaces.use(workspace, owner, in_use=True)
-        return str(self._workspaces.places.tree(record.id))
 
     def follow(self, session: Session) -> None:
         """Note the end of a session."""

@@ -91,6 +91,8 @@ class Desk:
                     caller.owner, repo, branch=branch, base=start.base, task=start.task, key=own
                 )
                 workspace = made.id
+                if setup := replies.prepared(made):
+                    said.append(setup)
             elif not workspace and not start.workdir:
                 workspace = self._current_workspace(caller)
             record = await self._start(caller, start, name, workspace, own)
@@ -214,6 +216,12 @@ class Desk:
         """Keep one agent of the latest team."""
         team = await self.teams.latest(caller.owner)
         return await self.teams.keep(caller, team.members, number)
+
+    async def workdir_of(self, workspace: str, owner: str) -> str:
+        """Return the folder of a workspace, which is in use from now on."""
+        workspaces = self.services.workspaces
+        record = await workspaces.use(workspace, owner, in_use=True)
+        return str(workspaces.places.tree(record.id))
 
     def sessions_of(self, owner: str) -> Sequence[SessionRecord]:
         """Return all sessions of a user, the oldest first."""

@@ -73,9 +73,17 @@ def provisioned(record: WorkspaceRecord, folder: str) -> str:
         f"Workspace {code(record.short_id)}: {record.repository} on the branch {code(record.branch)} "
         f"in {code(folder)}."
     )
-    if record.setup is not None and record.setup.code:
-        text += f"\n\nIts preparation failed ({record.setup.code}):\n\n{block(record.setup.output[-1_000:])}"
-    return text
+    return "\n\n".join(filter(None, (text, prepared(record))))
+
+
+def prepared(record: WorkspaceRecord) -> str:
+    """Return what the setup command of a workspace said; "" without one."""
+    setup = record.setup
+    if setup is None:
+        return ""
+    outcome = f"failed with status {setup.code}" if setup.code else "is done"
+    output = f"\n\n{block(setup.output[-1_000:])}" if setup.output.strip() else ""
+    return f"The setup of the workspace {outcome}.{output}"
 
 
 def finalized(result: FinalizeResult) -> str:

@@ -128,23 +128,39 @@ class Place:
 
 
 @asynccontextmanager
-async def coding(tmp_path: Path, kind: str = "github", **settings: Any) -> AsyncGenerator[Place]:
-    """Run a gateway with coding agents. ``settings`` are those of the plugin."""
-    agents = CodingAgents()
+async def outside(tmp_path: Path, kind: str = "github") -> AsyncGenerator[tuple[hosts.Hub, FakeForge]]:
+    """Run a host with the repository acme/app, and its forge."""
     async with hosts.serving(tmp_path / "hub") as hub, fake_forge(kind, "acme/app") as fake:
         hub.make()
         hub.tokens[TOKEN] = "write"
-        forge = {"kind": kind, "base_url": fake.address, "token": TOKEN}
-        given = {"forges": {hub.host: forge}, "workspaces": {"hosts": [hub.url]}, **settings}
-        async with (
-            serving(
-                tmp_path / "data", agents, plugins={"coding_agents": given}, permissions=ALLOWED
-            ) as served,
-            served.socket() as client,
-        ):
-            try:
-                yield Place(served, client, agents, hub, fake)
-            finally:
-                # A session outlives the gateway, and would outlive the test.
-                for session in (await agents.service()).running():
-                    await session.stop(force=True)
+        yield hub, fake
+
+
+@asynccontextmanager
+async def gateway(
+    tmp_path: Path, hub: hosts.Hub, fake: FakeForge, *, keep: bool = False, **settings: Any
+) -> AsyncGenerator[Place]:
+    """Run a gateway with coding agents, whose sessions end with it unless they are to be kept."""
+    agents = CodingAgents()
+    forge = {"kind": fake.kind, "base_url": fake.address, "token": TOKEN}
+    given = {"forges": {hub.host: forge}, "workspaces": {"hosts": [hub.url]}, **settings}
+    async with (
+        serving(tmp_path / "data", agents, plugins={"coding_agents": given}, permissions=ALLOWED) as served,
+        served.socket() as client,
+    ):
+        try:
+            yield Place(served, client, agents, hub, fake)
+        finally:
+            # A session outlives the gateway, and would outlive the test.
+            for session in () if keep else (await agents.service()).running():
+                await session.stop(force=True)
+
+
+@asynccontextmanager
+async def coding(tmp_path: Path, kind: str = "github", **settings: Any) -> AsyncGenerator[Place]:
+    """Run a gateway with coding agents. ``settings`` are those of the plugin."""
+    async with (
+        outside(tmp_path, kind) as (hub, fake),
+        gateway(tmp_path, hub, fake, **settings) as place,
+    ):
+        yield place

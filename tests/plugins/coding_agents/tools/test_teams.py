@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 async def start(place: Place) -> None:
     """Start two agents that write different files."""
-    task = "basename $PWD > who.txt; echo $$ > number-$$.txt"
+    task = "basename $PWD > who.txt; echo own > $(basename $PWD).txt"
     said = await place.ask(f"/agents new 2 shell {place.repo} {task}")
     assert said.count("**Shell** works in") == 2
     await place.until(lambda records: [one.public_status for one in records] == ["completed"] * 2)
