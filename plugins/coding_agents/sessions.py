@@ -61,6 +61,7 @@ _FIGURES: Mapping[str, tuple[str, Sequence[str]]] = {
     "stalls_total": ("Screens that stood still", ()),
     "busy_seconds_total": ("Seconds in which programs worked", ("agent",)),
 }
+_LOCALE = frozenset(("LANG", "LC_ALL", "LC_CTYPE"))
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _MEMORY = Path("/proc/meminfo")
 
@@ -393,6 +394,8 @@ class Sessions:
                 "TERM": "xterm-256color",
                 "COLORTERM": "truecolor",
                 "TRUNKLINE_SESSION": record.id,
+                # Services often have no locale; a shell then drops the letters that are not ASCII.
+                **({} if _LOCALE & shared.keys() else {"LANG": "C.UTF-8"}),
                 **launch.env,
                 **given,
                 **confined.env,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from msgspec import structs
 from playwright.async_api import Browser, Locator, Page, expect
 
 from gateway.testing.served import serving, until
+from plugins.coding_agents import CodingAgents
 from tests.e2e.page_browser import chat
 from tests.plugins.coding_agents.fake_session import RECORD, FakeAgents, FakeSession
 
@@ -24,6 +27,11 @@ SHOWN = (
 
 def screen(page: Page) -> Locator:
     return page.get_by_role("document", name="Screen of the program")
+
+
+def row_with(page: Page, text: str) -> Locator:
+    """Return the row of the screen that has this text alone."""
+    return screen(page).locator(".rows > div").filter(has_text=re.compile(f"^{re.escape(text)}$"))
 
 
 async def open_terminal(page: Page, *, phone: bool = False) -> None:
@@ -165,3 +173,76 @@ async def test_without_the_plugin_there_is_no_button(browser: Browser, tmp_path:
     async with serving(tmp_path) as served, chat(browser, served.url) as page:
         await expect(page.get_by_role("button", name="Settings")).to_be_visible()
         await expect(page.get_by_role("button", name="Coding agents")).to_be_hidden()
+
+
+async def test_a_real_shell_is_driven_from_a_phone_and_from_a_desk(browser: Browser, tmp_path: Path) -> None:
+    plugin = CodingAgents()
+    settings = {"min_free_memory_mb": 0, "sandbox": "off"}
+    async with (
+        serving(tmp_path, plugin, plugins={"coding_agents": settings}) as served,
+        chat(browser, served.url, viewport={"width": 360, "height": 700}) as phone,
+        chat(browser, served.url) as desk,
+    ):
+        status, view = await served.ask("POST", "/api/coding-agents", json={"agent": "shell"})
+        assert status == 200, view
+        session = (await plugin.service()).session(view["id"], "owner")
+        try:
+            await open_terminal(phone, phone=True)
+            await open_terminal(desk)
+            field = await take_keyboard(phone)
+            await field.press_sequentially("echo $((6*7)) 'grün'")
+            await phone.get_by_role("button", name="Enter", exact=True).click()
+            for page in (phone, desk):
+                await expect(row_with(page, "42 grün")).to_be_visible()
+            await phone.get_by_role("button", name="Fit to this window").click()
+            await field.press_sequentially("stty size; sleep 1000")
+            await phone.keyboard.press("Enter")
+            screen_of = session.screen
+            assert screen_of is not None
+            await expect(row_with(phone, f"{screen_of.rows} {screen_of.columns}")).to_be_visible()
+            assert screen_of.columns < 60
+            await phone.get_by_role("button", name="Ctrl+C").click()
+            await phone.get_by_role("button", name="Close").click()
+            field = await take_keyboard(desk)
+            await field.press_sequentially(
+                "printf '\\033[?1049h\\033[2;3Hfull screen'; read x; printf '\\033[?1049l'"
+            )
+            await desk.keyboard.press("Enter")
+            await expect(row_with(desk, "  full screen")).to_be_visible()
+            await expect(row_with(desk, "42 grün")).to_have_count(0)
+            await desk.keyboard.press("Enter")
+            await expect(row_with(desk, "42 grün")).to_be_visible()
+            await field.press_sequentially("exit 3")
+            await desk.keyboard.press("Enter")
+            await expect(desk.get_by_role("dialog").get_by_role("alert")).to_contain_text("status 3")
+        finally:
+            await session.stop(force=True)
+
+
+async def test_a_shell_is_shown_again_after_the_gateway_has_started_anew(
+    browser: Browser, tmp_path: Path
+) -> None:
+    plugins: Any = {"coding_agents": {"min_free_memory_mb": 0, "sandbox": "off"}}
+    async with AsyncExitStack() as pages:
+        async with serving(tmp_path, CodingAgents(), plugins=plugins) as served:
+            port = int(served.url.rpartition(":")[2])
+            body = {"agent": "shell", "task": "echo $((6*7))"}
+            _, view = await served.ask("POST", "/api/coding-agents", json=body)
+            page = await pages.enter_async_context(chat(browser, served.url))
+            await open_terminal(page)
+            await expect(row_with(page, "42")).to_be_visible()
+            await take_keyboard(page)
+        await expect(page.get_by_role("dialog").get_by_role("alert")).to_contain_text("Connection lost")
+        await expect(page.get_by_role("textbox", name="Type into the terminal")).to_be_hidden()
+        plugin = CodingAgents()
+        async with serving(tmp_path, plugin, plugins=plugins, server={"port": port}):
+            session = (await plugin.service()).session(view["id"], "owner")
+            try:
+                await expect(page.get_by_role("dialog").get_by_role("alert")).to_be_hidden()
+                field = await take_keyboard(page)
+                await field.press_sequentially("echo $((6*8))")
+                await page.keyboard.press("Enter")
+                await expect(row_with(page, "48")).to_be_visible()
+                await expect(row_with(page, "42")).to_be_visible()
+            finally:
+                await session.stop(force=True)
