@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 from gateway.contract.errors import PluginError
 from gateway.extensions.admission.fields import hidden
@@ -50,6 +51,9 @@ _OTHER_NAMES: Mapping[str, str] = {
     "Write": "write",
 }
 """Tools by the names that authors of skills know."""
+_SERVERS = "mcp.toml"
+_PLAIN_WORD = re.compile(r"[\w./:@=,+-]{1,500}", re.ASCII)
+_PLAIN_URL = re.compile(r"https://[a-z0-9-]+(\.[a-z0-9-]+)+(:[0-9]{1,5})?(/[^\s#]*)?")
 _MCP = re.compile(r"mcp__(.+?)__(.+)")
 
 
@@ -72,7 +76,8 @@ def convert(folder: Path) -> list[str]:
         raise PluginError(
             f"{folder}: main.py would run as code of the plugin; a plugin of Claude Code has none"
         )
-    notes = [*_hooks(folder, about), *_servers(folder, about)]
+    servers: dict[str, dict[str, Any]] = {}
+    notes = [*_hooks(folder, about), *_servers(folder, about, servers)]
     for key, names in _LEFT_OUT.items():
         if key in about or any((folder / name).exists() for name in names):
             notes.append(f"left out: {key}, which plugins of this gateway do not have")
@@ -94,18 +99,29 @@ def convert(folder: Path) -> list[str]:
     ):
         target = folder / name
         shutil.rmtree(target, ignore_errors=True) if target.is_dir() else target.unlink(missing_ok=True)
+    (folder / MANIFEST).write_text(_manifest(about, servers), encoding="utf-8")
+    _write_servers(folder, servers)
+    return notes
+
+
+def _write_servers(folder: Path, servers: Mapping[str, Mapping[str, Any]]) -> None:
+    tables = [f"[{name}]\n" + "\n".join(_lines(said)) for name, said in sorted(servers.items())]
+    if tables:
+        (folder / _SERVERS).write_text("\n".join((*tables, "")), encoding="utf-8")
+
+
+def _manifest(about: Mapping[str, Any], servers: Mapping[str, Mapping[str, Any]]) -> str:
     author = about.get("author", "")
-    manifest = {
+    manifest: dict[str, Any] = {
         "name": str(about.get("name", "")),
         "version": str(about.get("version", "0")),
         "description": " ".join(str(about.get("description", "")).split())[:2_000],
         "author": str(cast("dict[str, Any]", author).get("name", "") if isinstance(author, dict) else author),
         "license": str(about.get("license", "")),
     }
-    (folder / MANIFEST).write_text(
-        "".join(f"{key}: {_quoted(value)}\n" for key, value in manifest.items()), encoding="utf-8"
-    )
-    return notes
+    if servers:
+        manifest["capabilities"] = _capabilities(servers.values())
+    return "".join(f"{key}: {_quoted(value)}\n" for key, value in manifest.items())
 
 
 def _hooks(folder: Path, about: Mapping[str, Any]) -> Iterator[str]:
@@ -119,28 +135,71 @@ def _hooks(folder: Path, about: Mapping[str, Any]) -> Iterator[str]:
                     yield f"left out: the shell hook {event}{matcher}: {command}"
 
 
-def _servers(folder: Path, about: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the MCP servers as tables for the settings."""
+def _servers(folder: Path, about: Mapping[str, Any], kept: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """Yield the MCP servers as tables for the settings. ``kept`` gets those that a bundle can have."""
     for table in _tables(folder, about.get("mcpServers"), ".mcp.json", "mcpServers"):
         for name, server in table.items():
             if not isinstance(server, dict):
                 continue
             said = cast("dict[str, Any]", server)
-            lines = [f"[mcp.{_slug(name)}]"]
-            if said.get("url"):
-                lines.append(f"url = {_quoted(str(said['url']))}")
+            shown = "\n".join((f"[mcp.{_slug(name)}]", *_lines(_known(said))))
+            own = _kept(said)
+            if own is None:
+                yield f"the MCP server {name} is not started by the plugin; add it to the settings:\n{shown}"
             else:
-                lines.append(
-                    f"command = {_quoted([str(said.get('command', '')), *_texts(said.get('args'))])}"
+                kept[_slug(name).replace("-", "_")[:32]] = own
+                yield (
+                    f"the MCP server {name} is started once that is granted, with the plugin's folder and "
+                    f"without a network; if it needs more, add it to the settings instead:\n{shown}"
                 )
-            for key in ("env", "headers"):
-                given = cast("dict[str, Any]", said.get(key) or {})
-                pairs = ", ".join(f"{_quoted(k)} = {_quoted(str(v))}" for k, v in given.items())
-                lines += [f"{key} = {{ {pairs} }}"] if pairs else []
-            yield (
-                f"the MCP server {name} is not started by the plugin; add it to the settings:\n"
-                + "\n".join(lines)
-            )
+
+
+def _known(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is said of a server, in the keys of the settings."""
+    found: dict[str, Any] = {"url": str(said["url"])} if said.get("url") else {}
+    if not found:
+        found["command"] = [str(said.get("command", "")), *_texts(said.get("args"))]
+    for key in ("env", "headers"):
+        given = said.get(key)
+        if isinstance(given, dict) and given:
+            found[key] = {str(k): str(v) for k, v in cast("dict[Any, Any]", given).items()}
+    return found
+
+
+def _kept(said: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return a server as the bundle has it; None if it needs headers, variables or further folders."""
+    known = _known(said)
+    values = [*cast("dict[str, str]", known.get("env", {})).values()]
+    if "headers" in known or any("${" in value for value in values):
+        return None
+    if "url" in known:
+        return known if _PLAIN_URL.fullmatch(known["url"]) else None
+    words = [
+        f"./{word[len(ROOT) + 1 :]}" if word.startswith(f"{ROOT}/") else word for word in known["command"]
+    ]
+    return {**known, "command": words} if all(map(_PLAIN_WORD.fullmatch, words)) else None
+
+
+def _capabilities(servers: Collection[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what the manifest has to declare for the servers of a bundle."""
+    commands = sorted({" ".join(said["command"]) for said in servers if "command" in said})
+    hosts = sorted({urlsplit(str(said["url"])).netloc for said in servers if "url" in said})
+    found: dict[str, Any] = {}
+    if commands:
+        found["exec"] = {"enabled": True, "allowlist": commands}
+    if hosts:
+        found["network"] = {"enabled": True, "allowlist": hosts, "methods": ["GET", "POST", "DELETE"]}
+    return found
+
+
+def _lines(said: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines of a table in TOML."""
+    for key, value in said.items():
+        if isinstance(value, dict):
+            pairs = (f"{_quoted(k)} = {_quoted(v)}" for k, v in cast("dict[str, str]", value).items())
+            yield f"{key} = {{ {', '.join(pairs)} }}"
+        else:
+            yield f"{key} = {_quoted(value)}"
 
 
 def _tables(folder: Path, said: Any, file: str, key: str) -> Iterator[dict[str, Any]]:

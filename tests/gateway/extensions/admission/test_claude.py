@@ -7,6 +7,7 @@ import json
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from gateway import PluginError
 from gateway.extensions.admission.manifest import read_manifest
 from gateway.extensions.admission.packages.claude import convert, tool_name
-from gateway.plugin_services import read_parts
+from gateway.plugin_services import check_servers, read_parts
 from gateway.skills import ToolRule
 from tests.gateway.extensions.admission.conftest import Desk
 
@@ -89,6 +90,10 @@ def test_skills_agents_and_commands_become_a_bundle_and_the_rest_is_listed(tmp_p
     shown = "\n".join(notes)
     assert '[mcp.remote-api]\nurl = "https://mcp.example.org/"' in shown
     assert '[mcp.db]\ncommand = ["${CLAUDE_PLUGIN_ROOT}/db", "-v"]\nenv = { "KEY" = "${KEY}" }' in shown
+    [remote] = parts.servers
+    assert (remote.name, remote.grant) == ("remote_api", "network:mcp.example.org")
+    assert [*manifest.capabilities.grants()] == ["network:mcp.example.org"]
+    check_servers(manifest, parts.servers)
     left = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert not left & {
         "hooks/hooks.json",
@@ -97,6 +102,26 @@ def test_skills_agents_and_commands_become_a_bundle_and_the_rest_is_listed(tmp_p
         ".claude-plugin/plugin.json",
     }
     assert convert(folder) == []
+
+
+def test_servers_without_further_needs_become_servers_of_the_bundle(tmp_path: Path) -> None:
+    servers: dict[str, Any] = {
+        "db": {"command": "node", "args": ["${CLAUDE_PLUGIN_ROOT}/db.js", "-v"], "env": {"MODE": "fast"}},
+        "odd": {"command": "node", "args": ["--root=${CLAUDE_PLUGIN_ROOT}"]},
+        "glob": {"command": "node", "args": ["*.js"]},
+        "secret": {"url": "https://a.example.org", "headers": {"Authorization": "x"}},
+        "plain": {"url": "http://a.example.org"},
+    }
+    plugin = {"name": "kit", "version": "1.0", "mcpServers": servers}
+    folder = write(tmp_path / "kit", {".claude-plugin/plugin.json": json.dumps(plugin)})
+    notes = convert(folder)
+    assert [note.split(" is ")[0].removeprefix("the MCP server ") for note in notes] == [*servers]
+    assert [" is not started by the plugin" in note for note in notes] == [False, True, True, True, True]
+    [db] = read_parts(folder).servers
+    manifest = read_manifest(folder)
+    check_servers(manifest, (db,))
+    assert (db.grant, db.settings.command[1]) == ("exec:node ./db.js -v", f"{folder}/db.js")
+    assert [*manifest.capabilities.grants()] == ["exec:node ./db.js -v"]
 
 
 def test_an_installed_one_is_locked_and_can_be_restored(desk: Desk) -> None:
