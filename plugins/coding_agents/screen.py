@@ -12,7 +12,7 @@ import codecs
 import copy
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 from msgspec import Struct
@@ -35,7 +35,7 @@ _LONGEST_CELL = 8
 """Code points in one cell: a letter with its marks."""
 
 _TOKEN = re.compile(
-    r"(?P<text>[^\x00-\x1f\x7f-\x9f]{1,4096})"
+    r"(?P<text>[ -~]{1,4096}|[^\x00-\x9f]{1,4096})"
     r"|\x1b\[(?P<parameters>[0-?]*+)(?P<between>[ -/]*+)(?P<final>[@-~])"
     r"|\x1b(?P<string>[\]PX^_])"
     r"|\x1b(?P<set>[ -/]*+)(?P<escape>[0-OQ-WYZ\\`-~])"
@@ -281,18 +281,32 @@ class _Grid(Grid):
         if mapping is not LAT1_MAP:
             text = text.translate(mapping)
         self.dirty.add(self.cursor.y)
-        attrs, made = self.cursor.attrs[1:], dict[str, Char]()
-        for char in text:
-            width = 1 if char < "\x7f" else _width(char)
-            if width == 0:
-                self._combine(char)
-            elif width > 0:
-                cell = made.get(char)
-                if cell is None:
-                    cell = made[char] = Char(char, *attrs)
-                self._place(cell, width)
-                self._last = char
+        if text.isascii() and modes.IRM not in self.mode and modes.DECAWM in self.mode:
+            self._write_ascii(text)
+        else:
+            attrs = self.cursor.attrs[1:]
+            for char in text:
+                width = _width(char)
+                if width == 0:
+                    self._combine(char)
+                elif width > 0:
+                    self._place(Char(char, *attrs), width)
+                    self._last = char
         return len(text)
+
+    def _write_ascii(self, text: str) -> None:
+        """Draw text of one column each, a row at a time: most output is like this."""
+        cursor, cells = self.cursor, _ascii_cells(self.cursor.attrs)
+        while text:
+            if cursor.x >= self.columns:
+                cursor.x = 0
+                self.index()
+            piece, text = text[: self.columns - cursor.x], text[self.columns - cursor.x :]
+            columns = range(cursor.x, cursor.x + len(piece))
+            self.buffer[cursor.y].update(zip(columns, map(cells.__getitem__, piece), strict=True))
+            self.dirty.add(cursor.y)
+            cursor.x += len(piece)
+            self._last = piece[-1]
 
     def _place(self, cell: Char, width: int) -> None:
         cursor = self.cursor
@@ -547,6 +561,12 @@ def _width(char: str) -> int:
     if not char or (unicodedata.category(char) in ("Cf", "Zl", "Zp") and char != "\u200d"):
         return -1
     return wcwidth(char)
+
+
+@lru_cache(maxsize=256)
+def _ascii_cells(attrs: Char) -> Mapping[str, Char]:
+    """Return the cells of all ASCII characters in a style."""
+    return {char: attrs._replace(data=char) for char in map(chr, range(32, 127))}
 
 
 def _blank(attrs: Char) -> Char:
