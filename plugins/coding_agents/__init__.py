@@ -26,6 +26,7 @@ from plugins.programs.catalog import CLAUDE_CODE, CODEX, GEMINI, OPENCODE
 from plugins.programs.environment import GIT_VARIABLES, SHARED_VARIABLES
 
 if TYPE_CHECKING:
+    from plugins.coding_agents.chat import SessionChats
     from plugins.coding_agents.sessions import Sessions
     from plugins.coding_agents.tools.desk import Desk
 
@@ -50,6 +51,7 @@ class CodingAgents(Plugin):
         self._settings = CodingAgentSettings()
         self._ctx: PluginContext | None = None
         self._sessions: Sessions | None = None
+        self._chats: SessionChats | None = None
         self._loading = asyncio.Lock()
         self._desk: Desk | None = None
         self._assembling = asyncio.Lock()
@@ -102,11 +104,14 @@ class CodingAgents(Plugin):
                 if self._ctx is None:
                     raise ServiceUnavailableError("the plugin coding_agents is not active")
                 # Only here: it imports the terminal, which a gateway without sessions shall not pay for.
+                from plugins.coding_agents.chat import SessionChats
                 from plugins.coding_agents.sessions import Sessions
 
                 sessions = Sessions(self._ctx, self._settings)
                 sessions.workdir_of = self._workdir_of
+                self._chats = chats = SessionChats(self._ctx, sessions)
                 await sessions.load()
+                chats.resume()
                 self._sessions = sessions
             return self._sessions
 
@@ -128,6 +133,10 @@ class CodingAgents(Plugin):
     async def _answered(self, answer: Answer) -> None:
         if answer.key.startswith(KEYS):
             await (await self.desk()).answered(answer)
+            return
+        await self.service()
+        if self._chats is not None:
+            await self._chats.answered(answer)
 
 
 def create() -> Plugin:

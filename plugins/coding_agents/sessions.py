@@ -163,6 +163,14 @@ class Sessions:
         """Return a running session of any user by its id; its caller has checked who asks."""
         return self._running.get(session_id)
 
+    def record(self, session_id: str) -> SessionRecord | None:
+        """Return the record of a session of any user; its caller has checked who asks."""
+        return self._records.get(session_id)
+
+    def unannounced(self) -> list[Session]:
+        """Return ended sessions whose chats have not been told everything."""
+        return [self._make(one) for one in self._records.values() if one.is_ended and one.notices]
+
     async def spawn(self, request: SpawnRequest) -> SessionRecord:
         """Start a session. It is durable before its program starts; a ``key`` starts one.
 

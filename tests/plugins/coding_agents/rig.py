@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from gateway import Plugin
 from gateway.testing.chat import Chat, chatting
 from plugins.coding_agents import CodingAgents
 from plugins.coding_agents.records import SessionRecord
@@ -67,12 +68,15 @@ async def until_shown(session: Session, *lines: str) -> None:
 
 
 @asynccontextmanager
-async def agents(tmp_path: Path, *, permissions: Any = None, **settings: Any) -> AsyncGenerator[Agents]:
+async def agents(
+    tmp_path: Path, *plugins: Plugin, permissions: Any = None, channels: Any = None, **settings: Any
+) -> AsyncGenerator[Agents]:
     """Run a gateway with the plugin. Its programs outlive the block, unless it stops them."""
     plugin = CodingAgents()
     table = {"min_free_memory_mb": 0, "sandbox": "off", **settings}
     rules = {"*": "allow"} if permissions is None else permissions
-    async with chatting(tmp_path, plugin, permissions=rules, plugins={"coding_agents": table}) as chat:
+    given = {"permissions": rules, "channels": channels or {}, "plugins": {"coding_agents": table}}
+    async with chatting(tmp_path, *plugins, plugin, **given) as chat:
         yield Agents(chat, plugin, await plugin.service())
 
 

@@ -1,0 +1,328 @@
+"""What a chat shows of its sessions: one message for each, new ones for what needs attention, and questions.
+
+In: sessions, and answers of users. Out: announcements and questions. Everything is made from stored records,
+so after a crash nothing is announced, asked or answered twice. An answer types in a program only while the
+same question is on its screen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Sequence
+
+import structlog
+from msgspec import convert, structs
+
+from gateway import Answer, Choice, Message, PluginContext, TextPart, TrunklineError
+from gateway.api import ProgramAction
+from plugins.coding_agents import machine
+from plugins.coding_agents.errors import CodingAgentError, StaleQuestionError
+from plugins.coding_agents.records import AskedQuestion, Notice, SessionRecord
+from plugins.coding_agents.records import Choice as Decision
+from plugins.coding_agents.session import Session
+from plugins.coding_agents.sessions import Sessions
+
+log = structlog.get_logger("trunkline.coding_agents")
+
+EDIT_SECONDS = 3.0
+"""The shortest time between two edits of the message of a session."""
+LOOK_SECONDS = 15.0
+"""The time after which the lines of a screen are looked at, without an event."""
+RETRY_SECONDS = 5.0
+_RESUME = ":resume"
+_LINES, _LONGEST_LINES, _LONGEST_TEXT = 8, 700, 3_000
+_LONGEST_PROMPT, _LONGEST_DETAIL, _LONGEST_FOLDER = 300, 700, 200
+_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+_ONCE = Choice("once", "Once", style="good", words=("yes", "y", "ok", "allow"))
+_ALWAYS = Choice("always", "Always here", words=("always",))
+_DENY = Choice("deny", "Deny", style="bad", words=("no", "n"))
+_TITLES = {"finished": "has finished", "failed": "failed", "lost": "was lost", "stopped": "has ended"}
+_REASONS = {"idle": "because it was idle", "blocked": "because its question was not answered"}
+
+
+class SessionChats:
+    """The chats of all sessions."""
+
+    def __init__(self, ctx: PluginContext, sessions: Sessions) -> None:
+        """Observe the sessions; call it before they are loaded."""
+        self.ctx = ctx
+        self.sessions = sessions
+        sessions.observers.append(self._open)
+
+    def resume(self) -> None:
+        """Announce what earlier processes did not; call it once the sessions are loaded."""
+        for session in self.sessions.unannounced():
+            self._open(session)
+
+    async def answered(self, answer: Answer) -> None:
+        """Apply the answer to a question. It may come again, and is applied once."""
+        if answer.key.endswith(_RESUME):
+            await self._answer_resume(answer)
+            return
+        session = self.sessions.find(answer.key.rpartition(":")[0])
+        if session is None or answer.state != "answered":
+            return
+        asked = session.record.question
+        if asked is None or asked.key != answer.key:
+            if answer.key not in session.record.done_keys:
+                await self._tell_stale(session)
+            return
+        choice = convert(answer.value, Decision)
+        if self.ctx.permissions is not None:
+            action = _action(session.record, asked)
+            await self.ctx.permissions.record(action, choice, answer.by, answer.question_id)
+        try:
+            await session.answer(asked.digest, choice, asked.key)
+        except StaleQuestionError:
+            await self._tell_stale(session)
+        except CodingAgentError as error:
+            # The program is gone, or has no key for it: the same answer can do nothing later either.
+            log.info("an answer was not typed", session=session.record.id, reason=str(error))
+        else:
+            self.sessions.counts["questions_total", session.record.agent, choice] += 1
+
+    async def _tell_stale(self, session: Session) -> None:
+        await session.tell("notice", "This question is no longer on the screen, so nothing was typed.")
+
+    async def _answer_resume(self, answer: Answer) -> None:
+        session_id = answer.key.removesuffix(_RESUME)
+        record = self.sessions.record(session_id)
+        if record is None or answer.value != "resume":
+            return
+        try:
+            await self.sessions.resume(session_id, record.owner)
+        except CodingAgentError as error:
+            await self.announce(
+                record, f"The session cannot be resumed: {error}", f"{session_id}:not-resumed"
+            )
+
+    def _open(self, session: Session) -> None:
+        if self.ctx.tasks is not None:
+            chat = _SessionChat(self, session)
+            self.ctx.tasks.create_task(chat.run(), name=f"chat of {session.record.id}")
+
+    async def announce(self, record: SessionRecord, text: str, key: str) -> None:
+        """Announce a text in the chat of a session. Models do not get what programs print."""
+        if self.ctx.announce is None or not record.address:
+            return
+        message = Message(
+            session_id=record.session, role="assistant", parts=(TextPart(text),), for_model=False
+        )
+        await self.ctx.announce(record.address, message, key)
+
+
+class _SessionChat:
+    """The chat of one session: a task that brings it up to date with the record."""
+
+    def __init__(self, chats: SessionChats, session: Session) -> None:
+        self._chats = chats
+        self._session = session
+        self._wake = asyncio.Event()
+        self._wake.set()
+        self._shown = ""
+        self._asked: AskedQuestion | None = None
+        """The question that is open in the chat."""
+
+    async def run(self) -> None:
+        """Follow the session until its end is announced."""
+        unsubscribe = self._session.subscribe(self._heard)
+        try:
+            while not await self._update():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_SECONDS):
+                        await self._wake.wait()
+                self._wake.clear()
+        finally:
+            unsubscribe()
+
+    def _heard(self, event: machine.Event | None) -> None:
+        self._wake.set()
+
+    async def _update(self) -> bool:
+        """Bring the chat up to date. Returns whether nothing more can happen."""
+        session = self._session
+        ended = session.ended.is_set()
+        try:
+            await self._announce_notices()
+            await self._update_question()
+            await self._update_message()
+        except TrunklineError as error:
+            if not error.retryable:
+                # A chat that is gone, or whose user may not use the bot any more: its notices can go.
+                log.info("a chat does not show its session", session=session.record.id, reason=str(error))
+                await session.change(notices=())
+                return ended
+            await asyncio.sleep(RETRY_SECONDS)
+            self._wake.set()
+            return False
+        if not ended:
+            # Many events come at once, and platforms limit edits.
+            await asyncio.sleep(EDIT_SECONDS if self._is_calm() else 0)
+        return ended and not session.record.notices
+
+    def _is_calm(self) -> bool:
+        record = self._session.record
+        return not record.notices and (record.question is None) == (self._asked is None)
+
+    async def _announce_notices(self) -> None:
+        session = self._session
+        while session.record.notices:
+            notice = session.record.notices[0]
+            if text := _notice_text(session, notice):
+                await self._chats.announce(session.record, text, notice.key)
+            if notice.kind == "lost":
+                await self._offer_resume()
+            await session.change(
+                notices=tuple(one for one in session.record.notices if one.key != notice.key)
+            )
+
+    async def _update_question(self) -> None:
+        """Ask what the program asks, and withdraw a question that has left its screen."""
+        session, questions = self._session, self._chats.ctx.questions
+        asked, shown = session.record.question, self._asked
+        if shown is not None and (asked is None or asked.key != shown.key):
+            self._asked = None
+            if questions is not None and shown.id:
+                await questions.withdraw(shown.id)
+        if asked is None or self._asked is not None or session.ended.is_set():
+            return
+        if not asked.id:
+            asked = await self._decide(asked)
+        self._asked = asked
+
+    async def _decide(self, asked: AskedQuestion) -> AskedQuestion:
+        """Answer by rules and earlier answers; else ask in the chat. Returns the question as it is asked."""
+        session, ctx = self._session, self._chats.ctx
+        if not asked.answerable:
+            await session.tell("blocked", asked.prompt)
+            return await self._note(asked, "-")
+        action = _action(session.record, asked)
+        decided = "ask" if ctx.permissions is None else await ctx.permissions.decide(action)
+        if decided != "ask":
+            choice: Decision = "once" if decided == "allow" else "deny"
+            try:
+                await session.answer(asked.digest, choice, asked.key)
+            except CodingAgentError as error:
+                log.info("a rule answers nothing", session=session.record.id, reason=str(error))
+            if choice == "deny":
+                await session.tell("notice", f"Denied by the permissions: {asked.detail or asked.prompt}")
+            return await self._note(asked, "-")
+        if ctx.questions is None or ctx.permissions is None or not session.record.address:
+            return asked
+        choices = (_ONCE, _ALWAYS, _DENY)
+        detail = _detail(asked)
+        if len(asked.detail) > _LONGEST_DETAIL:
+            # What is not shown whole must not be allowed by a button.
+            choices, detail = (_DENY,), f"{detail}\nIt is too long to show; answer it at the terminal."
+        question_id = await ctx.questions.ask(
+            session.record.address,
+            f"{session.adapter.title} {session.record.short_id}: {_cut(asked.prompt, _LONGEST_PROMPT)}",
+            asked.key,
+            answerers=ctx.permissions.answerers(action),
+            detail=detail,
+            choices=choices,
+            timeout_ms=self._chats.sessions.settings.blocked_timeout_ms,
+        )
+        return await self._note(asked, question_id)
+
+    async def _note(self, asked: AskedQuestion, question_id: str) -> AskedQuestion:
+        """Store that a question was asked, "-" for one that the chat does not answer."""
+        asked = structs.replace(asked, id=question_id)
+        current = self._session.record.question
+        if current is not None and current.key == asked.key:
+            await self._session.change(question=asked)
+        return asked
+
+    async def _offer_resume(self) -> None:
+        session, ctx = self._session, self._chats.ctx
+        record = session.record
+        if ctx.questions is None or ctx.permissions is None or not record.address:
+            return
+        asked = AskedQuestion(
+            key="", digest="", tool="resume", prompt="", detail="", folder=record.workdir, at=0
+        )
+        await ctx.questions.ask(
+            record.address,
+            f"Resume {session.adapter.title} {record.short_id}?",
+            f"{record.id}{_RESUME}",
+            answerers=ctx.permissions.answerers(_action(record, asked)),
+            detail=f"in {record.workdir}",
+            choices=(
+                Choice("resume", "Resume", style="good", words=("yes", "y")),
+                Choice("leave", "Leave it"),
+            ),
+        )
+
+    async def _update_message(self) -> None:
+        """Edit the message of the session, if it would show something else."""
+        session = self._session
+        text = _session_text(session)
+        if text != self._shown:
+            await self._chats.announce(session.record, text, f"{session.record.id}:message")
+            self._shown = text
+
+
+def _action(record: SessionRecord, asked: AskedQuestion) -> ProgramAction:
+    return ProgramAction(
+        name=f"coding_agents:{record.agent}:{asked.tool}",
+        text=asked.detail or asked.prompt,
+        folder=asked.folder,
+        user=record.owner,
+        address=record.address,
+        session=record.session,
+    )
+
+
+def _session_text(session: Session) -> str:
+    """Return the message of a session: status, folder, activity and the last lines of its screen."""
+    record = session.record
+    status = record.public_status if record.status != "busy" else "working"
+    parts = [f"**{session.adapter.title}** {_code(record.short_id)} · {status} · {_code(record.workdir)}"]
+    if session.state.activity and record.status == "busy":
+        parts.append(_code(_cut(session.state.activity, 200)))
+    if lines := session.tail(_LINES):
+        parts.append(_block(lines, _LONGEST_LINES))
+    return "\n\n".join(parts)
+
+
+def _notice_text(session: Session, notice: Notice) -> str:
+    """Return a new message of a session; "" for an end that its user wanted."""
+    record = session.record
+    name = f"**{session.adapter.title}** {_code(record.short_id)}"
+    if notice.kind == "stopped":
+        if record.stop_reason == "user":
+            return ""
+        return f"{name} {_TITLES['stopped']} {_REASONS.get(record.stop_reason, 'by itself')}."
+    if notice.kind == "notice":
+        return f"{name}: {_cut(_clean(notice.text), _LONGEST_TEXT)}"
+    if notice.kind == "blocked":
+        screen = _block(session.tail(2 * _LINES), _LONGEST_TEXT)
+        return f"{name} waits for you:\n\n{_block(notice.text.splitlines(), _LONGEST_TEXT)}\n\n{screen}"
+    said = notice.text.splitlines() or session.tail(_LINES)
+    return f"{name} {_TITLES[notice.kind]}.\n\n{_block(said, _LONGEST_TEXT)}"
+
+
+def _detail(asked: AskedQuestion) -> str:
+    shown = _cut(asked.detail, _LONGEST_DETAIL)
+    return f"{shown}\nin {_cut(asked.folder, _LONGEST_FOLDER)}".lstrip("\n")
+
+
+def _clean(text: str) -> str:
+    return _CONTROL.sub("", text)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _code(text: str) -> str:
+    return f"`{' '.join(_clean(text).replace('`', chr(39)).split()) or ' '}`"
+
+
+def _block(lines: Sequence[str], most: int) -> str:
+    """Return lines as a code block, the end of them, with a longer fence than any in the text."""
+    text = _clean("\n".join(lines)).strip("\n")[-most:]
+    fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", text)), 0)
+    return f"{fence}\n{text}\n{fence}"

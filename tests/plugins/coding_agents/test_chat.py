@@ -1,0 +1,231 @@
+"""The chat of a session: questions with buttons, their answers, one edited message, and what is announced."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway import Message, NotFoundError
+from gateway.channel import SessionKey, UnauthorizedError
+from plugins.coding_agents.session import Session
+from tests.gateway.access.test_questions import Brings, Room
+from tests.plugins.coding_agents.rig import Agents, agents, processes, until, until_shown, until_status
+
+pytestmark = pytest.mark.slow
+
+ADDRESS = {"channel": "letters", "account": "bot", "chat": "room"}
+SESSION = str(SessionKey("letters", "bot", "room"))
+ASK = "read -p 'Overwrite the file? [y/n] ' answer; echo got $answer"
+SECONDS = 60
+
+
+class Place:
+    """A chat with the sessions of one user."""
+
+    def __init__(self, rig: Agents, room: Room) -> None:
+        self.rig = rig
+        self.room = room
+
+    async def spawn(self, task: str = ASK, **fields: Any) -> Session:
+        given = {"owner": "letters:ada", "address": ADDRESS, "session": SESSION, **fields}
+        return await self.rig.spawn(task, **given)
+
+    async def press(self, question_id: str, value: str, user: str = "ada") -> None:
+        await self.rig.chat.host.settle(question_id, value, channel="letters", user=user)
+
+    async def asked(self, number: int = 1) -> str:
+        async with asyncio.timeout(SECONDS):
+            return (await self.room.until_asked(number)).id
+
+    async def log(self) -> list[str]:
+        try:
+            messages: list[Message] = [
+                one for _, one in await self.rig.chat.gateway.parts.sessions.read(SESSION)
+            ]
+        except NotFoundError:
+            return []
+        return [one.text for one in messages]
+
+    async def until_log(self, *words: str) -> list[str]:
+        """Wait until a message has all words, and return all messages."""
+        async with asyncio.timeout(SECONDS):
+            while True:
+                log = await self.log()
+                if any(all(word in text for word in words) for text in log):
+                    return log
+                await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def place(tmp_path: Path, **settings: Any) -> AsyncGenerator[Place]:
+    """Run a gateway with a chat. Sessions outlive the block."""
+    room = Room()
+    channels = {"letters": {"allow": ["ada", "eve"], "admins": ["root"]}}
+    async with agents(tmp_path, Brings(room), channels=channels, **settings) as rig:
+        yield Place(rig, room)
+
+
+@pytest.mark.parametrize(
+    ("value", "typed", "user"),
+    [
+        ("once", "got y", "ada"),
+        ("always", "got y", "ada"),
+        ("deny", "got n", "ada"),
+        ("deny", "got n", "root"),
+    ],
+)
+async def test_a_button_answers_the_question_of_the_program(
+    tmp_path: Path, value: str, typed: str, user: str
+) -> None:
+    async with place(tmp_path) as chat:
+        session = await chat.spawn()
+        question = await chat.room.until_asked()
+        assert [choice.text for choice in question.choices] == ["Once", "Always here", "Deny"]
+        assert "Overwrite the file?" in question.title
+        assert f"in {session.record.workdir}" in question.detail
+        await chat.until_log(session.record.short_id)
+        await chat.press(question.id, value, user)
+        await until_shown(session, typed)
+        with pytest.raises(NotFoundError):
+            await chat.press(question.id, "deny")
+        await until(session, lambda: session.record.task_done)
+        log = await chat.until_log("has finished", typed)
+        # That there is no sandbox, one message that is edited, and one for the end of the task.
+        assert len([text for text in log if session.record.short_id in text]) == 3
+        await session.stop()
+
+
+async def test_only_its_user_and_admins_may_answer(tmp_path: Path) -> None:
+    async with place(tmp_path) as chat:
+        session = await chat.spawn()
+        asked = await chat.asked()
+        with pytest.raises(UnauthorizedError, match="only the user who was asked"):
+            await chat.press(asked, "once", "eve")
+        assert session.record.status == "blocked"
+        await chat.press(asked, "deny", "root")
+        await until_shown(session, "got n")
+        await session.stop()
+
+
+async def test_an_always_is_not_asked_again_in_the_same_folder(tmp_path: Path) -> None:
+    async with place(tmp_path) as chat:
+        session = await chat.spawn()
+        asked = await chat.asked()
+        await chat.until_log(session.record.short_id)
+        await chat.press(asked, "always")
+        await until(session, lambda: session.record.task_done)
+        await session.send_text(ASK.replace("got", "then"))
+        await until_shown(session, "then y")
+        await until(session, lambda: session.record.task_done)
+        assert len(chat.room.asked) == 1
+        await session.stop()
+        other = await chat.spawn()
+        await chat.asked(2)
+        await other.stop()
+
+
+@pytest.mark.parametrize(("rule", "typed"), [("allow", "got y"), ("deny", "got n")])
+async def test_rules_of_the_settings_come_first(tmp_path: Path, rule: str, typed: str) -> None:
+    rules = {"*": "allow", "coding_agents:shell:unknown": rule}
+    async with place(tmp_path, permissions=rules) as chat:
+        session = await chat.spawn()
+        await until_shown(session, typed)
+        assert chat.room.asked == []
+        if rule == "deny":
+            await chat.until_log("Denied by the permissions", "Overwrite the file?")
+        await session.stop()
+
+
+async def test_a_question_that_was_answered_at_the_terminal_is_withdrawn(tmp_path: Path) -> None:
+    async with place(tmp_path) as chat:
+        session = await chat.spawn()
+        asked = await chat.asked()
+        await session.send_keys(["n", "enter"])
+        await until_shown(session, "got n")
+        async with asyncio.timeout(SECONDS):
+            assert (await chat.room.until_closed())[:2] == (asked, "cancelled")
+        with pytest.raises(NotFoundError):
+            await chat.press(asked, "once")
+        await session.stop()
+
+
+async def test_a_button_outlives_the_gateway_and_is_applied_once(tmp_path: Path) -> None:
+    async with place(tmp_path) as chat:
+        session = await chat.spawn()
+        asked = await chat.asked()
+        await until(session, lambda: bool(session.record.question and session.record.question.id))
+    async with place(tmp_path) as chat:
+        session = chat.rig.sessions.session(session.record.id, "letters:ada")
+        await chat.press(asked, "once")
+        await until_shown(session, "got y")
+        await until(session, lambda: session.record.task_done)
+        assert session.tail(40).count("got y") == 1
+        assert chat.room.asked == []
+        await session.stop()
+
+
+async def test_an_old_button_types_nothing(tmp_path: Path) -> None:
+    async with place(tmp_path) as chat:
+        session = await chat.spawn(ASK)
+        asked = await chat.asked()
+        # The same question again, before the chat hears of the end of the first one.
+        record = session.record.question
+        assert record is not None
+        await session.change(question=None)
+        await chat.press(asked, "once")
+        await chat.until_log("no longer on the screen")
+        assert session.record.status == "blocked"
+        assert session.tail(1)[-1].endswith("[y/n]")
+        await session.stop(force=True)
+
+
+async def test_a_question_without_known_keys_shows_its_screen(tmp_path: Path) -> None:
+    async with place(tmp_path) as chat:
+        session = await chat.spawn("read -p 'What is your name? ' name; echo hello $name")
+        await chat.until_log("waits for you", "What is your name?")
+        assert chat.room.asked == []
+        await session.send_keys(["A", "d", "a", "enter"])
+        await until_shown(session, "hello Ada")
+        await session.stop()
+
+
+async def test_failed_ended_and_lost_sessions_are_announced(tmp_path: Path) -> None:
+    async with place(tmp_path) as chat:
+        await chat.spawn("exit 7")
+        await chat.until_log("failed", "7")
+        await chat.spawn("exit 0")
+        await chat.until_log("has ended by itself")
+        session = await chat.spawn("sleep 1000")
+        await until_status(session, "busy")
+        for pid in processes(session.record.id):
+            os.kill(pid, signal.SIGKILL)
+        await chat.until_log("was lost")
+        asked = await chat.asked()
+        await chat.press(asked, "resume")
+        async with asyncio.timeout(SECONDS):
+            while not (
+                again := [
+                    one for one in chat.rig.sessions.running() if one.record.resumes == session.record.id
+                ]
+            ):
+                await asyncio.sleep(0.02)
+        await until_status(again[0], "ready")
+        await again[0].stop(force=True)
+
+
+async def test_what_a_program_prints_is_shown_as_code_only(tmp_path: Path) -> None:
+    async with place(tmp_path) as chat:
+        session = await chat.spawn(r"printf '```\n**bold** \033]52;c;aGk=\007 [a](http://b)\n'")
+        log = await chat.until_log("has finished", "**bold**")
+        text = next(text for text in log if "has finished" in text)
+        assert "````\n" in text
+        assert "\x1b" not in text
+        assert "aGk=" not in text.rpartition("printf")[2].split("\n", 1)[1]
+        await session.stop()
