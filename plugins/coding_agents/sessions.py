@@ -38,11 +38,12 @@ from plugins.coding_agents.errors import (
     SessionNotFoundError,
     WorkdirError,
 )
-from plugins.coding_agents.keeper_client import KeeperError, KeeperLaunch, start_keeper
+from plugins.coding_agents.keeper_client import SIBLING_SOCKET, KeeperError, KeeperLaunch, start_keeper
 from plugins.coding_agents.machine import MachineState, merge_rules
 from plugins.coding_agents.records import SessionRecord
 from plugins.coding_agents.session import Session, SessionParts, restored
 from plugins.coding_agents.settings import CodingAgentSettings
+from plugins.coding_agents.workspaces.credentials import helper_environment
 from plugins.programs.environment import environment_for, find_program
 from plugins.programs.process import kill_marked
 
@@ -404,6 +405,7 @@ class Sessions:
                 "TRUNKLINE_SESSION": record.id,
                 # Services often have no locale; a shell then drops the letters that are not ASCII.
                 **({} if _LOCALE & shared.keys() else {"LANG": "C.UTF-8"}),
+                **(helper_environment(str(session.folder / SIBLING_SOCKET)) if record.workspace else {}),
                 **launch.env,
                 **given,
                 **confined.env,

@@ -134,12 +134,13 @@ class Git:
         """Add all files of a work tree, whose root ``folder`` is, but look into no repository within it.
 
         ``git add`` runs git in each of those that the index has, and so the programs that its settings name.
-        Their entries stay as they are, and other repositories are left out. Raises GitError.
+        Their entries stay as they are, and other repositories are left out. ``wrap`` confines the command
+        that reads the files. Raises GitError.
         """
-        run = partial(self.run, folder=folder, env=env, settings=settings, seconds=seconds, wrap=wrap)
+        run = partial(self.run, folder=folder, env=env, settings=settings, seconds=seconds)
         before = await _gitlinks(run)
         await _drop(run, list(before))
-        await run("add", "--all", "--ignore-errors", ".")
+        await run("add", "--all", "--ignore-errors", ".", wrap=wrap)
         await _drop(run, list(await _gitlinks(run)))
         for path, commit in before.items():
             # Files may be there now instead.

@@ -157,15 +157,18 @@ class Confinement:
         *,
         writable: Sequence[Path],
         readable: Sequence[Path],
+        network: bool = False,
     ) -> Sequence[str]:
         """Return arguments with those of a launcher before them, for a program without a network.
 
-        Raises SandboxUnavailableError.
+        With ``network`` the program has a network if the settings leave it open. Raises
+        SandboxUnavailableError.
         """
         if self._settings.sandbox == "off":
             return argv
         readable = (*readable, *installation(argv[0]))
-        found = await self._prefix(argv, writable, readable, is_open=False, path=environ.get("PATH", ""))
+        is_open = network and self._settings.network == "open"
+        found = await self._prefix(argv, writable, readable, is_open=is_open, path=environ.get("PATH", ""))
         return (*found.argv, *argv)
 
     async def check(self) -> tuple[str, ...]:

@@ -17,9 +17,12 @@ from msgspec import convert
 
 from gateway import PluginContext, TrunklineError
 from gateway.events import BusEvent
+from plugins.coding_agents.confinement.profile import Folders
 from plugins.coding_agents.errors import CodingAgentError, KeeperLostError, ServiceUnavailableError
 from plugins.coding_agents.forges import Forges
 from plugins.coding_agents.forges.watch import PullRequestWatch
+from plugins.coding_agents.keeper_client import Stream
+from plugins.coding_agents.records import SessionRecord
 from plugins.coding_agents.session import Session
 from plugins.coding_agents.sessions import Sessions
 from plugins.coding_agents.settings import CodingAgentSettings
@@ -57,6 +60,8 @@ async def assemble(ctx: PluginContext, settings: CodingAgentSettings, sessions: 
     )
     if isinstance(found, Workspaces):
         link = _Link(sessions, found, ctx.tasks)
+        sessions.confinement.folders_of = link.folders_of
+        sessions.confinement.serve_credentials = link.serve_git
         sessions.observers.append(link.follow)
         for session in sessions.running():
             link.follow(session)
@@ -96,6 +101,7 @@ async def _open_workspaces(
         login=forges.login_for,
         audit=audit,
         emit=emit,
+        confine=sessions.confinement.wrap,
         pause=pause,
     )
     base = settings.base_dir or Path(ctx.cwd, "coding-workspaces")
@@ -130,6 +136,18 @@ class _Link:
         self._sessions = sessions
         self._workspaces = workspaces
         self._tasks = tasks
+
+    async def folders_of(self, session: SessionRecord) -> Folders:
+        """Return the folders of git that a session may use besides its files."""
+        if not session.workspace:
+            return Folders()
+        writable, readable = await self._workspaces.git_folders(session.workspace, session.owner)
+        return Folders(tuple(writable), tuple(readable))
+
+    async def serve_git(self, session: SessionRecord, stream: Stream) -> None:
+        """Answer the git of a session that asks for credentials."""
+        if session.workspace:
+            await self._workspaces.serve_git(session.workspace, session.owner, stream.read, stream.write)
 
     def follow(self, session: Session) -> None:
         """Note the end of a session."""

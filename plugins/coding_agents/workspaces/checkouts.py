@@ -42,13 +42,22 @@ class Confine(Protocol):
         *,
         writable: Sequence[Path],
         readable: Sequence[Path],
+        network: bool = False,
     ) -> Sequence[str]:
-        """Return the arguments with those of a launcher before them. Raises SandboxUnavailableError."""
+        """Return the arguments with those of a launcher before them. Raises SandboxUnavailableError.
+
+        With ``network`` the program has the network if agents have all of it.
+        """
         ...
 
 
 async def unconfined(
-    argv: Sequence[str], environ: Mapping[str, str], *, writable: Sequence[Path], readable: Sequence[Path]
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    writable: Sequence[Path],
+    readable: Sequence[Path],
+    network: bool = False,
 ) -> Sequence[str]:
     """Return the arguments: nothing confines the program."""
     return argv
@@ -139,11 +148,10 @@ class Checkout:
     async def snapshot(self, head: str) -> str:
         """Return a tree of all files that are not ignored. Raises GitError."""
         await self._check()
-        await self._files("read-tree", "--reset", head)
-        await self._git.stage_all(
-            folder=str(self.tree), env=self._files_env(), seconds=FILES_SECONDS, wrap=self._wrap
-        )
-        return await self._files("write-tree")
+        env = self._files_env()
+        await self._run("read-tree", "--reset", head, more=env)
+        await self._git.stage_all(folder=str(self.tree), env=env, seconds=FILES_SECONDS, wrap=self._wrap)
+        return await self._run("write-tree", more=env)
 
     async def tree_of(self, commit: str) -> str:
         """Return the tree of a commit."""
@@ -202,7 +210,13 @@ class Checkout:
     async def restore(self, current: str, target: str) -> None:
         """Change the files from one tree, the latest snapshot, to another one."""
         await self._check()
-        await self._files("read-tree", "-m", "-u", current, target)
+        await self._git.run(
+            *("read-tree", "-m", "-u", current, target),
+            folder=str(self.tree),
+            env=self._files_env(),
+            seconds=FILES_SECONDS,
+            wrap=self._wrap,
+        )
         await asyncio.to_thread(self._hand_over_index)
 
     async def unpushed(self, base_commit: str, pushed: str) -> bool:
@@ -228,21 +242,18 @@ class Checkout:
         await remote.push(source, self.repository, f"{commit}:refs/heads/{self._branch}", self._env())
         await self._run("update-ref", f"refs/remotes/origin/{self._branch}", commit)
 
-    async def _files(self, *arguments: str) -> str:
-        """Run a command that reads or writes the files of the worktree, confined as the agent is.
-
-        Outside of the sandbox an agent could replace a folder by a link while git reads it.
-        """
-        return await self._git.run(
-            *arguments, folder=str(self.tree), env=self._files_env(), seconds=FILES_SECONDS, wrap=self._wrap
-        )
-
     def _files_env(self) -> dict[str, str]:
         return {**self._env(), "GIT_WORK_TREE": str(self.tree), "GIT_INDEX_FILE": str(self.own / "index")}
 
     async def _wrap(self, argv: Sequence[str], environ: Mapping[str, str]) -> Sequence[str]:
+        """Confine a command that reads or writes the files of the worktree, as the agent is confined.
+
+        Outside of the sandbox an agent could replace a folder by a link while git reads it.
+        """
+        # Git writes objects into ``own``, which an agent may only read.
+        readable = (path for path in self.readable if not path.is_relative_to(self.own))
         return await self._confine(
-            argv, environ, writable=(*self.writable, self.own), readable=(*self.readable, self._home)
+            argv, environ, writable=(*self.writable, self.own), readable=(*readable, self._home)
         )
 
     async def _run(self, *arguments: str, more: Mapping[str, str] | None = None) -> str:

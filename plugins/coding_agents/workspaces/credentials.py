@@ -81,7 +81,8 @@ def render_refusal(reason: str) -> bytes:
 
 def helper_settings(path: str) -> Sequence[str]:
     """Return git's settings for the helper that asks at a socket."""
-    command = shlex.join((sys.executable, "-I", "-S", "-B", str(HELPER), path))
+    # A sandbox has the real program, but not the environment of packages that links to it.
+    command = shlex.join((os.path.realpath(sys.executable), "-I", "-S", "-B", str(HELPER), path))
     return "credential.helper=", f"credential.helper=!{command}", "credential.useHttpPath=true"
 
 

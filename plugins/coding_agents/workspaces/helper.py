@@ -5,6 +5,7 @@ standard library only, because it also runs in the sandbox of an agent. If there
 told to stop, and the reason is on stderr.
 """
 
+import os
 import socket
 import sys
 
@@ -16,7 +17,10 @@ def ask(path: str, attributes: bytes) -> bytes:
     """Return the gateway's answer. Raises OSError."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(SECONDS)
-        connection.connect(path)
+        # An address has at most 107 bytes, and the path may have more.
+        folder, _, name = path.rpartition("/")
+        os.chdir(folder or ".")
+        connection.connect(name)
         connection.sendall(b"credential\n" + attributes.rstrip(b"\n") + b"\n\n")
         answer = b""
         while len(answer) < MOST and (piece := connection.recv(MOST)):

@@ -81,7 +81,7 @@ async def run_command(
         return SetupResult(127, f"the program {settings.command[0]!r} was not found")
     # With the streams joined, errors are shown where they happened.
     argv = ["/bin/sh", "-c", 'exec "$@" 2>&1', "sh", program, *settings.command[1:]]
-    confined = await confine(argv, env, writable=checkout.writable, readable=checkout.readable)
+    confined = await confine(argv, env, writable=checkout.writable, readable=checkout.readable, network=True)
     try:
         output = await capture_output(Launch(confined, env, str(checkout.tree)), SETUP_SECONDS)
     except TimeoutError:

@@ -19,7 +19,7 @@ from gateway.store.database import Store
 from gateway.tables import PluginTables
 from plugins.coding_agents.forges.contract import Check, Comment, Forge, NewPullRequest, PullRequest
 from plugins.coding_agents.settings import CodingAgentSettings
-from plugins.coding_agents.workspaces import WorkspaceHost, WorkspaceRecord, Workspaces
+from plugins.coding_agents.workspaces import Confine, WorkspaceHost, WorkspaceRecord, Workspaces, unconfined
 from plugins.coding_agents.workspaces.records import Rights
 
 TOKEN = "token-of-the-gateway"
@@ -186,11 +186,11 @@ class Desk:
         self.events: list[BusEvent] = []
         self.audited: list[tuple[str, str, str, str]] = []
         self.paused: list[tuple[str, str]] = []
-        self.confined: list[Sequence[str]] = []
         self.tables = PluginTables(store)
         given = {"hosts": [hub.url], **settings.pop("workspaces", {})}
         self.settings = CodingAgentSettings.model_validate({"workspaces": given, **settings})
         self.has_read_token = False
+        self.confine: Confine = unconfined
 
     @property
     def url(self) -> str:
@@ -210,6 +210,7 @@ class Desk:
             audit=self.audit,
             emit=self.events.append,
             pause=self.pause,
+            confine=self.confine,
         )
         workspaces = Workspaces(self.settings, self.base, host, clock=lambda: self.now)
         await workspaces.start()
