@@ -68,6 +68,7 @@ def run_checks(config: Path | None) -> Iterator[Finding]:
         machine.documents(),
         machine.kernel(),
         machine.confinement(_mode(config)),
+        machine.agents(_mode(config)),
         machine.open_files(),
         machine.clock(),
     )

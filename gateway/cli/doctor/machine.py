@@ -11,9 +11,11 @@ import time
 from pathlib import Path
 
 from gateway.cli.doctor.finding import Finding, ok, warn
+from gateway.confinement.programs import ProgramAccess
 from gateway.extensions.process import kernel as confining
 from gateway.extensions.process.attacks import ATTACKS, Outcome, run_attacks
 from gateway.extensions.process.launcher import ConfinementError, Launcher, Mode
+from gateway.extensions.process.service import Processes
 
 _ENOUGH_FILES = 4_096
 _DAY = 86_400.0
@@ -91,6 +93,35 @@ async def _attack(mode: Mode) -> tuple[list[Outcome], int]:
         return await run_attacks(launcher), len(launcher.namespaces)
     finally:
         await launcher.close()
+
+
+def agents(mode: Mode = "standard") -> Finding:
+    """Confine a program as coding agents are, and report what is missing. A missing network is no failure."""
+    try:
+        layers = asyncio.run(_try_program(mode, network=False))
+    except (ConfinementError, OSError) as error:
+        return _agents_without_network(mode, str(error))
+    spaces = sum(layer.endswith("namespace") for layer in layers)
+    return ok("agents", f"coding agents are confined: {spaces} namespaces, limits by {layers[-1]}")
+
+
+def _agents_without_network(mode: Mode, reason: str) -> Finding:
+    try:
+        asyncio.run(_try_program(mode, network=True))
+    except (ConfinementError, OSError) as error:
+        return warn(
+            "agents",
+            f"coding agents cannot be confined, and so are not started: {error}",
+            'sandbox = "off" in [plugins.coding_agents] starts them with all rights of the gateway',
+        )
+    return ok(
+        "agents", f'coding agents are confined, but only with network = "open" and key = "direct": {reason}'
+    )
+
+
+async def _try_program(mode: Mode, *, network: bool) -> tuple[str, ...]:
+    access = ProgramAccess(network=network)
+    return (await Processes(mode).program_prefix(("/bin/sh",), {}, access)).layers
 
 
 def documents() -> Finding:

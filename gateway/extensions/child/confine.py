@@ -145,8 +145,9 @@ class Confinement:
         if limits["memory"] and self._profile["syscalls"] == "plugin":
             # The address space of the interpreter is there already. It also counts shared memory.
             most.append((resource.RLIMIT_AS, limits["memory"] + _address_space()))
-        elif limits["memory"]:
-            # Many programs reserve far more addresses than they use.
+        elif limits["memory"] and not (self._profile["interactive"] and "pid" in self._namespaces):
+            # Many programs reserve far more addresses than they use. Some, such as Bun, even reserve them as
+            # data and crash under this limit; what is watched from its pid namespace does not need it.
             most.append((resource.RLIMIT_DATA, limits["memory"]))
         for name, value in most:
             hard = resource.getrlimit(name)[1]

@@ -36,9 +36,10 @@ _PASSED_ON = frozenset(
 )
 _WAITED_FOR = _PASSED_ON | {signal.SIGCHLD}
 _ALL_STOP = {signal.SIGTSTP: signal.SIGSTOP, signal.SIGCONT: signal.SIGCONT}
-_WATCH_SECONDS = 1.0
+_WATCH_SECONDS, _CLOSE_WATCH_SECONDS = 1.0, 0.1
 _CPU_PERIOD = 100_000
 _LESS_URGENT = 5
+_WATCHED = "counting"
 _PAGE = resource.getpagesize()
 _MIB = 1024 * 1024
 
@@ -121,9 +122,13 @@ class Inner:
         self._argv = argv
         self._terminal = terminal
         self._cwd = os.getcwd()
+        self._pause = _WATCH_SECONDS
 
-    def run(self, kernel: confine.Kernel, ids: tuple[int, int], parent: int, *, watches: bool) -> int:
-        """Confine this process, run the program, and return its wait status. Ends where it cannot."""
+    def run(self, kernel: confine.Kernel, ids: tuple[int, int], parent: int, limits: str) -> int:
+        """Confine this process, run the program, and return its wait status. Ends where it cannot.
+
+        ``limits`` is what enforces them: a cgroup, this process by counting, or the kernel for each process.
+        """
         os.setsid()  # a signal to the group of the outer process would arrive twice
         names: list[str] = self._request["namespaces"]
         confinement = confine.Confinement(kernel, dict(self._request), names, ids)
@@ -134,12 +139,12 @@ class Inner:
         except confine.Failed as failed:
             _refuse(self._request, failed.layer, str(failed))
         if not self._argv:
-            print(json.dumps({"layers": confinement.layers}), flush=True)  # noqa: T201
+            print(json.dumps({"layers": [*confinement.layers, limits]}), flush=True)  # noqa: T201
             return 0
         program = os.fork()
         if program == 0:
             self._become()
-        return self._wait(program, watches=watches)
+        return self._wait(program, watches=limits == _WATCHED)
 
     def _become(self) -> NoReturn:
         """Replace this process by the program, the leader of a session that has the terminal."""
@@ -158,16 +163,15 @@ class Inner:
 
     def _wait(self, program: int, *, watches: bool) -> int:
         while True:
-            got = signal.sigtimedwait(_WAITED_FOR, _WATCH_SECONDS) if watches else None
-            number = got.si_signo if got is not None else 0 if watches else signal.sigwait(_WAITED_FOR)
-            if number in _PASSED_ON:
-                self._pass_on(program, signal.Signals(number))
+            got = (
+                signal.sigtimedwait(_WAITED_FOR, self._pause) if watches else signal.sigwaitinfo(_WAITED_FOR)
+            )
+            if got is not None and got.si_signo in _PASSED_ON:
+                self._pass_on(program, signal.Signals(got.si_signo))
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 if ended[0] == program:
                     return ended[1]
-            problem = self._excess() if watches and got is None else ""
-            if problem:
-                _say(f"ended, because {problem}")
+            if watches and got is None and not self._is_within_limits():
                 return _KILLED << 8
 
     def _pass_on(self, program: int, number: signal.Signals) -> None:
@@ -177,15 +181,24 @@ class Inner:
             else:
                 os.killpg(program, number)
 
-    def _excess(self) -> str:
-        """Return which limit all processes together exceed: the kernel limits the memory of each alone."""
+    def _is_within_limits(self) -> bool:
+        """Return whether all processes together are within the limits, once the largest one is ended.
+
+        The kernel limits the memory of each process alone, and no number of processes for root.
+        """
         limits: Mapping[str, int] = self._request["profile"]["limits"]
-        resident = [_resident_bytes(name) for name in os.listdir("/proc") if name.isdigit()]
-        if limits["processes"] and len(resident) - 1 > limits["processes"]:
-            return f"it had more than {limits['processes']} processes"
-        if limits["memory"] and sum(resident) > limits["memory"]:
-            return f"it used more than {limits['memory'] // _MIB} MB of memory"
-        return ""
+        used = {int(name): _resident_bytes(name) for name in os.listdir("/proc") if name.isdigit()}
+        if limits["processes"] and len(used) - 1 > limits["processes"]:
+            _say(f"ended, because it had more than {limits['processes']} processes")
+            return False
+        most, now = limits["memory"], sum(used.values())
+        if most and now > most:
+            largest = max(used, key=lambda pid: used[pid] if pid != 1 else 0)
+            _say(f"ended process {largest}, because all together used more than {most // _MIB} MB of memory")
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(largest, signal.SIGKILL)
+        self._pause = _CLOSE_WATCH_SECONDS if most and now > most // 2 else _WATCH_SECONDS
+        return True
 
 
 def _resident_bytes(pid: str) -> int:
@@ -222,8 +235,7 @@ def _run(request: Mapping[str, Any], argv: list[str]) -> int:
     inner = Inner(request, argv, terminal=bool(argv) and _give_up_terminal())
     signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
     ids, parent = (os.getuid(), os.getgid()), os.pidfd_open(os.getpid())
-    limits: Mapping[str, Any] = request["profile"]["limits"]
-    group = ControlGroup(limits)
+    group = ControlGroup(request["profile"]["limits"])
     with contextlib.suppress(OSError):
         os.nice(_LESS_URGENT)
     flags = 0
@@ -238,13 +250,13 @@ def _run(request: Mapping[str, Any], argv: list[str]) -> int:
     ended, result = os.pipe()
     child = os.fork()
     if child == 0:
-        watches = os.read(begin, 1) == b"w"
-        os.write(result, struct.pack("i", inner.run(kernel, ids, parent, watches=watches)))
+        limits = os.read(begin, 100).decode()
+        os.write(result, struct.pack("i", inner.run(kernel, ids, parent, limits)))
         os._exit(0)
     os.close(result)
     group.add(child)
-    watches = not group.is_used and "pid" in request["namespaces"]
-    os.write(start, b"w" if watches else b"-")
+    counted = _WATCHED if "pid" in request["namespaces"] else "process"
+    os.write(start, ("cgroup" if group.is_used else counted).encode())
     status = _wait_for(child)
     group.remove()
     told = os.read(ended, 4) if select.select([ended], [], [], 0)[0] else b""

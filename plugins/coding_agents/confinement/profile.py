@@ -142,10 +142,11 @@ class Confinement:
             key, named = service.placeholder, f"{_SERVICE}{service.parts.path}"
             # These names may be among the variables that the program gets of the gateway's.
             env |= {name: value for name, value in ((adapter.key, key), (adapter.url, named)) if name}
+        given = {**env, **self._given(adapter)}
         withheld = frozenset(
             name
             for name in adapter.variables
-            if keeps_keys and _CREDENTIAL.search(name) and name in self._environ and name not in env
+            if keeps_keys and _CREDENTIAL.search(name) and name in self._environ and name not in given
         )
         notice = "" if key or not withheld else _WITHHELD.format(names=", ".join(sorted(withheld)))
         return Confined(words, env, streams, key, named, notice, withheld)
@@ -202,11 +203,17 @@ class Confinement:
         return begin
 
     def _service_of(self, record: SessionRecord, adapter: Adapter) -> ModelService:
-        named = (self._environ.get(adapter.url, "") if adapter.url else "").rstrip("/")
+        known = {**self._environ, **self._given(adapter)}
+        named = (known.get(adapter.url, "") if adapter.url else "").rstrip("/")
         url = named or adapter.service
-        key = self._environ.get(adapter.key, "") if adapter.key and url else ""
+        key = known.get(adapter.key, "") if adapter.key and url else ""
         digest = hashlib.sha256(f"{PLACEHOLDER}{record.key}".encode()).hexdigest()
         return ModelService(url, key, f"{PLACEHOLDER}{digest[:32]}", named=bool(named))
+
+    def _given(self, adapter: Adapter) -> dict[str, str]:
+        """Return the variables that the operator gives to a program."""
+        own = self._settings.of(adapter.name).env
+        return {name: value.get_secret_value() for name, value in own.items()}
 
     async def _prefix(
         self,

@@ -115,7 +115,9 @@ def test_a_running_gateway_is_asked_for_its_channels(tmp_path: Path) -> None:
 def test_wrong_settings_are_told_and_the_machine_is_looked_at(tmp_path: Path) -> None:
     found = findings(tmp_path, "modle = 'x/y'\n")
     assert "did you mean model" in found["settings"]["detail"]
-    assert set(found) == {"settings", "python", "documents", "confinement", "kernel", "open files", "clock"}
+    machine = {"python", "documents", "confinement", "agents", "kernel", "open files", "clock"}
+    assert set(found) == {"settings", *machine}
+    assert found["agents"]["detail"].startswith("coding agents ")
     assert found["documents"]["detail"] == "PDF and Word documents that users send are read"
 
 
