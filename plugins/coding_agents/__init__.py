@@ -16,7 +16,7 @@ import structlog
 
 from gateway import Answer, Plugin, PluginContext, SlashCommand, Tool, ToolCall, TurnContext
 from gateway.api import ApiRoute, ApiSocket, Figure
-from plugins.coding_agents.api import SessionRoutes
+from plugins.coding_agents.api import PreflightReport, SessionRoutes, check_machine, find_problem
 from plugins.coding_agents.errors import ServiceUnavailableError
 from plugins.coding_agents.settings import TOKEN_VARIABLES, CodingAgentSettings
 from plugins.coding_agents.tools import AgentTools
@@ -56,8 +56,8 @@ class CodingAgents(Plugin):
         self._desk: Desk | None = None
         self._assembling = asyncio.Lock()
         self._tools = AgentTools(self.desk)
-        self._commands = AgentCommands(self.desk)
-        self._routes = SessionRoutes(self.service, lambda: self._sessions, self.figures)
+        self._commands = AgentCommands(self.desk, self.check)
+        self._routes = SessionRoutes(self.service, lambda: self._sessions, self.figures, self.check)
 
     async def activate(self, ctx: PluginContext) -> None:
         """Read the settings, and attach the sessions of an earlier process."""
@@ -96,6 +96,16 @@ class CodingAgents(Plugin):
     def figures(self) -> Sequence[Figure]:
         """Return the metrics of sessions; none before the first one."""
         return () if self._sessions is None else self._sessions.figures()
+
+    async def check(self) -> PreflightReport:
+        """Check the programs and the sandbox. Raises ServiceUnavailableError before the plugin is active."""
+        if self._ctx is None:
+            raise ServiceUnavailableError("the plugin coding_agents is not active")
+        return await check_machine(self._ctx, self._settings)
+
+    async def find_problem(self) -> str:
+        """Return what prevents sessions, such as a kernel that cannot confine programs."""
+        return find_problem(await self.check(), self._settings)
 
     async def service(self) -> Sessions:
         """Return the sessions. Raises ServiceUnavailableError without a running gateway."""

@@ -4,6 +4,7 @@ In: requests of the holder of the gateway's token. Out: the sessions of that use
 imports no session before there is one.
 """
 
+from plugins.coding_agents.api.preflight import PreflightReport, check_machine, find_problem, render
 from plugins.coding_agents.api.routes import SessionRoutes
 
-__all__ = ["SessionRoutes"]
+__all__ = ["PreflightReport", "SessionRoutes", "check_machine", "find_problem", "render"]

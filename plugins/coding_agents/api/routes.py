@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from gateway.api import ApiCall, ApiConnection, ApiRoute, ApiSocket, Figure
+from plugins.coding_agents.api.preflight import PreflightReport
 from plugins.coding_agents.errors import (
     CodingAgentError,
     KeeperLostError,
@@ -156,7 +157,9 @@ class SessionRoutes:
         service: Callable[[], Awaitable[Sessions]],
         loaded: Callable[[], Sessions | None],
         figures: Callable[[], Sequence[Figure]],
+        check: Callable[[], Awaitable[PreflightReport]],
     ) -> None:
+        self._check = check
         self._service = service
         self._loaded = loaded
         self._figures = figures
@@ -168,6 +171,13 @@ class SessionRoutes:
             ApiRoute("GET", BASE, "List the sessions of coding agents.", self._list),
             ApiRoute("POST", BASE, "Start a session of a coding agent.", self._spawn, _SPAWN_ERRORS),
             ApiRoute("GET", f"{BASE}/metrics", "Show the metrics of coding agents.", self._metrics),
+            ApiRoute(
+                "GET",
+                f"{BASE}/preflight",
+                "Show which programs are installed, and what confines them.",
+                self._preflight,
+                (ServiceUnavailableError,),
+            ),
             ApiRoute("GET", one, "Show a session.", self._show, (SessionNotFoundError,)),
             ApiRoute(
                 "POST", f"{one}/send", "Type a text or keys.", self._send, (*_SEND_ERRORS, NoInputError)
@@ -214,6 +224,9 @@ class SessionRoutes:
 
     async def _metrics(self, call: ApiCall[None, None, None]) -> Metrics:
         return Metrics([MetricView(one.name, one.labels, one.value) for one in self._figures()])
+
+    async def _preflight(self, call: ApiCall[None, None, None]) -> PreflightReport:
+        return await self._check()
 
     async def _show(self, call: ApiCall[SessionPath, None, None]) -> SessionView:
         return _view(self._known().get(call.path.id, call.user))

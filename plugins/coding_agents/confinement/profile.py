@@ -98,7 +98,7 @@ class Confinement:
         processes: ProcessService | None,
         settings: CodingAgentSettings,
         environ: Mapping[str, str],
-        tasks: Tasks,
+        tasks: Tasks | None,
         *,
         data: Path,
         own: Path,
@@ -198,6 +198,7 @@ class Confinement:
                 await stream.close()
 
         def begin(stream: Stream) -> None:
+            assert self._tasks is not None, "a gateway that only checks has no streams"
             self._tasks.create_task(serve(stream), name=f"stream of {record.id}")
 
         return begin

@@ -7,12 +7,13 @@ In: the text after ``/agents``, ``/attach``, ``/diff``, ``/pr`` and ``/compare``
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from gateway import CommandContext, SlashCommand
+from plugins.coding_agents.api.preflight import PreflightReport, render
 from plugins.coding_agents.tools.services import Caller, caller_of
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from plugins.coding_agents.tools.desk import Desk
 
 USAGE = """\
-- `/agents`: list your coding agents
+- `/agents`: list your coding agents; `/agents check`: which programs are installed
 - `/agents new claude https://github.com/acme/app fix the login`: start one in a new worktree
 - `/agents new 2 claude URL TASK` or `/agents new claude,codex URL TASK`: several, each in a worktree
 - `/agents new shell /srv/folder` or `/agents new claude TASK`: in a folder, or in an empty one
@@ -75,8 +76,9 @@ def parse_new(text: str) -> Wanted | None:
 class AgentCommands:
     """The commands."""
 
-    def __init__(self, desk: OpenDesk) -> None:
+    def __init__(self, desk: OpenDesk, check: Callable[[], Awaitable[PreflightReport]]) -> None:
         self._desk = desk
+        self._check = check
         self.all: Sequence[SlashCommand] = (
             SlashCommand("agents", "Coding agents: list, new AGENT [URL] TASK, N TEXT, N stop", self._agents),
             SlashCommand("attach", "Show the terminal of a coding agent: /attach N", self._attach),
@@ -86,8 +88,10 @@ class AgentCommands:
         )
 
     async def _agents(self, rest: str, ctx: CommandContext) -> str:
-        desk, caller = await self._opened(ctx)
         word, _, more = rest.strip().partition(" ")
+        if rest.strip() == "check":
+            return render(await self._check())
+        desk, caller = await self._opened(ctx)
         key = ctx.inbound.dedup_key
         if not word:
             return desk.list(caller)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -57,7 +58,6 @@ async def test_003_09_a_session_is_started_shown_and_stopped_over_http(tmp_path:
 
 
 async def test_a_repeated_idempotency_key_starts_and_types_once(tmp_path: Path) -> None:
-    log = tmp_path / "log"
     async with served(tmp_path) as (one, plugin):
         views = [
             await one.ask("POST", BASE, json={"agent": "shell"}, headers={"Idempotency-Key": "k1"})
@@ -70,12 +70,13 @@ async def test_a_repeated_idempotency_key_starts_and_types_once(tmp_path: Path) 
             status, _ = await one.ask(
                 "POST",
                 f"{BASE}/{session.record.id}/send",
-                json={"text": f"echo sent >> {log}"},
+                json={"text": "echo sent >> log"},
                 headers={"Idempotency-Key": "k2"},
             )
             assert status == 200
         await until(session, lambda: session.record.task_done)
-        assert log.read_text() == "sent\n"
+        typed = await asyncio.to_thread(Path(session.record.workdir, "log").read_text)
+        assert typed == "sent\n"
 
 
 async def test_output_is_bytes_from_an_offset_and_410_for_what_is_gone(tmp_path: Path) -> None:
@@ -149,3 +150,44 @@ async def test_metrics_are_shown_at_both_places(tmp_path: Path) -> None:
         async with one.http.get(f"{one.url}/metrics") as response:
             text = await response.text()
         assert 'trunkline_plugin_coding_agents_sessions{agent="shell",status="ready"} 1' in text
+
+
+def install(folder: Path, name: str, version: str) -> None:
+    """Put a program into a folder that only says its version."""
+    folder.mkdir(exist_ok=True)
+    program = folder / name
+    program.write_text(f"#!/bin/sh\necho {version}\n")
+    program.chmod(0o755)
+
+
+async def test_the_preflight_says_what_is_installed_and_what_confines_it(
+    tmp_path: Path,
+) -> None:
+    install(tmp_path / "bin", "claude", "2.1.330")
+    install(tmp_path / "bin", "codex", "9.9.9")
+    agents = {name: {"binary": str(tmp_path / "bin" / name)} for name in ("claude", "codex", "gemini")}
+    async with served(tmp_path / "data", sandbox="off", agents=agents) as (one, plugin):
+        status, report = await one.ask("GET", f"{BASE}/preflight")
+        assert status == 200
+        found = {each["agent"]: each for each in report["programs"]}
+        assert (found["claude"]["found"], found["claude"]["version"]) == (
+            str(tmp_path / "bin" / "claude"),
+            "2.1.330",
+        )
+        assert found["claude"]["known"]
+        assert not found["codex"]["known"]
+        assert "no screens of Codex 9.9.9 are recorded" in found["codex"]["problem"]
+        assert "npm install" in found["gemini"]["problem"]
+        assert report["git"].endswith("/git")
+        assert 'sandbox = "off"' in report["sandbox_problem"]
+        # ``trunkline doctor`` names the sandbox, and a program that the settings mention.
+        problem = await plugin.find_problem()
+        assert 'sandbox = "off"' in problem
+        assert "Gemini CLI is not installed" in problem
+        assert "Aider" not in problem
+        async with one.socket() as client:
+            ack = await client.say("/agents check", session="s")
+            await client.until(
+                lambda frame: frame["type"] == "complete" and frame["message_id"] == ack["answer_id"]
+            )
+            assert "no screens of Codex 9.9.9 are recorded" in str(client.frames)
