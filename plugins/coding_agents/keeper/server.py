@@ -338,8 +338,10 @@ class Keeper:
                 self._take(client, kind, payload)
                 if client not in self._clients:
                     return
-        except (FrameError, struct.error) as error:
+        except FrameError as error:
             self._refuse(client, BAD_FRAME, str(error))
+        except struct.error:
+            self._refuse(client, BAD_FRAME, "the payload is too short")
 
     def _take(self, client: Client, kind: bytes, payload: bytes) -> None:
         """Act on a frame. Raises struct.error for a payload that is too short."""
