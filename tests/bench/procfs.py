@@ -19,3 +19,9 @@ def cpu_seconds(pid: int) -> float:
 def rss_bytes(pid: int) -> int:
     """Bytes of memory a process holds."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
+
+
+def pss_bytes(pid: int) -> int:
+    """Bytes of memory a process holds; of memory that it shares, its share."""
+    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    return int(rollup.split("\nPss:")[1].split()[0]) * 1024

@@ -21,17 +21,17 @@ from dataclasses import asdict
 from pathlib import Path
 
 from channel_figures import CHANNEL_FIGURES
+from coding import CODING_FIGURES
 from database_figures import DATABASE_FIGURES
 from figures import FIGURES, Bench, Row
 from life_figures import LIFE_FIGURES
 from mcp_figures import MCP_FIGURES
+from plugin_figures import PLUGIN_FIGURES
 from processes import HERE, TREE, cores, laboratory
 from provider_figures import PROVIDER_FIGURES
 from rich.console import Console
 from rich.table import Table
 from search_figures import SEARCH_FIGURES
-
-from plugins import PLUGIN_FIGURES
 
 _ALL = {
     **FIGURES,
@@ -41,6 +41,7 @@ _ALL = {
     **PROVIDER_FIGURES,
     **SEARCH_FIGURES,
     **MCP_FIGURES,
+    **CODING_FIGURES,
     **PLUGIN_FIGURES,
 }
 RIVAL = TREE / ".venv-bench"
