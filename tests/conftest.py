@@ -128,8 +128,10 @@ async def browser(chromium_path: Path) -> AsyncIterator[object]:
 
 @pytest.fixture
 def foreign(request: pytest.FixtureRequest) -> Path:
-    """The folder ``foreign`` beside the test: a client that others wrote, its packages installed."""
-    folder = request.path.parent / "foreign"
+    """The folder ``foreign`` beside the test, or the one that ``FOREIGN`` of its module names: a client that
+    others wrote, its packages installed.
+    """
+    folder = getattr(request.module, "FOREIGN", request.path.parent / "foreign")
     if not shutil.which("node"):
         _lacking("no Node.js on the path")
     if not (folder / "node_modules").is_dir():

@@ -333,9 +333,10 @@ class _Tick:
         return [rule for rule in self.state.rules if not (rule.once and rule.pattern in self.state.used)]
 
     def watch_login(self) -> None:
-        """Announce a login, unless the program already works: its output may look like one."""
+        """Announce a login. Some programs notice only with the first text that they have none."""
         login = self.reading.login
-        if login and self.state.status in ("starting", "authenticating") and login != self.state.login:
+        waiting = self.state.status in ("starting", "authenticating", "busy")
+        if login and waiting and login != self.state.login:
             self.set(login=login, status="authenticating")
             self.events.append(LoginRequired(login))
 

@@ -376,7 +376,8 @@ class Sessions:
         confined = await self.confinement.confine(record, adapter, program, home)
         session.on_stream = confined.on_stream
         known = {name: value for name, value in self._environ.items() if name not in confined.withheld}
-        environ = {name: known[name] for name in adapter.variables if name in known}
+        given = {name: value.get_secret_value() for name, value in own.env.items()}
+        environ = {name: value for name, value in {**known, **given}.items() if name in adapter.variables}
         request = AgentRequest(
             workdir=record.workdir,
             home=record.home,
@@ -385,15 +386,14 @@ class Sessions:
             model=record.model,
             args=own.args,
             environ=environ | {name: confined.env[name] for name in environ if name in confined.env},
-            key=confined.key,
-            base_url=confined.base_url,
+            key=confined.key or given.get(adapter.key, ""),
+            base_url=confined.base_url or given.get(adapter.url, ""),
             preset=own.preset,
             resume=record.program_session if record.resumes else "",
         )
         launch = adapter.launch(request)
         await asyncio.to_thread(home.mkdir, 0o700, parents=True, exist_ok=True)
         await asyncio.to_thread(prepare_home, home, launch)
-        given = {name: value.get_secret_value() for name, value in own.env.items()}
         shared = {name: value for name, value in known.items() if name not in _FOLDER_VARIABLES}
         env = environment_for(
             shared,
@@ -406,8 +406,8 @@ class Sessions:
                 # Services often have no locale; a shell then drops the letters that are not ASCII.
                 **({} if _LOCALE & shared.keys() else {"LANG": "C.UTF-8"}),
                 **(helper_environment(str(session.folder / SIBLING_SOCKET)) if record.workspace else {}),
-                **launch.env,
                 **given,
+                **launch.env,
                 **confined.env,
             },
         )

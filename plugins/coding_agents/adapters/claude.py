@@ -44,6 +44,10 @@ _TOOLS = {
 }
 _MODE_ON = re.compile(r"^\s*(?:\u23f5\u23f5|\u23f8) (?:accept edits|plan mode|auto mode) on\b")
 _DONE = re.compile(r"^\u273b \w+ for (?:\d+[hms] ?)+(?:$| \u00b7)|^\s*\u23bf\s+Interrupted \u00b7")
+_NO_LOGIN = re.compile(
+    r"^\s{20,}Not logged in \u00b7 run /login$|^\s*\u23bf\s+Not logged in \u00b7 Please run /login$"
+)
+"""The answer to a text without a login, and a notice at the right edge."""
 _STEP = re.compile(r"^\u25cf (\w+\(.*\)?)$|^\s*\u23bf\s+(\$ .*)$")
 _URL = re.compile(r"https://(?:claude\.ai|console\.anthropic\.com|platform\.claude\.com)/\S+")
 
@@ -82,13 +86,13 @@ def read(lines: Lines, cursor: Cursor) -> Reading:
     typed = "" if at_start else "\n".join(lines[top + 1 : bottom]).removeprefix(_GLYPH).strip()
     if "esc to interrupt" in footer:
         return Reading("busy", input=typed, activity=_step(lines[:top]))
-    if "Not logged in \u00b7 Run /login" in footer:
+    content = [line for line in lines[:top] if line and "\u00b7 /effort" not in line]
+    if "Not logged in \u00b7 Run /login" in footer or (content and _NO_LOGIN.match(content[-1])):
         text = "Claude Code is not logged in: run /login at its terminal, or set an API key"
         return Reading("login", login=LoginPrompt("cli_auth", text, snippet=snippet(lines)))
     hinted = "? for shortcuts" in footer or any(map(_MODE_ON.match, lines[bottom + 1 :]))
     if not hinted or not at_start:
         return Reading(input=typed)
-    content = [line for line in lines[:top] if line and "\u00b7 /effort" not in line]
     return Reading("ready", input="", done=bool(content and _DONE.match(content[-1])))
 
 

@@ -223,6 +223,7 @@ class Menu(Struct, frozen=True):
     options: tuple[str, ...]
 
 
+_MOST_WRAPPED = 4
 _ENTRY = re.compile(r"^(\s*)(?P<glyph>\S )?(\s*)(?P<number>\d{1,2})\. (?P<text>.*\S)\s*$")
 
 
@@ -230,24 +231,33 @@ def menu_at_end(lines: Lines, cursor: Cursor | None, glyph: str, *, footer: str)
     """Return the menu that ends the screen, with nothing below it but a row that matches ``footer``.
 
     Output of a program cannot be there, because its input line is always below it. The entries are numbered
-    from 1, exactly one has the cursor ``glyph``, and the terminal's cursor is in its row if one is given.
+    from 1, long ones continue in the next row, exactly one has the cursor ``glyph``, and the terminal's
+    cursor is in its row if one is given.
     """
     rows = [at for at, line in enumerate(lines) if line.strip()]
     if rows and re.fullmatch(footer, lines[rows[-1]].strip()):
         rows.pop()
+    entries: list[re.Match[str]] = []
     options: list[str] = []
     marked: list[int] = []
+    wrapped: list[str] = []
     start = -1
     for at in reversed(rows):
         match = _ENTRY.match(lines[at])
-        if not match or (match["glyph"] or glyph).strip() != glyph:
+        if match is None and len(wrapped) < _MOST_WRAPPED:
+            wrapped.insert(0, lines[at])
+            continue
+        # Rows that continue an entry are indented like its text.
+        if not match or any(line[: match.start("text")].strip() for line in wrapped):
             break
-        options.insert(0, match["text"])
+        if (match["glyph"] or glyph).strip() != glyph:
+            break
+        entries.insert(0, match)
+        options.insert(0, " ".join((match["text"], *map(str.strip, wrapped))))
         marked += [at] if match["glyph"] else []
-        start = at
+        wrapped, start = [], at
         if match["number"] == "1":
             break
-    numbers = [_ENTRY.match(lines[at]) for at in rows if at >= start >= 0]
-    if len(marked) != 1 or [int(m["number"]) for m in numbers if m] != list(range(1, len(options) + 1)):
+    if len(marked) != 1 or [int(entry["number"]) for entry in entries] != list(range(1, len(entries) + 1)):
         return None
     return Menu(start, tuple(options)) if cursor is None or cursor[0] == marked[0] else None

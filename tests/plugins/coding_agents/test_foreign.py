@@ -1,0 +1,186 @@
+"""The real programs in real keepers, as their makers publish them, at fake model services on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import platform
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.testing.fake_models.coding_wire import DIALECTS
+from gateway.testing.fake_models.script import ModelRequest, Reply, Say
+from gateway.testing.fake_models.server import FakeModels
+from plugins.cli_backends.candidates.installed import KEY, MODELS, PATHS, TOOL_CALLS
+from plugins.coding_agents.adapters import find_adapter
+from plugins.coding_agents.adapters.preflight import check_program
+from plugins.coding_agents.session import Session
+from tests.plugins.coding_agents.rig import Agents, agents, processes, until
+
+pytestmark = pytest.mark.slow
+
+FOREIGN = Path(__file__).parents[1] / "cli_backends" / "foreign"
+SECONDS = 120
+"""The limit of a wait: two loaded cores start a program in half a minute."""
+_MACHINE = f"linux-{'arm64' if platform.machine() == 'aarch64' else 'x64'}"
+PROGRAMS = {
+    "claude": f"@anthropic-ai/claude-code-{_MACHINE}/claude",
+    "codex": "@openai/codex/bin/codex.js",
+    "gemini": "@google/gemini-cli/bundle/gemini.js",
+    "opencode": f"opencode-{_MACHINE}/bin/opencode",
+}
+BACKENDS = {"claude": "claude-code"}
+"""Names of the programs in ``cli_backends``, where they differ."""
+FIRST, SECOND = "Make a file.", "Make it now."
+
+
+class Script:
+    """A model that calls the tool once for each of two tasks, and then reports success.
+
+    After a refusal a program may send the result with the next task, so the tasks count and not the results.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._call = TOOL_CALLS[BACKENDS.get(name, name)]
+        self._open = [FIRST, SECOND]
+        self.tasks: list[str] = []
+        """The tasks that were received, in order."""
+
+    def __call__(self, asked: ModelRequest) -> Reply:
+        # Programs also send small requests of their own, without tools, such as for a title.
+        if not asked.body.get("tools"):
+            return Reply((Say("A title"),))
+        last = asked.user_text.strip().splitlines()[-1] if asked.user_text.strip() else ""
+        if last in self._open:
+            self._open.remove(last)
+            self.tasks.append(last)
+            return Reply((Say("I will. "), self._call), "tools")
+        if not asked.results:
+            self.tasks.append(last)
+        return Reply((Say("It is "), Say("done.")))
+
+
+def agent_settings(name: str, url: str, foreign: Path, *, key: str = KEY) -> dict[str, Any]:
+    """Return the settings with which a program uses the fake model service."""
+    base = url + PATHS[BACKENDS.get(name, name)]
+    settings: dict[str, Any] = {"binary": str(foreign / "node_modules" / PROGRAMS[name])}
+    if name == "opencode":
+        provider = {
+            "npm": "@ai-sdk/openai-compatible",
+            "name": "Fake",
+            "options": {"baseURL": base, "apiKey": key},
+            "models": {"fake-small": {"name": "Fake"}},
+        }
+        config = {"provider": {"fake": provider}, "small_model": "fake/fake-small"}
+        return {
+            **settings,
+            "model": "fake/fake-small",
+            "env": {"OPENCODE_CONFIG_CONTENT": json.dumps(config)},
+        }
+    urls = {"claude": "ANTHROPIC_BASE_URL", "codex": "OPENAI_BASE_URL", "gemini": "GOOGLE_GEMINI_BASE_URL"}
+    env = {urls[name]: base, **({find_adapter(name).key: key} if key else {})}
+    return {**settings, "model": MODELS[BACKENDS.get(name, name)], "env": env}
+
+
+@asynccontextmanager
+async def running(
+    name: str, foreign: Path, tmp_path: Path, models: FakeModels, *, task: str = "", key: str = KEY
+) -> AsyncGenerator[tuple[Agents, Session, Path]]:
+    """Run a gateway with one session; whatever happens, its program ends."""
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    settings = {name: agent_settings(name, models.url, foreign, key=key)}
+    async with agents(
+        tmp_path / "data", permissions={"*": "ask"}, allowed_roots=[str(tmp_path)], agents=settings
+    ) as rig:
+        session = await rig.spawn(task, agent=name, workdir=str(workspace))
+        try:
+            yield rig, session, workspace
+        finally:
+            await session.stop(force=True)
+
+
+async def until_asked(session: Session) -> str:
+    """Wait for a question that a user has to answer; return its digest."""
+    await until(session, lambda: bool(session.state.question and session.state.question.yes), SECONDS)
+    assert session.state.question is not None
+    assert "touch made.txt" in session.state.question.detail
+    return session.state.question.digest
+
+
+async def until_nothing_is_left(session: Session) -> None:
+    """Wait until no process, no daemon and no socket of a session is left."""
+    try:
+        async with asyncio.timeout(SECONDS):
+            while processes(session.record.id) or session.folder.exists():
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise AssertionError(f"left: {processes(session.record.id)}, {session.folder}") from None
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", PROGRAMS)
+async def test_003_the_real_program_gets_its_task_once_asks_and_leaves_nothing_behind(
+    name: str, foreign: Path, tmp_path: Path
+) -> None:
+    script = Script(name)
+    async with FakeModels(script, dialects=DIALECTS) as models:
+        async with running(name, foreign, tmp_path, models, task=FIRST) as (rig, session, workspace):
+            denied = await until_asked(session)
+            assert session.record.public_status == "blocked"
+            await session.answer(denied, "deny")
+            await until(
+                session, lambda: session.record.status == "ready" and session.record.task_done, SECONDS
+            )
+            assert not (workspace / "made.txt").exists()
+            assert script.tasks == [FIRST], "the task was delivered once"
+            await rig.sessions.send(session.record.id, session.record.owner, text=SECOND)
+            allowed = await until_asked(session)
+            await session.answer(allowed, "once")
+            await until(session, (workspace / "made.txt").exists, SECONDS)
+            await until(
+                session, lambda: session.record.status == "ready" and session.record.task_done, SECONDS
+            )
+            assert "It is done." in "\n".join(session.tail(40))
+            assert script.tasks == [FIRST, SECOND]
+            await session.stop()
+            await until_nothing_is_left(session)
+        assert session.record.public_status == "completed"
+        assert [path.name for path in workspace.iterdir()] == ["made.txt"], "no file outside of the home"
+
+
+LOGINS = {"claude": "cli_auth", "codex": "cli_auth", "gemini": "api_key"}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", LOGINS)
+async def test_the_real_program_without_a_key_asks_for_a_login(
+    name: str, foreign: Path, tmp_path: Path
+) -> None:
+    async with FakeModels(dialects=DIALECTS) as models:
+        async with running(name, foreign, tmp_path, models, task=FIRST, key="") as (_, session, _):
+            await until(session, lambda: session.state.login is not None, SECONDS)
+            assert session.state.login is not None
+            assert session.state.login.method == LOGINS[name]
+            assert session.record.public_status == "blocked"
+        assert models.requests == [], "the task was not typed into the login"
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", PROGRAMS)
+async def test_the_screens_of_the_installed_version_are_recorded(
+    name: str, foreign: Path, tmp_path: Path
+) -> None:
+    adapter = find_adapter(name)
+    binary = str(foreign / "node_modules" / PROGRAMS[name])
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    checked = await check_program(adapter, environ, str(tmp_path), binary=binary)
+    # Twice, as the first start of a program may need more than the five seconds on loaded cores.
+    if not checked.version:
+        checked = await check_program(adapter, environ, str(tmp_path), binary=binary)
+    assert checked.known, checked
