@@ -13,6 +13,7 @@ from playwright.async_api import Browser, Locator, Page, expect
 
 from gateway.testing.served import serving, until
 from plugins.coding_agents import CodingAgents
+from plugins.coding_agents.workspaces.checkouts import Changes, FileChange
 from tests.e2e.page_browser import chat
 from tests.plugins.coding_agents.fake_session import RECORD, FakeAgents, FakeSession
 
@@ -167,6 +168,56 @@ async def test_a_lost_connection_is_made_again_and_an_end_is_told(browser: Brows
         await expect(page.get_by_role("dialog").get_by_role("alert")).to_contain_text("status 1")
         await expect(page.get_by_role("button", name="Take the keyboard")).to_be_disabled()
         assert agents is not None
+
+
+PATCH = """\
+diff --git a/new.py b/new.py
+new file mode 100644
+--- /dev/null
++++ b/new.py
+@@ -0,0 +1,2 @@
++print("<b>")
++diff --git a/x b/x
+diff --git a/old.txt b/old.txt
+--- a/old.txt
++++ b/old.txt
+@@ -1 +1 @@
+-one
++two
+"""
+
+
+@pytest.mark.parametrize("width", [1280, 360])
+async def test_the_changes_of_a_workspace_are_shown(browser: Browser, tmp_path: Path, width: int) -> None:
+    agents = FakeAgents(FakeSession(record=structs.replace(RECORD, workspace="ws-1")))
+    files = (
+        FileChange("new.py", "A", 2, 0),
+        FileChange("old.txt", "M", 1, 1),
+        FileChange("p.png", "A", -1, -1),
+    )
+    async with (
+        serving(tmp_path, agents) as served,
+        chat(browser, served.url, viewport={"width": width, "height": 700}, expected="status of 404") as page,
+    ):
+        await open_terminal(page, phone=width < 800)
+        await page.get_by_role("button", name="Changes").click()
+        shown = page.get_by_role("dialog", name="Changes")
+        await expect(shown.get_by_role("alert")).to_contain_text("no such workspace")
+        await shown.get_by_role("button", name="Close").click()
+        agents.changes = Changes("", files, PATCH, truncated=True)
+        await page.get_by_role("button", name="Changes").click()
+        await expect(shown).to_contain_text("3 files changed +3 \u22121")
+        await shown.get_by_text("new.py").click()
+        await expect(shown.get_by_role("group", name="Diff of new.py")).to_contain_text('+print("<b>")')
+        await shown.get_by_text("old.txt").click()
+        await expect(shown.get_by_role("group", name="Diff of old.txt")).to_contain_text("-one")
+        await expect(shown.get_by_role("group", name="Diff of old.txt")).not_to_contain_text("print")
+        await shown.get_by_text("p.png").click()
+        await expect(shown.get_by_role("group", name="Diff of p.png")).to_contain_text("left out")
+        await expect(shown.get_by_role("note")).to_be_visible()
+        assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        await page.keyboard.press("Escape")
+        await expect(page.get_by_role("dialog", name="Terminal")).to_be_visible()
 
 
 async def test_without_the_plugin_there_is_no_button(browser: Browser, tmp_path: Path) -> None:

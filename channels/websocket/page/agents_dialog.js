@@ -10,7 +10,7 @@ export async function openAgents() {
   const list = h("ul", { class: "version-list agent-list" });
   const dialog = openDialog(t("agents.title"), list);
   const agents = await listAgents();
-  const open = ({ id }) => (dialog.close(), openTerminal(id));
+  const open = (agent) => (dialog.close(), openTerminal(agent));
   const rows = (agents ?? []).toReversed().map((one) => h("li", {}, row(one, open)));
   list.append(...(rows.length ? rows : [h("li", { class: "muted" }, t(agents ? "agents.none" : "agents.failed"))]));
   list.querySelector("button")?.focus();

@@ -168,9 +168,16 @@ async function configOf(method, name, ...request) {
   return response.ok ? { config: await response.json() } : { error: (await response.json()).message };
 }
 
-/** @returns {Promise<{id: string, agent: string, public_status: string, workdir: string}[] | null>} the coding agents of the user, oldest first */
+/** @returns {Promise<{id: string, agent: string, public_status: string, workdir: string, workspace: string}[] | null>} the coding agents of the user, oldest first */
 export async function listAgents() {
   return (await json("/api/coding-agents", {}))?.sessions ?? null;
+}
+
+/** @returns {Promise<{changes?: {files: object[], patch: string, truncated: boolean}, error?: string}>} of a workspace, or the error */
+export async function readChanges(workspace) {
+  const response = await call("GET", `/api/workspaces/${encodeURIComponent(workspace)}/diff`);
+  if (!response) return { error: t("agents.failed") };
+  return response.ok ? { changes: await response.json() } : { error: (await response.json()).message };
 }
 
 /** Return whether the server responds and refuses access; browsers do not say why a socket did not open. */

@@ -3,12 +3,15 @@ import { h } from "./dom.js";
 import { icon } from "./icons.js";
 import { t } from "./language.js";
 
+let opened = 0;
+
 /** @param {string} title @param {...Node} children @returns {HTMLDialogElement} */
 export function openDialog(title, ...children) {
   const before = document.activeElement;
   const close = h("button", { type: "button", class: "round quiet", "aria-label": t("dialog.close"), title: t("dialog.close") }, icon("cross"));
-  const head = h("div", { class: "dialog-head" }, h("h2", { id: "dialog-title" }, title), close);
-  const dialog = h("dialog", { class: "wide", "aria-labelledby": "dialog-title" }, head, ...children);
+  const id = `dialog-title-${++opened}`;
+  const head = h("div", { class: "dialog-head" }, h("h2", { id }, title), close);
+  const dialog = h("dialog", { class: "wide", "aria-labelledby": id }, head, ...children);
   close.addEventListener("click", () => dialog.close());
   dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
   dialog.addEventListener("close", () => (dialog.remove(), before?.focus()));

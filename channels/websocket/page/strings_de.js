@@ -1,12 +1,16 @@
 /** German strings of the interface. */
 export const de = {
   "agents.blocked": "wartet auf dich",
+  "agents.changes": "Änderungen",
   "agents.completed": "fertig",
   "agents.error": "fehlgeschlagen",
   "agents.failed": "Das Gateway ist nicht erreichbar oder hat abgelehnt. Versuche es noch einmal.",
+  "agents.no_changes": "Der Agent hat noch nichts geändert.",
+  "agents.no_patch": "Die Änderungen dieser Datei fehlen, weil alle zusammen zu lang sind.",
   "agents.none": "Noch ist kein Coding-Agent gelaufen. Starte einen in einem Chat.",
   "agents.running": "läuft",
   "agents.title": "Coding-Agenten",
+  "agents.truncated": "Die Änderungen sind zu lang, um ganz gezeigt zu werden.",
   "approval.always": "Immer: {always}",
   "approval.answer": "Antworten",
   "approval.answer_field": "Deine Antwort",

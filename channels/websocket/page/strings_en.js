@@ -1,12 +1,16 @@
 /** English strings of the interface. */
 export const en = {
   "agents.blocked": "waits for you",
+  "agents.changes": "Changes",
   "agents.completed": "finished",
   "agents.error": "failed",
   "agents.failed": "The gateway cannot be reached or refused. Try again.",
+  "agents.no_changes": "The agent has changed nothing yet.",
+  "agents.no_patch": "The patch of this file was left out, because all changes together are too long.",
   "agents.none": "No coding agent has run yet. Start one in a chat.",
   "agents.running": "running",
   "agents.title": "Coding agents",
+  "agents.truncated": "The changes are too long to be shown as a whole.",
   "approval.always": "Always: {always}",
   "approval.answer": "Answer",
   "approval.answer_field": "Your answer",

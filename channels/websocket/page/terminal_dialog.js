@@ -2,6 +2,7 @@
  * Dialog with the terminal of a coding agent. It shows what the gateway rendered; to type, the user takes the
  * keyboard, which one client at a time can have. Ctrl+. gives it back.
  */
+import { openChanges } from "./agent_changes.js";
 import { stateMark } from "./agent_state.js";
 import { openDialog } from "./dialog.js";
 import { h } from "./dom.js";
@@ -14,9 +15,9 @@ const LONGEST_WAIT_MS = 15_000;
 const GONE = 4404;
 const BUTTONS = { escape: "Esc", tab: "Tab", up: "↑", down: "↓", left: "←", right: "→", "ctrl+c": "Ctrl+C", enter: "Enter" };
 
-/** @param {string} id of the session */
-export function openTerminal(id) {
-  new Terminal(id);
+/** @param {{id: string, workspace: string}} agent */
+export function openTerminal(agent) {
+  new Terminal(agent);
 }
 
 class Terminal {
@@ -33,9 +34,10 @@ class Terminal {
   #open = true;
   #driving = false;
 
-  constructor(id) {
+  constructor({ id, workspace }) {
     this.#keys.append(...Object.entries(BUTTONS).map(([name, label]) => h("button", { type: "button", onclick: () => this.#press(name) }, label)));
     const head = h("div", { class: "terminal-head" }, this.#state, this.#drive, this.#fit);
+    if (workspace) head.append(h("button", { type: "button", onclick: () => openChanges(workspace) }, t("agents.changes")));
     const dialog = openDialog(t("terminal.title", { id: id.slice(id.lastIndexOf("-") + 1) }), head, this.#said, this.#screen.element, this.#keys);
     dialog.classList.add("terminal");
     dialog.addEventListener("close", () => this.#close());

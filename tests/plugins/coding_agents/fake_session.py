@@ -11,9 +11,10 @@ from msgspec import Struct, structs
 
 from gateway import Plugin, SlashCommand
 from gateway.api import ApiCall, ApiConnection, ApiRoute, ApiSocket
-from plugins.coding_agents.errors import SessionNotFoundError
+from plugins.coding_agents.errors import SessionNotFoundError, WorkspaceNotFoundError
 from plugins.coding_agents.records import SessionRecord
 from plugins.coding_agents.screen import Screen
+from plugins.coding_agents.workspaces.checkouts import Changes
 
 RECORD = SessionRecord(
     id="pty-1-abcd1234",
@@ -110,6 +111,7 @@ class Listed(Struct, frozen=True):
     agent: str
     public_status: str
     workdir: str
+    workspace: str
 
 
 class SessionList(Struct, frozen=True):
@@ -122,9 +124,11 @@ class FakeAgents(Plugin):
     """The routes of terminals, for fake sessions."""
 
     name = "agents"
-    api_prefixes = ("/api/coding-agents",)
+    api_prefixes = ("/api/coding-agents", "/api/workspaces")
 
     def __init__(self, *sessions: FakeSession) -> None:
+        self.changes: Changes | None = None
+        """Those of all workspaces."""
         self.sessions = {session.record.id: session for session in sessions}
 
     def commands(self) -> Sequence[SlashCommand]:
@@ -137,12 +141,20 @@ class FakeAgents(Plugin):
         terminal = "/api/coding-agents/{id}/terminal"
         return [
             ApiRoute("GET", "/api/coding-agents", "List them.", self._list),
+            ApiRoute("GET", "/api/workspaces/{id}/diff", "Show changes.", self._diff),
             ApiSocket(terminal, "Follow a terminal.", self._terminal, (SessionNotFoundError,)),
         ]
 
     async def _list(self, call: ApiCall[None, None, None]) -> SessionList:
         records = [session.record for session in self.sessions.values()]
-        return SessionList([Listed(one.id, one.agent, one.public_status, one.workdir) for one in records])
+        return SessionList(
+            [Listed(one.id, one.agent, one.public_status, one.workdir, one.workspace) for one in records]
+        )
+
+    async def _diff(self, call: ApiCall[SessionPath, None, None]) -> Changes:
+        if self.changes is None:
+            raise WorkspaceNotFoundError("there is no such workspace of yours")
+        return self.changes
 
     async def _terminal(self, call: ApiCall[SessionPath, TerminalQuery, None], client: ApiConnection) -> None:
         from plugins.coding_agents.terminal import serve_terminal
