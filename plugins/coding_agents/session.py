@@ -272,9 +272,11 @@ class Session:
                 self._signal(signal.SIGKILL)
         await self._wait_end(_END_SECONDS)
 
-    def pause(self, *, paused: bool) -> None:
+    def pause(self, *, paused: bool, confined: bool) -> None:
         """Suspend all processes of the program, or let them continue. Raises KeeperLostError."""
-        self._signal(signal.SIGSTOP if paused else signal.SIGCONT)
+        # Of a sandbox, SIGSTOP would stop only the launcher; at this signal it stops all that is in there.
+        stop = signal.SIGTSTP if confined else signal.SIGSTOP
+        self._signal(stop if paused else signal.SIGCONT)
 
     async def tell(self, kind: NoticeKind, text: str) -> None:
         """Store a new message for the chat."""

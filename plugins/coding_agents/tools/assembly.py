@@ -90,7 +90,7 @@ async def _open_workspaces(
         for session in sessions.running():
             if session.record.workspace == record.id:
                 with suppress(KeeperLostError):
-                    session.pause(paused=bool(reason))
+                    session.pause(paused=bool(reason), confined=settings.sandbox != "off")
                 text = f"It is paused: {reason}" if reason else "It goes on within its limits."
                 await session.tell("notice", text)
 

@@ -65,18 +65,19 @@ class Finalizer:
         try:
             record, request = await self._commit(record, request)
             is_new = bool(request.commit) and request.commit != record.commit
-            if is_new:
+            if is_new and request.push:
                 await self._checkout.push(self._remote, self._source, request.commit)
                 record = msgspec.structs.replace(record, commit=request.commit)
                 await self._store(record)
         except GitError as error:
             raise FinalizeError(_explain(error, record.branch), step=_step(error)) from error
-        if request.pr and record.commit and (is_new or not record.pr_number):
+        if request.push and request.pr and record.commit and (is_new or not record.pr_number):
             pull = await self._open(record, request)
             record = msgspec.structs.replace(
                 record, pr_number=pull.number, pr_url=pull.url, pr_state=pull.state, pr_ended_at=0
             )
-        result = FinalizeResult(record.commit, record.branch, record.pr_number, record.pr_url, not is_new)
+        commit = request.commit or record.commit
+        result = FinalizeResult(commit, record.branch, record.pr_number, record.pr_url, not is_new)
         record = msgspec.structs.replace(record, status=after, finalizing=None)
         await self._store(record)
         return record, result

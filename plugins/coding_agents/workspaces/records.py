@@ -73,6 +73,7 @@ class Finalizing(Struct, frozen=True, kw_only=True):
     draft: bool
     pr: bool
     at: int
+    push: bool = True
     by_name: str = ""
     by_email: str = ""
     commit: str = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from gateway.extensions.process import kernel
 from gateway.extensions.process.service import Processes
 from plugins.coding_agents.confinement.profile import Confinement
 from plugins.coding_agents.workspaces import WorkspaceRecord, Workspaces
-from tests.plugins.coding_agents.rig import OWNER, SECONDS, agents, until, until_status
+from tests.plugins.coding_agents.rig import OWNER, SECONDS, agents, processes, until, until_status
 from tests.plugins.coding_agents.workspaces.forge import ENV, READ_TOKEN, TOKEN, Desk, Hub, run_git
 
 pytestmark = [
@@ -148,32 +149,57 @@ async def test_004_T24_git_in_a_session_gets_credentials_through_its_keeper(
             await session.stop(force=True)
 
 
-async def test_a_session_pauses_while_its_workspace_is_too_large(hub: Hub, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sandbox", ["on", "off"])
+async def test_a_session_pauses_while_its_workspace_is_too_large(
+    hub: Hub, tmp_path: Path, sandbox: str
+) -> None:
     limits = {"hosts": [hub.url], "max_bytes": 3_000_000}
     forges = {hub.host: {"kind": "gitea", "token": TOKEN}}
-    async with agents(tmp_path / "gateway", workspaces=limits, forges=forges) as rig:
+    async with agents(tmp_path / "gateway", sandbox=sandbox, workspaces=limits, forges=forges) as rig:
         workspaces = (await rig.plugin.desk()).services.workspaces
         record = await workspaces.provision(OWNER, f"{hub.url}/acme/app")
         session = await rig.spawn(workspace=record.id)
         try:
             await until_status(session, "ready")
+            await rig.sessions.send(
+                session.record.id, OWNER, text="bash -c 'while :; do date > now; sleep 1; done'"
+            )
+            now = workspaces.places.tree(record.id) / "now"
+            await waited(now.exists)
+            assert named(session.record.id, "bash")
             big = workspaces.places.tree(record.id) / "big"
             big.write_bytes(b"x" * 4_000_000)
             await workspaces.sweep()
-            async with asyncio.timeout(SECONDS):
-                while not is_stopped(session.record.pid):
-                    await asyncio.sleep(0.02)
+            await waited(lambda: all(is_stopped(pid) for pid in named(session.record.id, "bash")))
             big.unlink()
             await workspaces.sweep()
-            async with asyncio.timeout(SECONDS):
-                while is_stopped(session.record.pid):
-                    await asyncio.sleep(0.02)
-            await rig.sessions.send(session.record.id, OWNER, text="echo go''es on")
-            await until(session, lambda: "goes on" in "\n".join(session.tail(40)))
+            await waited(lambda: not any(is_stopped(pid) for pid in named(session.record.id, "bash")))
+            now.unlink()
+            await waited(now.exists)
         finally:
             await session.stop(force=True)
 
 
+async def waited(holds: Callable[[], bool]) -> None:
+    """Wait until something holds."""
+    async with asyncio.timeout(SECONDS):
+        while not holds():
+            await asyncio.sleep(0.05)
+
+
+def named(session_id: str, name: str) -> list[int]:
+    """Return the processes of a session with a name."""
+    return [pid for pid in processes(session_id) if f"({name}) " in stat(pid)]
+
+
 def is_stopped(pid: int) -> bool:
     """Return whether a signal has stopped a process."""
-    return ") T " in Path(f"/proc/{pid}/stat").read_text()
+    return ") T " in stat(pid)
+
+
+def stat(pid: int) -> str:
+    """Return what the kernel says about a process, "" if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return ""

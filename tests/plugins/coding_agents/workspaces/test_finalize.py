@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from plugins.coding_agents.errors import FinalizeError, InvalidRefError
+from plugins.coding_agents.errors import FinalizeError, InvalidRefError, ServiceUnavailableError
 from plugins.coding_agents.forges.contract import ForgeError
 from plugins.coding_agents.workspaces import WorkspaceRecord, Workspaces
 from tests.plugins.coding_agents.workspaces.forge import TOKEN, Desk, run_git
@@ -24,7 +24,7 @@ async def changed(desk: Desk, branch: str = "work") -> tuple[Workspaces, Workspa
     return workspaces, record, tree
 
 
-async def test_003_18_changes_become_a_commit_a_branch_and_a_pull_request(desk: Desk) -> None:
+async def test_003_06_changes_become_a_commit_a_branch_and_a_pull_request(desk: Desk) -> None:
     workspaces, record, tree = await changed(desk)
     result = await workspaces.finalize(
         record.id,
@@ -85,6 +85,22 @@ async def test_003_18_commits_of_the_agent_are_pushed_too_and_a_pull_request_is_
     await workspaces.finalize(record.id, "ada", title="The rest", draft=True, base="main")
     assert desk.hub.log("work")[0] == "The rest"
     assert desk.pulls.made[0].draft
+
+
+async def test_003_17_all_changes_are_committed_and_pushed_with_upstream(desk: Desk) -> None:
+    workspaces, record, tree = await changed(desk)
+    (tree / "new").write_text("x\n")
+    made = await workspaces.finalize(record.id, "ada", message="fix: auth bug", push=False)
+    assert run_git(tree, "log", "--format=%H %s", "-1") == f"{made.commit} fix: auth bug"
+    assert run_git(tree, "status", "--porcelain") == ""
+    assert "work" not in run_git(desk.hub.bare(), "branch", "--list")
+    with pytest.raises(ServiceUnavailableError, match="not pushed"):
+        await workspaces.remove(record.id, "ada")
+    pushed = await workspaces.finalize(record.id, "ada", pr=False)
+    assert (pushed.commit, pushed.pr_number, desk.pulls.made) == (made.commit, 0, [])
+    assert desk.hub.log("work", form="%H")[0] == made.commit
+    assert run_git(tree, "rev-parse", "--abbrev-ref", "@{upstream}") == "origin/work"
+    assert run_git(tree, "rev-list", "--count", "@{upstream}..") == "0"
 
 
 @pytest.mark.parametrize("ends", ["commit", "move_branch", "push", "keep"])
@@ -154,7 +170,7 @@ async def test_003_18_a_refused_push_names_the_step_and_the_cause(desk: Desk) ->
     assert run_git(tree, "log", "--format=%s") == "Fix\nFirst"
 
 
-async def test_003_18_a_refused_pull_request_leaves_the_push_and_is_opened_later(desk: Desk) -> None:
+async def test_003_19_a_refused_pull_request_leaves_the_push_and_is_opened_later(desk: Desk) -> None:
     workspaces, record, _ = await changed(desk)
     desk.pulls.failures.append(ForgeError("422 the base branch does not exist"))
     with pytest.raises(FinalizeError, match="422 the base") as failed:

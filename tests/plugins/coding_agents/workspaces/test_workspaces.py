@@ -49,7 +49,7 @@ async def test_003_15_a_workspace_is_a_worktree_on_a_branch_of_its_own(desk: Des
     assert workspaces.list("ada") == [record]
 
 
-async def test_003_15_a_clone_has_all_objects_of_its_own(desk: Desk) -> None:
+async def test_003_05_a_workspace_is_a_clone_with_all_objects_if_asked(desk: Desk) -> None:
     workspaces = await desk.open()
     record = await workspaces.provision("ada", desk.url, branch="mine", strategy="clone")
     tree = workspaces.places.tree(record.id)
@@ -138,7 +138,7 @@ async def test_a_repeated_request_with_a_key_has_one_workspace_also_after_a_cras
     assert (again.places.tree(made.id) / "README.md").exists()
 
 
-async def test_003_17_changes_are_listed_and_a_large_patch_is_cut(desk: Desk) -> None:
+async def test_changes_are_listed_and_a_large_patch_is_cut(desk: Desk) -> None:
     workspaces = await desk.open()
     record = await workspaces.provision("ada", desk.url)
     tree = workspaces.places.tree(record.id)
@@ -171,7 +171,7 @@ async def test_003_17_changes_are_listed_and_a_large_patch_is_cut(desk: Desk) ->
     assert run_git(tree, "log", "--format=%s", "-1") == "By the agent"
 
 
-async def test_003_17_undo_restores_a_checkpoint_and_can_be_undone(desk: Desk) -> None:
+async def test_undo_restores_a_checkpoint_and_can_be_undone(desk: Desk) -> None:
     workspaces = await desk.open()
     record = await workspaces.provision("ada", desk.url)
     tree = workspaces.places.tree(record.id)
