@@ -298,9 +298,9 @@ class Workspaces:
     ) -> FinalizeResult:
         """Commit all changes, push the branch and open a pull request. Nothing to commit is a success.
 
-        Without ``pr`` no pull request is opened; without ``push`` the commit stays in the workspace. ``by`` is
-        name and mail address of the user. A request that a crash interrupted is continued with its own texts
-        instead of these. Raises FinalizeError, which names the step.
+        Without ``pr`` no pull request is opened; without ``push`` the commit stays in the workspace. ``by``
+        is name and mail address of the user. A request that a crash interrupted is continued with its own
+        texts instead of these. Raises FinalizeError, which names the step.
         """
         base = await check_branch(self._git, self.places.home, base) if base else ""
         async with self._lock(self.get(workspace, owner).id):
