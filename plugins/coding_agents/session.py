@@ -190,7 +190,7 @@ class Session:
             if self._is_done(key):
                 return
             self._check_running()
-            await self._advance()
+            await self._present()
             now = self._parts.clock()
             question = self.state.question
             word = text.strip().lower()
@@ -221,9 +221,7 @@ class Session:
         async with self._lock:
             if self._is_done(key):
                 return
-            await self._advance()
-            if self._is_replaying():
-                await self._replayed()
+            await self._present()
             self.state = machine.answer(
                 self.adapter, self.state, self.view, digest, choice, self._parts.clock()
             )
@@ -392,12 +390,13 @@ class Session:
         behind = self.end < self._replay_end or bool(self._incoming)
         return behind or (self.screen is not None and self.screen.pending > 0 and self._replay_end > 0)
 
-    async def _replayed(self) -> None:
-        """Wait until the screen is that of the present."""
+    async def _present(self) -> None:
+        """Bring screen and state up to date; after a restart, wait until the output was rendered again."""
         async with asyncio.timeout(_READ_SECONDS):
             while self._is_replaying():
                 await asyncio.sleep(0.01)
                 self._render()
+        await self._advance()
 
     def _render(self) -> None:
         screen = self.screen
