@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import structlog
 from msgspec import convert, structs
 
-from gateway import Answer, Choice, Message, PluginContext, TextPart, TrunklineError
+from gateway import Answer, ChatOptions, Choice, Message, PluginContext, TextPart, TrunklineError
 from gateway.api import ProgramAction
 from plugins.coding_agents import machine
 from plugins.coding_agents.errors import CodingAgentError, StaleQuestionError
@@ -31,6 +31,8 @@ EDIT_SECONDS = 3.0
 LOOK_SECONDS = 15.0
 """The time after which the lines of a screen are looked at, without an event."""
 RETRY_SECONDS = 5.0
+_JUDGE_SECONDS = 60.0
+_VERDICT_TOKENS = 200
 _RESUME = ":resume"
 _LINES, _LONGEST_LINES, _LONGEST_TEXT = 8, 700, 3_000
 _LONGEST_PROMPT, _LONGEST_DETAIL, _LONGEST_FOLDER = 300, 700, 200
@@ -39,6 +41,11 @@ _ONCE = Choice("once", "Once", style="good", words=("yes", "y", "ok", "allow"))
 _ALWAYS = Choice("always", "Always here", words=("always",))
 _DENY = Choice("deny", "Deny", style="bad", words=("no", "n"))
 _TITLES = {"finished": "has finished", "failed": "failed", "lost": "was lost", "stopped": "has ended"}
+_VERDICTS = {
+    "waiting": "The screen has not changed",
+    "done": "It seems to be done: the screen has not changed",
+    "error": "It seems to have failed: the screen has not changed",
+}
 _REASONS = {"idle": "because it was idle", "blocked": "because its question was not answered"}
 
 
@@ -83,6 +90,16 @@ class SessionChats:
         else:
             self.sessions.counts["questions_total", session.record.agent, choice] += 1
 
+    async def classify(self, prompt: str) -> str:
+        """Return what the model for screens says. Raises ProviderError."""
+        if self.ctx.models is None:
+            return ""
+        route = await self.ctx.models.resolve(self.sessions.settings.stall_model)
+        message = Message(session_id="", role="user", parts=(TextPart(prompt),))
+        options = ChatOptions(model=route.model, max_tokens=_VERDICT_TOKENS, temperature=0)
+        async with asyncio.timeout(_JUDGE_SECONDS):
+            return (await route.provider.chat((message,), options)).text
+
     async def _tell_stale(self, session: Session) -> None:
         await session.tell("notice", "This question is no longer on the screen, so nothing was typed.")
 
@@ -122,6 +139,8 @@ class _SessionChat:
         self._wake = asyncio.Event()
         self._wake.set()
         self._shown = ""
+        self._judged = ""
+        """The content that was judged: each is told once."""
         self._asked: AskedQuestion | None = None
         """The question that is open in the chat."""
 
@@ -138,7 +157,24 @@ class _SessionChat:
             unsubscribe()
 
     def _heard(self, event: machine.Event | None) -> None:
+        tasks = self._chats.ctx.tasks
+        content = self._session.state.content
+        if isinstance(event, machine.Stalled) and tasks is not None and content != self._judged:
+            self._judged = content
+            tasks.create_task(self._judge(event), name=f"judging {self._session.record.id}")
         self._wake.set()
+
+    async def _judge(self, stalled: machine.Stalled) -> None:
+        """Tell the chat of a screen that stands still. A model's verdict only selects the text."""
+        verdict: machine.Verdict | None = "waiting"
+        if self._chats.sessions.settings.stall_model:
+            try:
+                verdict = await machine.judge(self._chats.classify, stalled)
+            except (TrunklineError, TimeoutError) as error:
+                log.warning("a screen that stands still could not be judged", reason=str(error))
+        if verdict in ("waiting", "error", "done"):
+            seconds = round(stalled.silent_ms / 1000)
+            await self._session.tell("blocked", f"{_VERDICTS[verdict]} for {seconds} s.")
 
     async def _update(self) -> bool:
         """Bring the chat up to date. Returns whether nothing more can happen."""

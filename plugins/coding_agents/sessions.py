@@ -188,11 +188,11 @@ class Sessions:
             session = self._make(record)
             await self._save(record)
             self._running[record.id] = session
-        try:
-            await self._start(session)
-        except CodingAgentError as error:
-            await self._fail(session, str(error))
-            raise
+        # In a task of its own: a caller that is cancelled must not leave a session half started.
+        started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        started.add_done_callback(lambda done: done.exception())
+        self._tasks.create_task(self._start_for(session, started), name=f"starting {record.id}")
+        await asyncio.shield(started)
         return session.record
 
     async def send(
@@ -362,11 +362,24 @@ class Sessions:
         fresh = MachineState(
             task=record.task,
             rules=merge_rules(adapter.auto_responses),
-            stall_ms=machine.STALL_WITHOUT_MODEL_MS,
+            stall_ms=machine.STALL_MS if self.settings.stall_model else machine.STALL_WITHOUT_MODEL_MS,
             known=is_known(adapter, record.version),
         )
         folder = self._data / "sessions" / record.id
         return Session(record, adapter, folder, self._parts, restored(record, fresh))
+
+    async def _start_for(self, session: Session, started: asyncio.Future[None]) -> None:
+        try:
+            await self._start(session)
+        except CodingAgentError as error:
+            await self._fail(session, str(error))
+            started.set_exception(error)
+        except OSError as error:
+            failure = ServiceUnavailableError(f"the session could not be started: {error}")
+            await self._fail(session, str(failure))
+            started.set_exception(failure)
+        else:
+            started.set_result(None)
 
     async def _start(self, session: Session) -> None:
         """Start the keeper of a session with its program, and attach."""

@@ -209,6 +209,11 @@ class CodingAgentSettings(Section):
     workspaces: WorkspaceSettings = Field(
         default=WorkspaceSettings(), description="Worktrees of repositories, their limits and preparation"
     )
+    stall_model: str = Field(
+        default="",
+        description="A cheap model that judges screens that stand still for 8 s; without one they are shown "
+        "after 60 s",
+    )
     debug: bool = Field(default=False, description="Log each state of each session")
     agents: dict[str, AgentSettings] = Field(default={}, description="Settings of each program, by name")
 
