@@ -16,7 +16,13 @@ import structlog
 
 from gateway import Answer, Plugin, PluginContext, SlashCommand, Tool, ToolCall, TurnContext
 from gateway.api import ApiRoute, ApiSocket, Figure
-from plugins.coding_agents.api import PreflightReport, SessionRoutes, check_machine, find_problem
+from plugins.coding_agents.api import (
+    PreflightReport,
+    SessionRoutes,
+    WorkspaceRoutes,
+    check_machine,
+    find_problem,
+)
 from plugins.coding_agents.errors import ServiceUnavailableError
 from plugins.coding_agents.settings import TOKEN_VARIABLES, CodingAgentSettings
 from plugins.coding_agents.tools import AgentTools
@@ -90,8 +96,8 @@ class CodingAgents(Plugin):
             await self._sessions.close()
 
     def routes(self) -> Sequence[ApiRoute | ApiSocket]:
-        """Return the routes of sessions."""
-        return self._routes.routes()
+        """Return the routes of sessions and workspaces."""
+        return [*self._routes.routes(), *WorkspaceRoutes(self.desk).routes()]
 
     def figures(self) -> Sequence[Figure]:
         """Return the metrics of sessions; none before the first one."""

@@ -27,6 +27,7 @@ USAGE = """\
 - `/agents new shell /srv/folder` or `/agents new claude TASK`: in a folder, or in an empty one
 - `/agents 1 TEXT`: send text; `/agents 1 y` accepts; `/agents 1 keys ctrl+c enter` sends keys
 - `/agents 1 stop`, `/agents stop all`, `/agents 1 resume`: end one, all, or continue an ended one
+- `/agents 1 undo`: its files as they were before the last text that you sent
 - `/attach 1`: its screen; `/diff 1`: its changes; `/pr 1 TITLE`: commit, push, and open a pull request
 - `/compare`: the changes of a team side by side; `/compare keep 2`: keep one\
 """
@@ -130,6 +131,10 @@ class AgentCommands:
                 return await desk.stop(caller, target, force=word == "kill")
             case ["resume"]:
                 return await desk.resume(caller, key, target)
+            case ["undo"]:
+                return await desk.undo(caller, target)
+            case ["undo", number] if number.isdigit():
+                return await desk.undo(caller, target, int(number))
             case ["keys", *keys]:
                 return await desk.send(caller, key, session=target, keys=keys)
             case _:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 
 from msgspec import Struct
 
@@ -25,9 +26,9 @@ from plugins.coding_agents.records import SessionRecord
 from plugins.coding_agents.sessions import SpawnRequest
 from plugins.coding_agents.tools import replies
 from plugins.coding_agents.tools.pulls import Pulls
-from plugins.coding_agents.tools.services import KEYS, Caller, Services
+from plugins.coding_agents.tools.services import KEYS, Caller, Services, caller_of_session
 from plugins.coding_agents.tools.teams import Member, Teams
-from plugins.coding_agents.workspaces import Changes, WorkspaceRecord
+from plugins.coding_agents.workspaces import Changes, FinalizeResult, WorkspaceRecord
 
 MOST_AT_ONCE = 5
 """Agents that one request starts."""
@@ -114,6 +115,10 @@ class Desk:
         if not text.strip() and not keys:
             raise NoInputError("there is nothing to send: give a text, or names of keys such as enter")
         record = self.find(caller, session)
+        if record.workspace and text and record.question is None:
+            # A task may spoil what the previous one did: /agents N undo brings it back.
+            with suppress(CodingAgentError):
+                await self.services.workspaces.checkpoint(record.workspace, caller.owner, _first_line(text))
         record = await self._sessions.send(record.id, caller.owner, text=text, keys=keys, key=key)
         return replies.sent(" ".join(keys) if keys else text, record)
 
@@ -180,23 +185,62 @@ class Desk:
         pull_request: bool = True,
     ) -> str:
         """Commit, push and open a pull request, and watch that."""
-        workspace, session = self._target(caller, target)
-        task = session.task if session is not None else ""
-        title = title or _first_line(message) or _first_line(task)
-        result = await self.services.workspaces.finalize(
-            workspace.id,
+        workspace, _ = self._target(caller, target)
+        result = await self.finalize_workspace(
             caller.owner,
+            workspace.id,
+            caller,
+            message=message,
+            title=title,
+            body=body,
+            base=base,
+            draft=draft,
+            pull_request=pull_request,
+        )
+        return replies.finalized(result)
+
+    async def finalize_workspace(
+        self,
+        owner: str,
+        workspace: str,
+        caller: Caller | None = None,
+        *,
+        message: str,
+        title: str,
+        body: str,
+        base: str,
+        draft: bool,
+        pull_request: bool,
+    ) -> FinalizeResult:
+        """Finalize a workspace of a user. Without a ``caller`` the chat of its last session gets the news."""
+        workspaces = self.services.workspaces
+        record = workspaces.get(workspace, owner)
+        used = [one for one in self._sessions.list(owner) if one.workspace == record.id]
+        title = title or _first_line(message) or (_first_line(used[-1].task) if used else "")
+        result = await workspaces.finalize(
+            record.id,
+            owner,
             message=message,
             title=title,
             body=body,
             base=base,
             draft=draft,
             pr=pull_request,
-            by=(caller.name, ""),
+            by=("" if caller is None else caller.name, ""),
         )
-        workspace = self.services.workspaces.get(workspace.id, caller.owner)
-        await self.pulls.watch(caller, workspace, result)
-        return replies.finalized(result)
+        chats = [one for one in used if one.address]
+        if caller is None and chats:
+            caller = caller_of_session(chats[-1])
+        if caller is not None:
+            await self.pulls.watch(caller, workspaces.get(record.id, owner), result)
+        return result
+
+    async def undo(self, caller: Caller, session: str = "", number: int = 0) -> str:
+        """Restore the files of a workspace as they were before a task."""
+        workspace, _ = self._target(caller, session)
+        found = await self.services.workspaces.undo(workspace.id, caller.owner, number)
+        before = f" as they were before {replies.code(found.label)}" if found.label else ""
+        return f"Restored the files{before} (checkpoint {found.number})."
 
     async def resume(self, caller: Caller, key: str, session: str = "") -> str:
         """Continue an ended session in a new one."""

@@ -143,7 +143,12 @@ async def gateway(
     """Run a gateway with coding agents, whose sessions end with it unless they are to be kept."""
     agents = CodingAgents()
     forge = {"kind": fake.kind, "base_url": fake.address, "token": TOKEN}
-    given = {"forges": {hub.host: forge}, "workspaces": {"hosts": [hub.url]}, **settings}
+    given = {
+        "min_free_memory_mb": 0,
+        "forges": {hub.host: forge},
+        "workspaces": {"hosts": [hub.url]},
+        **settings,
+    }
     async with (
         serving(tmp_path / "data", agents, plugins={"coding_agents": given}, permissions=ALLOWED) as served,
         served.socket() as client,

@@ -108,3 +108,18 @@ async def test_a_workspace_over_its_limit_pauses_its_agent_until_it_is_within_it
 
 def remove(record: SessionRecord, name: str) -> None:
     Path(record.workdir, name).unlink()
+
+
+async def test_the_files_of_before_a_text_are_restored(tmp_path: Path) -> None:
+    async with coding(tmp_path) as place:
+        await place.ask(f"/agents new shell {place.repo} echo good > result.txt")
+        await place.until(lambda records: records[0].public_status == "completed")
+        await place.ask("/agents 1 echo bad > result.txt")
+        (record,) = await place.until(
+            lambda records: (
+                content(records[0], "result.txt") == "bad\n" and records[0].public_status == "completed"
+            )
+        )
+        said = await place.ask("/agents 1 undo")
+        assert said == "Restored the files as they were before `echo bad > result.txt` (checkpoint 1)."
+        assert content(record, "result.txt") == "good\n"
