@@ -354,7 +354,10 @@ async def _pair(gateway: Gateway, name: str) -> None:
 
 
 def _unit(config: Path | None) -> str:
-    """Return the unit of a user service, with the restart rule of config/trunkline.service."""
+    """Return the unit of a user service, with the restart rule of config/trunkline.service.
+
+    Coding agents outlive the gateway, so only its own process is killed. Confined plugins end with it anyway.
+    """
     command = [sys.executable, "-m", "gateway", "run"]
     command += [] if config is None else ["--config", str(config.absolute())]
     started = " ".join(f'"{word}"' for word in command).replace("%", "%%")
@@ -372,7 +375,7 @@ RestartSteps=6
 RestartMaxDelaySec=30
 RestartPreventExitStatus=2
 TimeoutStopSec=30
-KillMode=mixed
+KillMode=process
 
 [Install]
 WantedBy=default.target

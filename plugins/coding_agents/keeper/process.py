@@ -11,6 +11,7 @@ import fcntl
 import gc
 import os
 import sys
+import time
 
 from .server import Keeper
 from .terminal import Launch
@@ -32,8 +33,13 @@ def _prepare(launch: Launch) -> int:
 def _lock(name: str) -> int:
     """Open the log and lock it while this process lives. Raises BlockingIOError if another keeper has."""
     log = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return log
+    for _ in range(20):
+        try:
+            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return log
+        except BlockingIOError:
+            time.sleep(0.05)  # A keeper that was just killed holds the lock until the kernel has ended it.
+    raise BlockingIOError
 
 
 def _close(descriptor: int) -> None:
