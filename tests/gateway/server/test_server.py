@@ -252,6 +252,7 @@ async def test_every_route_is_described(tmp_path: Path) -> None:
             ("DELETE", "/api/pairs/{channel}/{user}"),
             ("GET", "/api/plugins/running"),
             ("POST", "/api/plugins/apply"),
+            ("POST", "/api/plugins/decisions"),
             ("GET", "/api/plugins/log"),
             ("POST", "/api/browser"),
             ("GET", "/api/status"),
