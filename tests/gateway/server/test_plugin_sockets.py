@@ -141,7 +141,7 @@ async def test_a_handler_receives_and_sends_frames_with_typed_parameters(tmp_pat
 
 
 async def test_errors_are_responses_before_the_first_frame_and_close_codes_after_it(tmp_path: Path) -> None:
-    async with serving(tmp_path, Radio(), plugins={"radio": {"tool_timeout_ms": 200}}) as served:
+    async with serving(tmp_path, Radio(), plugins={"radio": {"tool_timeout_ms": 1000}}) as served:
         assert await refused(served, f"{URL}/stations/none") == 404
         assert await refused(served, f"{URL}/stations/hangs") == 500
         status, error = await served.ask("GET", f"{URL}/stations/echo")
@@ -150,7 +150,7 @@ async def test_errors_are_responses_before_the_first_frame_and_close_codes_after
             async with listening(served, station) as client:
                 assert await closed(client) == code
         async with listening(served, "echo") as client:
-            await asyncio.sleep(0.3)  # longer than the time limit until the first frame
+            await asyncio.sleep(1.1)  # longer than the time limit until the first frame
             await client.send_str("on")
             assert [await client.receive_str(), await client.receive_str()] == ["owner 5", "on"]
 

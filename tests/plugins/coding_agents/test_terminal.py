@@ -16,7 +16,9 @@ import pytest
 from msgspec import structs
 
 from gateway.testing.served import Served, serving, until
+from plugins.coding_agents import CodingAgents
 from plugins.coding_agents.keeper_client import KeeperClient, KeeperLaunch, start_keeper
+from plugins.coding_agents.sessions import SpawnRequest
 from tests.plugins.coding_agents.fake_session import RECORD, FakeAgents, FakeSession
 
 Frame = dict[str, Any]
@@ -38,7 +40,10 @@ class Client:
     async def next(self, kind: str) -> Frame:
         while True:
             async with asyncio.timeout(60):
-                frame: Frame = json.loads(await self.socket.receive_str())
+                message = await self.socket.receive()
+            if message.type is aiohttp.WSMsgType.BINARY:
+                continue
+            frame: Frame = json.loads(message.data)
             await self._note(frame)
             if frame["type"] == kind:
                 return frame
@@ -212,6 +217,30 @@ async def test_sessions_of_nobody_are_not_found(tmp_path: Path) -> None:
             async with watching(served):
                 pass
         assert caught.value.status == 404
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("view", ["bytes", "rows"])
+async def test_the_terminal_of_another_user_is_refused(tmp_path: Path, view: str) -> None:
+    plugin = CodingAgents()
+    settings = {"min_free_memory_mb": 0, "sandbox": "off"}
+    async with serving(tmp_path, plugin, plugins={"coding_agents": settings}) as served:
+        sessions = await plugin.service()
+        own, other = [
+            await sessions.spawn(SpawnRequest(agent="shell", owner=owner))
+            for owner in ("owner", "telegram:1")
+        ]
+        try:
+            url = f"{served.url}/api/coding-agents/{{}}/terminal?view={view}"
+            for session_id in (other.id, other.short_id, "pty-1-ffffffff"):
+                with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
+                    await served.http.ws_connect(url.format(session_id))
+                assert caught.value.status == 404
+            async with served.http.ws_connect(url.format(own.id)) as socket:
+                assert (await Client(socket).next("state"))["agent"] == "shell"
+        finally:
+            for session in sessions.running():
+                await session.stop(force=True)
 
 
 async def test_other_clients_get_the_output_itself_from_an_offset(tmp_path: Path) -> None:
