@@ -393,7 +393,10 @@ class Workspaces:
         """Hold the limits, and remove what is no longer needed. Call it every minute."""
         usage = await self.measure()
         for known in list(self._records.values()):
-            async with self._lock(known.id):
+            lock = self._lock(known.id)
+            if lock.locked():
+                continue  # The next sweep looks at it: a push or a preparation may take minutes.
+            async with lock:
                 record = self._records.get(known.id)
                 if record is not None:
                     record = await self._settle(record)

@@ -51,6 +51,8 @@ class Hub:
         self.asked: list[tuple[str, str]] = []
         """User agents' requests: path with query, and the password that was sent."""
         self.tokens = {TOKEN: "write", READ_TOKEN: "read"}
+        self.redirect = ""
+        """The address to which requests are redirected."""
 
     @property
     def host(self) -> str:
@@ -84,6 +86,8 @@ class Hub:
         given = request.headers.get("Authorization", "").removeprefix("Basic ")
         password = base64.b64decode(given).decode().partition(":")[2] if given else ""
         self.asked.append((request.path_qs, password))
+        if self.redirect:
+            return web.Response(status=302, headers={"Location": f"{self.redirect}{request.path_qs}"})
         writes = "git-receive-pack" in request.path_qs
         rights = self.tokens.get(password, "")
         if rights != "write" and (writes or rights != "read"):

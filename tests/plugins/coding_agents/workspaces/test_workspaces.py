@@ -19,7 +19,7 @@ from plugins.coding_agents.errors import (
     ServiceUnavailableError,
     WorkspaceNotFoundError,
 )
-from tests.plugins.coding_agents.workspaces.forge import TOKEN, Desk, plain, run_git
+from tests.plugins.coding_agents.workspaces.forge import TOKEN, Desk, plain, run_git, serving
 
 pytestmark = pytest.mark.slow
 
@@ -248,6 +248,17 @@ async def test_a_repository_that_is_missing_or_closed_is_refused_with_the_reason
         await workspaces.provision("ada", desk.url)
     assert list((desk.base / "mirrors").iterdir()) == []
     assert not any((desk.base / "workspaces").iterdir())
+
+
+async def test_no_redirect_to_another_host_is_followed(desk: Desk, tmp_path: Path) -> None:
+    workspaces = await desk.open()
+    async with serving(tmp_path / "other") as other:
+        other.make()
+        desk.hub.redirect = other.url
+        with pytest.raises(ServiceUnavailableError, match="302"):
+            await workspaces.provision("ada", desk.url)
+        assert desk.hub.asked
+        assert other.asked == []
 
 
 async def test_003_20_files_are_below_base_dir_and_removed_with_the_workspace(desk: Desk) -> None:
