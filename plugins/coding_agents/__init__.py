@@ -13,8 +13,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import structlog
+from msgspec import structs
 
-from gateway import Answer, Plugin, PluginContext, SlashCommand, Tool, ToolCall, TurnContext
+from gateway import (
+    Answer,
+    Plugin,
+    PluginContext,
+    SlashCommand,
+    Tool,
+    ToolBlock,
+    ToolCall,
+    TurnContext,
+)
 from gateway.api import ApiRoute, ApiSocket, Figure
 from plugins.coding_agents.api import (
     PreflightReport,
@@ -84,11 +94,16 @@ class CodingAgents(Plugin):
 
     def commands(self) -> Sequence[SlashCommand]:
         """Return the slash commands."""
-        return self._commands.all
+        admin = self._settings.users == "admins"
+        return [structs.replace(one, admin=admin) for one in self._commands.all]
 
-    async def before_tool_exec(self, call: ToolCall, ctx: TurnContext) -> None:
-        """Note who calls a tool, and in which chat."""
+    async def before_tool_exec(self, call: ToolCall, ctx: TurnContext) -> ToolBlock | None:
+        """Note who calls a tool, and in which chat; block it for those who may not use coding agents."""
+        names = {tool.name for tool in self._tools.all}
+        if self._settings.users == "admins" and ctx.role != "admin" and call.name.casefold() in names:
+            return ToolBlock("only admins may use coding agents here")
         await self._tools.note_chat(call.name, ctx)
+        return None
 
     async def deactivate(self) -> None:
         """Detach from all programs; they go on."""

@@ -154,6 +154,10 @@ def _check_host(text: str) -> str:
 class CodingAgentSettings(Section):
     """All settings of the plugin. Times are milliseconds."""
 
+    users: Literal["everyone", "admins"] = Field(
+        default="everyone",
+        description="Who may use coding agents: everyone whom the bot answers, or admins; default everyone",
+    )
     max_sessions: int = Field(default=5, ge=1, le=1_000, description="Limit of sessions that run; default 5")
     min_free_memory_mb: int = Field(
         default=512, ge=0, description="Start no session with less free memory than this, in MB; default 512"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from channels.telegram.fake import FakeTelegram, Message
+from gateway.testing.fake_models.script import Reply, Say, Use
+from gateway.testing.fake_models.server import FakeModels
 from plugins.coding_agents import CodingAgents
 from tests.channels.telegram.lab import lab, until
 from tests.plugins.coding_agents.forges.fakes import TOKEN, fake_forge
@@ -62,3 +65,23 @@ async def test_a_task_becomes_a_pull_request_and_a_button_lets_the_agent_fix_its
             finally:
                 for session in (await agents.service()).running():
                     await session.stop(force=True)
+
+
+async def test_with_admins_only_neither_a_command_nor_a_model_starts_an_agent_for_others(
+    tmp_path: Path,
+) -> None:
+    agents = CodingAgents()
+    async with FakeTelegram() as fake, FakeModels() as models:
+        chat = fake.private("Ada")
+        settings = {"plugins": {"coding_agents": {"users": "admins"}}, "permissions": ALLOWED}
+        async with lab(tmp_path, fake, agents, models=models, settings=settings):
+            call = Use("spawn_coding_agent", json.dumps({"agent": "shell"}))
+            models.then(Reply((call,), "tools"), Reply((Say("It was refused."),)))
+            fake.say(chat, "start a shell", "Ada")
+            await until(lambda: "It was refused." in "\n".join(fake.answers(chat)))
+            assert "only admins may use coding agents here" in str(models.requests[-1].body)
+            models.then(Reply((Say("No such command."),)))
+            fake.say(chat, "/agents new shell", "Ada")
+            await until(lambda: len(fake.answers(chat)) == 2)
+            assert "works in" not in "\n".join(fake.answers(chat))
+            assert (await agents.service()).running() == []
