@@ -23,6 +23,7 @@ ROWS = [
     *(f"000_{n:02}" for n in range(1, 26)),
     *(f"001_{n:02}" for n in range(1, 49)),
     *(f"002_{n:02}" for n in range(1, 45)),
+    *(f"003_{n:02}" for n in range(1, 21)),
     *(f"004_{n:02}" for n in range(1, 42)),
 ]
 """The capabilities that are promised; each has a test that carries its number."""

@@ -62,13 +62,15 @@ class PullRequestEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Watched(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A pull request and what was reported of it, as it is stored. Times are in ms.
 
-    ``seen`` are ids of comments, ``failed`` those of checks of the newest commit. ``pending`` are events that
-    are not reported yet. ``failures`` counts the looks in a row that failed.
+    ``since`` is when it was added: one that is added again later has other keys of events. ``seen`` are ids
+    of comments, ``failed`` those of checks of the newest commit. ``pending`` are events that are not reported
+    yet. ``failures`` counts the looks in a row that failed.
     """
 
     url: str
     pull: PullRequest
     context: Mapping[str, Any] = {}
+    since: int = 0
     next_at: int = 0
     seen: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
@@ -97,7 +99,7 @@ class PullRequestWatch:
 
     async def add(self, url: str, pull: PullRequest, context: Mapping[str, Any]) -> None:
         """Watch a pull request of the repository at ``url``; durable on return. Once is enough."""
-        entry = msgspec.to_builtins(Watched(url=url, pull=pull, context=context))
+        entry = msgspec.to_builtins(Watched(url=url, pull=pull, context=context, since=now_ms()))
         await self._table.put(pull.url, entry, expected=None)
         self._added.set()
 
@@ -181,7 +183,7 @@ class PullRequestWatch:
 
 def _with_event(watched: Watched, kind: EventKind, **content: Any) -> Watched:
     event = PullRequestEvent(
-        key=f"{watched.pull.url} {watched.events + 1} {kind}",
+        key=f"{watched.pull.url} {watched.since}.{watched.events + 1} {kind}",
         kind=kind,
         pull=watched.pull,
         context=watched.context,

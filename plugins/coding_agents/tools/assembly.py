@@ -27,8 +27,8 @@ from plugins.coding_agents.session import Session
 from plugins.coding_agents.sessions import Sessions
 from plugins.coding_agents.settings import CodingAgentSettings
 from plugins.coding_agents.tools.desk import Desk
-from plugins.coding_agents.tools.services import Services, caller_of_session
-from plugins.coding_agents.workspaces import FinalizeResult, WorkspaceHost, WorkspaceRecord, Workspaces
+from plugins.coding_agents.tools.services import Services
+from plugins.coding_agents.workspaces import WorkspaceHost, WorkspaceRecord, Workspaces
 
 log = structlog.get_logger("trunkline.coding_agents")
 
@@ -183,10 +183,13 @@ async def _watch(watch: PullRequestWatch, forges: Forges) -> None:
 
 async def _keep_workspaces(workspaces: Workspaces, desk: Desk, link: _Link, owners: Iterable[str]) -> None:
     """Finish what a crash interrupted, then hold the limits every minute."""
-    for record, outcome in await workspaces.recover():
-        used = [one for one in desk.sessions_of(record.owner) if one.workspace == record.id]
-        if isinstance(outcome, FinalizeResult) and used:
-            await desk.pulls.watch(caller_of_session(used[-1]), record, outcome)
+    for _, outcome in await workspaces.recover():
+        if isinstance(outcome, TrunklineError):
+            log.warning("a finalize was not finished", reason=str(outcome))
+    for owner in owners:
+        for record in workspaces.list(owner):
+            if record.pr_number and record.pr_state == "open":
+                await desk.pulls.watch(record)
     await link.release_unused(owners)
     while True:
         await asyncio.sleep(SWEEP_SECONDS)

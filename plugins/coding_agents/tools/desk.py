@@ -26,7 +26,7 @@ from plugins.coding_agents.records import SessionRecord
 from plugins.coding_agents.sessions import SpawnRequest
 from plugins.coding_agents.tools import replies
 from plugins.coding_agents.tools.pulls import Pulls
-from plugins.coding_agents.tools.services import KEYS, Caller, Services, caller_of_session
+from plugins.coding_agents.tools.services import KEYS, Caller, Services
 from plugins.coding_agents.tools.teams import Member, Teams
 from plugins.coding_agents.workspaces import Changes, FinalizeResult, WorkspaceRecord
 
@@ -228,11 +228,10 @@ class Desk:
             pr=pull_request,
             by=("" if caller is None else caller.name, ""),
         )
-        chats = [one for one in used if one.address]
-        if caller is None and chats:
-            caller = caller_of_session(chats[-1])
-        if caller is not None:
-            await self.pulls.watch(caller, workspaces.get(record.id, owner), result)
+        record = workspaces.get(record.id, owner)
+        # One that has ended is watched only if this request opened it.
+        if record.pr_number and (record.pr_state == "open" or not result.nothing_to_commit):
+            await self.pulls.watch(record, caller)
         return result
 
     async def undo(self, caller: Caller, session: str = "", number: int = 0) -> str:
@@ -266,10 +265,6 @@ class Desk:
         workspaces = self.services.workspaces
         record = await workspaces.use(workspace, owner, in_use=True)
         return str(workspaces.places.tree(record.id))
-
-    def sessions_of(self, owner: str) -> Sequence[SessionRecord]:
-        """Return all sessions of a user, the oldest first."""
-        return self._sessions.list(owner)
 
     def find(self, caller: Caller, name: str = "") -> SessionRecord:
         """Return a session by number, id or short id; without one the last that was started.

@@ -19,8 +19,8 @@ from plugins.coding_agents.forges.watch import PullRequestEvent
 from plugins.coding_agents.records import SessionRecord
 from plugins.coding_agents.sessions import SpawnRequest
 from plugins.coding_agents.tools import replies
-from plugins.coding_agents.tools.services import Caller, Services
-from plugins.coding_agents.workspaces import FinalizeResult, WorkspaceRecord
+from plugins.coding_agents.tools.services import Caller, Services, caller_of_session
+from plugins.coding_agents.workspaces import WorkspaceRecord
 from plugins.coding_agents.workspaces.records import WorkspaceEvent
 
 log = structlog.get_logger("trunkline.coding_agents")
@@ -64,18 +64,25 @@ class Pulls:
         self._services = services
         self._fixes = services.table("fixes")
 
-    async def watch(self, caller: Caller, workspace: WorkspaceRecord, result: FinalizeResult) -> None:
-        """Watch the pull request of a workspace, if it has one."""
-        if not result.pr_number:
-            return
+    async def watch(self, workspace: WorkspaceRecord, caller: Caller | None = None) -> None:
+        """Watch the pull request of a workspace. Once is enough.
+
+        Without a ``caller`` the chat of the last session in the workspace gets the news.
+        """
+        chats = [one for one in self._sessions_of(workspace.owner, workspace.id) if one.address]
+        if caller is None and chats:
+            caller = caller_of_session(chats[-1])
+        elif caller is None:
+            # Its end is noted all the same: the workspace is removed some time after it.
+            caller = Caller(owner=workspace.owner, user="", session="", address={})
         pull = PullRequest(
-            number=result.pr_number,
-            url=result.pr_url,
+            number=workspace.pr_number,
+            url=workspace.pr_url,
             state="open",
             title="",
-            head=result.branch,
+            head=workspace.branch,
             base=workspace.base,
-            sha=result.commit,
+            sha=workspace.commit,
         )
         context = {"caller": to_builtins(caller), "workspace": workspace.id}
         await self._services.watch.add(workspace.url, pull, context)
@@ -89,6 +96,8 @@ class Pulls:
             await services.workspaces.note_pull(workspace, event.pull.state)
         if kind := _EVENTS.get(event.kind):
             services.emit(kind(workspace, caller.owner, event.pull.url))
+        if not caller.address:
+            return
         told = await services.tell(caller.address, replies.pull_news(event), event.key)
         if not told or event.kind not in ("checks_failed", "comments"):
             return

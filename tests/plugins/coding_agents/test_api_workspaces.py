@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,21 @@ async def test_003_17_to_19_changes_are_shown_committed_pushed_and_proposed_over
         assert [(pull.title, pull.body) for pull in place.fake.pulls] == [("A file", "It was missing.")]
         status, again = await place.served.ask("POST", f"{one}/finalize", json={})
         assert (status, again["nothing_to_commit"], again["pr_number"]) == (200, True, 5)
+
+
+async def test_the_end_of_a_pull_request_without_a_chat_is_noted(tmp_path: Path) -> None:
+    async with coding(tmp_path) as place:
+        view = await created(place, repo=place.repo, branch="fix-auth")
+        (Path(view["path"]) / "new.txt").write_text("new\n")
+        place.fake.state_of_new = "merged"
+        assert (await place.served.ask("POST", f"{BASE}/{view['id']}/finalize", json={}))[0] == 200
+        async with asyncio.timeout(60):
+            while True:
+                _, shown = await place.served.ask("GET", f"{BASE}/{view['id']}")
+                watched = await (await place.agents.desk()).services.table("pull_requests").items()
+                if shown["pr_state"] == "merged" and not watched:
+                    break
+                await asyncio.sleep(0.02)
 
 
 async def test_a_repeated_idempotency_key_makes_one_workspace(tmp_path: Path) -> None:
