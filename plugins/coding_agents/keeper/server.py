@@ -53,11 +53,12 @@ _MOST_CLIENTS = 16
 _MOST_STREAMS = 128
 _MOST_IDS = 1024
 _KEY_SECONDS = 10.0
-_SMALL = 1024
-_COLLECT_SECONDS = 0.05
-"""After a small piece of output the next one is read after this time. 20 programs with 100 lines/s each would
-otherwise take a third of a core. What follows input, such as its echo, is read at once."""
-_ECHO_SECONDS = 0.5
+_LARGE = 4000
+_PROMPT_SECONDS = 0.5
+_COLLECT_SECONDS = 0.1
+"""After a piece of output, the next one is read after this time; 20 programs with 100 lines/s each would
+otherwise take a third of a core. For a moment after input, whose echo is awaited, and after a large piece, it
+is read at once: a terminal holds 64 KiB, and a program that writes more would have to wait."""
 _SEND_BUFFER = 1024 * 1024
 _LINGER_SECONDS = 10.0
 _GRACE_SECONDS = 5.0
@@ -157,7 +158,7 @@ class Keeper:
         self._clear_by = 0.0
         self._kill_at: float | None = None
         self._read_at: float | None = None
-        self._typed_until = 0.0
+        self._prompt_until = 0.0
         self._ending = False
         self._done = False
         self._wake, wake = os.pipe()
@@ -302,7 +303,9 @@ class Keeper:
         data = self._program.read()
         if data:
             self._keep(data, now)
-            if len(data) < _SMALL and now >= self._typed_until:
+            if len(data) >= _LARGE:
+                self._prompt_until = now + _PROMPT_SECONDS
+            elif now >= self._prompt_until:
                 self._read_at = now + _COLLECT_SECONDS
 
     def _keep(self, data: bytes, now: float) -> None:
@@ -411,7 +414,7 @@ class Keeper:
             self._complain(client, INPUT_FULL, "the program does not read its input", number)
         else:
             self._ids.add(number)
-            self._read_at, self._typed_until = None, time.monotonic() + _ECHO_SECONDS
+            self._read_at, self._prompt_until = None, time.monotonic() + _PROMPT_SECONDS
             self._write_program()
 
     def _resize(self, client: Client, payload: bytes) -> None:

@@ -309,8 +309,8 @@ async def test_sigterm_ends_the_program_and_then_the_keeper(terminal: Terminal) 
     await terminal.shows("ready")
     os.kill(terminal.keeper(), signal.SIGTERM)
     assert (await terminal.ends()).status < 0
+    await terminal.until(terminal.gone.is_set)
     await terminal.empty()
-    assert terminal.gone.is_set()
 
 
 async def test_a_killed_keeper_is_noticed_and_leaves_no_processes(terminal: Terminal) -> None:

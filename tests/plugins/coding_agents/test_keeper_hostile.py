@@ -142,7 +142,7 @@ async def test_a_program_that_forks_and_leaves_is_ended_with_all_its_processes(
 async def test_a_stopped_program_takes_bounded_input_and_can_be_ended(terminal: Terminal) -> None:
     await terminal.start("sh", "-c", "stty raw -echo; echo ready; kill -STOP $$; cat")
     client = await terminal.attach()
-    await terminal.shows("ready")
+    await terminal.shows("ready\n")
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(client.write(1, b"x" * 1_000_000))
         await asyncio.sleep(0)
