@@ -17,6 +17,7 @@ from msgspec import structs
 
 from gateway import (
     Answer,
+    Intercept,
     Plugin,
     PluginContext,
     SlashCommand,
@@ -24,6 +25,7 @@ from gateway import (
     ToolBlock,
     ToolCall,
     TurnContext,
+    UserInput,
 )
 from gateway.api import ApiRoute, ApiSocket, Figure
 from plugins.coding_agents.api import (
@@ -37,7 +39,7 @@ from plugins.coding_agents.errors import ServiceUnavailableError
 from plugins.coding_agents.settings import TOKEN_VARIABLES, CodingAgentSettings
 from plugins.coding_agents.tools import AgentTools
 from plugins.coding_agents.tools.commands import AgentCommands
-from plugins.coding_agents.tools.services import KEYS
+from plugins.coding_agents.tools.services import KEYS, caller_of
 from plugins.programs.catalog import CLAUDE_CODE, CODEX, GEMINI, OPENCODE
 from plugins.programs.environment import GIT_VARIABLES, SHARED_VARIABLES
 
@@ -104,6 +106,15 @@ class CodingAgents(Plugin):
             return ToolBlock("only admins may use coding agents here")
         await self._tools.note_chat(call.name, ctx)
         return None
+
+    async def transform_user_input(self, text: str, ctx: TurnContext) -> UserInput | None:
+        """Send a reply to a message of a session to that session."""
+        quoted = next((one.text for one in ctx.inbound.quotes if one.own and one.kind == "reply"), "")
+        if self._chats is None or not quoted or (self._settings.users == "admins" and ctx.role != "admin"):
+            return None
+        key = f"reply {ctx.inbound.dedup_key}"
+        told = await self._chats.reply(text, quoted, caller_of(ctx).owner, key)
+        return None if told is None else Intercept(told)
 
     async def deactivate(self) -> None:
         """Detach from all programs; they go on."""

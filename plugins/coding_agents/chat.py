@@ -18,6 +18,7 @@ from msgspec import convert, structs
 from gateway import Answer, ChatOptions, Choice, Message, PluginContext, TextPart, TrunklineError
 from gateway.api import ProgramAction
 from plugins.coding_agents import machine
+from plugins.coding_agents.adapters import find_adapter
 from plugins.coding_agents.errors import CodingAgentError, StaleQuestionError
 from plugins.coding_agents.records import AskedQuestion, Notice, SessionRecord
 from plugins.coding_agents.records import Choice as Decision
@@ -37,6 +38,8 @@ _RESUME = ":resume"
 _LINES, _LONGEST_LINES, _LONGEST_TEXT = 8, 700, 3_000
 _LONGEST_PROMPT, _LONGEST_DETAIL, _LONGEST_FOLDER = 300, 700, 200
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+_HEADING = re.compile(r"[*\s]*(?P<title>[\w .-]{1,40}?)[*\s`]+(?P<id>[0-9a-f]{8})`?(?:\s|:|$)")
+"""The beginning of each message of a session, with and without its Markdown."""
 _ONCE = Choice("once", "Once", style="good", words=("yes", "y", "ok", "allow"))
 _ALWAYS = Choice("always", "Always here", words=("always",))
 _DENY = Choice("deny", "Deny", style="bad", words=("no", "n"))
@@ -89,6 +92,24 @@ class SessionChats:
             log.info("an answer was not typed", session=session.record.id, reason=str(error))
         else:
             self.sessions.counts["questions_total", session.record.agent, choice] += 1
+
+    async def reply(self, text: str, quoted: str, owner: str, key: str) -> str | None:
+        """Send a reply to a message of a session to that session, once for each ``key``.
+
+        Returns what the chat is told; None if the quoted message is of no session of this user.
+        """
+        found = _HEADING.match(quoted)
+        record = None
+        if found is not None:
+            own = [one for one in self.sessions.list(owner) if one.short_id == found["id"]]
+            record = own[-1] if own else None
+        if found is None or record is None or find_adapter(record.agent).title != found["title"]:
+            return None
+        try:
+            await self.sessions.send(record.id, owner, text=text, key=key)
+        except CodingAgentError as error:
+            return str(error)
+        return f"Sent {_code(_cut(text, 200))} to {record.agent} {_code(record.short_id)}."
 
     async def classify(self, prompt: str) -> str:
         """Return what the model for screens says. Raises ProviderError."""

@@ -38,6 +38,8 @@ WATCHED_SECONDS = 0.05
 """The shortest time between two renderings of a screen that a user watches."""
 UNWATCHED_SECONDS = 0.25
 """The same for other screens: questions and ends need no more."""
+REPLAY_SECONDS = 0.005
+"""The same while output of an earlier time is rendered again: other tasks run in between."""
 REPLAY_BYTES = 512 * 1024
 """Output before the last known end that is rendered again after a restart."""
 KILL_SECONDS = 5.0
@@ -170,7 +172,8 @@ class Session:
         while not self.ended.is_set():
             await self._sleep()
             pause = WATCHED_SECONDS if self._watchers else UNWATCHED_SECONDS
-            await asyncio.sleep(max(0.0, rendered + pause - loop.time()))
+            pause = REPLAY_SECONDS if self._is_replaying() else pause
+            await asyncio.sleep(max(REPLAY_SECONDS, rendered + pause - loop.time()))
             self._wake.clear()
             async with self._lock:
                 await self._advance()
@@ -392,10 +395,15 @@ class Session:
 
     async def _present(self) -> None:
         """Bring screen and state up to date; after a restart, wait until the output was rendered again."""
-        async with asyncio.timeout(_READ_SECONDS):
-            while self._is_replaying():
-                await asyncio.sleep(0.01)
-                self._render()
+        try:
+            async with asyncio.timeout(_READ_SECONDS):
+                while self._is_replaying():
+                    await asyncio.sleep(REPLAY_SECONDS)
+                    self._render()
+        except TimeoutError:
+            raise NotReadyError(
+                f"the screen of session {self.record.short_id} is still rendered; try again in some seconds"
+            ) from None
         await self._advance()
 
     def _render(self) -> None:

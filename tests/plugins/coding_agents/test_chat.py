@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gateway import Message, NotFoundError
-from gateway.channel import SessionKey, UnauthorizedError
+from gateway.channel import Quoted, SessionKey, UnauthorizedError
 from gateway.testing.fake_models.script import Reply, Say
 from plugins.coding_agents.session import Session
 from tests.gateway.access.test_questions import Brings, Room
@@ -258,3 +258,23 @@ async def test_a_models_verdict_on_a_still_screen_only_selects_a_message(
         assert session.state.next_id == typed
         assert session.record.status == "busy"
         await session.stop(force=True)
+
+
+async def test_a_reply_to_a_message_of_a_session_goes_to_it(tmp_path: Path) -> None:
+    async with place(tmp_path) as chat:
+        session = await chat.spawn("echo first")
+        await until(session, lambda: session.record.task_done)
+        log = await chat.until_log("has finished", "first")
+        shown = next(text for text in log if "has finished" in text)
+
+        async def reply(text: str, quoted: str, user: str = "ada") -> str:
+            quotes = (Quoted("reply", quoted.replace("*", ""), own=True),)
+            fields: dict[str, Any] = {"channel": "letters", "role": None, "quotes": quotes}
+            return (await chat.rig.chat.say(text, SESSION, user=user, **fields)).text
+
+        assert "Sent `echo replied` to shell" in await reply("echo replied", shown)
+        await until_shown(session, "pty> echo replied", "replied")
+        # Neither that of another user, nor a message that only names a session.
+        assert "You said" in await reply("rm -rf ~", shown, "eve")
+        assert "You said" in await reply("rm -rf ~", f"I see {session.record.short_id}")
+        await session.stop()
