@@ -50,7 +50,7 @@ REASONS = {
     "gateway.channel": dict.fromkeys(_ABILITIES.split(), _ABILITY)
     | {"InboundKind": _FIELD, "ResponseMode": _FIELD}
     | {"SenderRole": _FIELD},
-    "gateway.api": {},
+    "gateway.api": {"PermissionService": "the type of a service in the context, for annotations"},
     "gateway.events": dict.fromkeys(
         (
             "AccessRevoked",
