@@ -34,7 +34,7 @@ log = structlog.get_logger("trunkline.coding_agents")
 
 PLACEHOLDER = "trunkline-placeholder-"
 """The begin of the key that a program gets in place of the real one."""
-UNCONFINED = 'It runs without a sandbox, with all rights of the gateway, because sandbox = "off".'
+UNCONFINED = 'There is no sandbox: programs have all rights of the gateway, because sandbox = "off".'
 _WITHHELD = (
     'It has no key: {names} stay in the gateway, because key = "proxied", and the gateway cannot add them to '
     'requests. key = "direct" gives them to the program.'
@@ -77,6 +77,16 @@ class Confined(Struct, frozen=True):
     base_url: str = ""
     notice: str = ""
     withheld: frozenset[str] = frozenset()
+
+
+class SandboxReport(Struct, frozen=True):
+    """The sandbox: its settings, and its layers or the ``problem`` because of which there is none."""
+
+    sandbox: str
+    network: str
+    key: str
+    layers: tuple[str, ...]
+    problem: str
 
 
 class Tasks(Protocol):
@@ -172,12 +182,18 @@ class Confinement:
         found = await self._prefix(argv, writable, readable, is_open=is_open, path=environ.get("PATH", ""))
         return (*found.argv, *argv)
 
-    async def check(self) -> tuple[str, ...]:
-        """Return the layers of a sandbox with these settings. Raises SandboxUnavailableError."""
-        if self._settings.sandbox == "off":
-            raise SandboxUnavailableError('programs run with all rights of the gateway: sandbox = "off"')
-        found = await self._prefix(("/bin/sh",), (), (), is_open=self._settings.network == "open")
-        return found.layers
+    async def report(self) -> SandboxReport:
+        """Try the sandbox of the settings, and report its layers, or why there is none."""
+        given = self._settings
+        layers: tuple[str, ...] = ()
+        problem = UNCONFINED
+        if given.sandbox == "on":
+            try:
+                layers = (await self._prefix(("/bin/sh",), (), (), is_open=given.network == "open")).layers
+                problem = ""
+            except SandboxUnavailableError as error:
+                problem = str(error)
+        return SandboxReport(given.sandbox, given.network, given.key, layers, problem)
 
     def streams(self, record: SessionRecord, adapter: Adapter) -> Callable[[Stream], None]:
         """Return the callback for the streams of a session's keeper, also of one that runs already."""
