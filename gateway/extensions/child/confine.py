@@ -188,6 +188,7 @@ class Confinement:
         mounts = [(path, write, self._copy_of(path)) for path, write in self._mounts()]
         devices = [(path, self._copy_of(path)) for path in self._devices()]
         links = [(path, os.readlink(path)) for path in _LINKS if os.path.islink(path)]
+        aliases = sorted(self._aliases())
         proc = self._new_proc()
         root = self._new_tmpfs(_ROOT_BYTES)
         place = next(path for path in ("/tmp", "/mnt", "/proc") if os.path.isdir(path))
@@ -203,6 +204,10 @@ class Confinement:
             self._attach(self._new_tmpfs(self._profile["tmp_bytes"]), "/tmp", _NOSUID | _NODEV)
         for path, write, tree in sorted(mounts):
             self._attach(tree, path, _NOSUID | _NODEV | (0 if write else _RDONLY))
+        for path, real in aliases:
+            if not os.path.lexists(path):
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                os.symlink(real, path)
         for path, tree in devices:
             self._attach(tree, path, _NOSUID | _NOEXEC)
         if self._profile["interactive"]:
@@ -231,6 +236,13 @@ class Confinement:
             path = os.path.realpath(mount["path"])
             if os.path.exists(path):
                 yield path, mount["write"]
+
+    def _aliases(self) -> Iterator[tuple[str, str]]:
+        """Yield the paths of mounts that lead through links, with those at which they are mounted."""
+        for mount in self._profile["mounts"]:
+            path, real = os.path.normpath(mount["path"]), os.path.realpath(mount["path"])
+            if path != real and os.path.exists(real):
+                yield path, real
 
     def _copy_of(self, path: str) -> int:
         flags = _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_RECURSIVE

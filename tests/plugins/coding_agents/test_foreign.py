@@ -1,4 +1,4 @@
-"""The real programs in real keepers, as their makers publish them, at fake model services on this machine."""
+"""The real programs in real keepers and in the sandbox, at fake model services on this machine."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from gateway.extensions.process import kernel
 from gateway.testing.fake_models.coding_wire import DIALECTS
 from gateway.testing.fake_models.script import ModelRequest, Reply, Say
 from gateway.testing.fake_models.server import FakeModels
@@ -95,8 +96,12 @@ async def running(
     workspace = tmp_path / "workspace"
     workspace.mkdir()
     settings = {name: agent_settings(name, models.url, foreign, key=key)}
+    sandbox: dict[str, Any] = {"sandbox": "off" if kernel.missing(kernel.layers(), strict=True) else "on"}
+    if name == "opencode":
+        # Its address is in its own settings, so it needs the network of this machine.
+        sandbox |= {"network": "open"}
     async with agents(
-        tmp_path / "data", permissions={"*": "ask"}, allowed_roots=[str(tmp_path)], agents=settings
+        tmp_path / "data", permissions={"*": "ask"}, allowed_roots=[str(tmp_path)], agents=settings, **sandbox
     ) as rig:
         session = await rig.spawn(task, agent=name, workdir=str(workspace))
         try:

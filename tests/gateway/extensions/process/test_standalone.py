@@ -304,6 +304,20 @@ with socket.create_server(("127.0.0.1", 0)) as a, socket.create_connection(a.get
     assert not Path("/tmp", name).exists()
 
 
+def test_a_folder_is_found_through_links_to_it(work: Path) -> None:
+    real = work.parent / "real"
+    (real / "bin").mkdir(parents=True)
+    (real / "bin/tool").write_text("#!/bin/sh\necho found by its link\n")
+    (real / "bin/tool").chmod(0o755)
+    (real / "secret").write_text("secret")
+    (work.parent / "link").symlink_to(real)
+    tool = f"{work.parent}/link/bin/tool"
+    found = run([*prefix(work, program=tool), tool], work)
+    assert found.stdout == "found by its link\n"
+    found = run([*prefix(work, program=tool), "/bin/cat", f"{work.parent}/link/secret"], work)
+    assert "No such file" in found.stdout
+
+
 def test_memory_processes_and_processor_time_are_limited(work: Path) -> None:
     words = prefix(work, memory_mb=200)
     hog = "a = []\nwhile True: a.append(b'x' * 1_000_000)"
