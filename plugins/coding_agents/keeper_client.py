@@ -318,6 +318,8 @@ class KeeperClient(asyncio.Protocol):
         Ids begin at 1. The keeper types each id once, also if another gateway repeats it. Raises
         InputFullError, ProgramEndedError, or KeeperLostError, after which the same id may be repeated.
         """
+        if len(data) > MOST_INPUT:
+            raise KeeperError(f"{len(data)} bytes cannot be typed at once; the limit is {MOST_INPUT}")
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiting = self._written.setdefault(command_id, [])
         waiting.append(written)

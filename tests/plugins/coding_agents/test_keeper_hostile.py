@@ -19,7 +19,7 @@ import pytest
 
 from plugins.coding_agents.keeper import wire
 from plugins.coding_agents.keeper.wire import FrameSplitter, frame
-from plugins.coding_agents.keeper_client import InputFullError
+from plugins.coding_agents.keeper_client import MOST_INPUT, InputFullError, KeeperError
 from tests.plugins.coding_agents.terminals import PATIENCE, Terminal, new_terminal
 
 pytestmark = pytest.mark.slow
@@ -156,6 +156,16 @@ async def test_a_stopped_program_takes_bounded_input_and_can_be_ended(terminal: 
     client.signal(signal.SIGTERM)
     assert (await terminal.ends()).status == -signal.SIGTERM
     await client.acknowledge_exit()
+
+
+async def test_input_above_the_limit_is_refused_before_it_is_sent(terminal: Terminal) -> None:
+    await terminal.start("sh", "-c", "stty -echo; echo ready; while read x; do echo got:$x; done")
+    client = await terminal.attach()
+    await terminal.shows("ready")
+    with pytest.raises(KeeperError, match="at once"):
+        await client.write(1, bytes(MOST_INPUT + 1))
+    await client.write(1, b"small\r")
+    await terminal.shows("got:small")
 
 
 async def attached(terminal: Terminal) -> socket.socket:
