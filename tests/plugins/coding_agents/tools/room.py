@@ -144,6 +144,8 @@ async def gateway(
     agents = CodingAgents()
     forge = {"kind": fake.kind, "base_url": fake.address, "token": TOKEN}
     given = {
+        # Chats are tested where the kernel has no sandbox, too.
+        "sandbox": "off",
         "min_free_memory_mb": 0,
         "forges": {hub.host: forge},
         "workspaces": {"hosts": [hub.url]},

@@ -36,6 +36,7 @@ async def test_a_task_becomes_a_pull_request_and_a_button_lets_the_agent_fix_its
         hub.make()
         hub.tokens[TOKEN] = "write"
         own: dict[str, Any] = {
+            "sandbox": "off",
             "min_free_memory_mb": 0,
             "forges": {hub.host: {"kind": "github", "base_url": forge.address, "token": TOKEN}},
             "workspaces": {"hosts": [hub.url]},
