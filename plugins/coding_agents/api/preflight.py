@@ -14,7 +14,6 @@ from msgspec import Struct
 from gateway import PluginContext
 from plugins.coding_agents.adapters import adapters
 from plugins.coding_agents.adapters.preflight import Preflight, check_program
-from plugins.coding_agents.errors import SandboxUnavailableError
 from plugins.coding_agents.settings import CodingAgentSettings
 from plugins.programs.environment import find_program
 
@@ -92,7 +91,5 @@ async def _check_sandbox(
 
     own = data / "coding-agents"
     confinement = Confinement(ctx.processes, settings, ctx.environ, ctx.tasks, data=data, own=own)
-    try:
-        return list(await confinement.check()), ""
-    except SandboxUnavailableError as error:
-        return [], str(error)
+    found = await confinement.report()
+    return list(found.layers), found.problem
