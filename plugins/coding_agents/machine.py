@@ -49,6 +49,7 @@ STALL_WITHOUT_MODEL_MS = 60_000
 _MOST_STALL_MS = 30_000
 _MOST_STALLS = 5
 _STALL_TEXT = 1500
+_UNANSWERED = "the question left the screen before it was answered"
 _LONG = 200
 """A longer text is sent as a bracketed paste."""
 
@@ -307,7 +308,13 @@ class _Tick:
         if self.state.gone_at is None:
             self.set(gone_at=self.now)
         if self.over(self.state.gone_at or 0, QUESTION_MS):
-            self.events.append(QuestionGone(self.state.question.digest))
+            digest = self.state.question.digest
+            self.events.append(QuestionGone(digest))
+            # The same question may come again later; this answer was not meant for it.
+            kept = tuple(t for t in self.state.outbox if t.needs != "question" or t.subject != digest)
+            if kept != self.state.outbox:
+                self.events.append(InputFailed(_UNANSWERED))
+            self.set(outbox=kept)
             # Before the first ready screen the program still starts: it may not take text yet.
             started = self.state.ready_at is not None or self.state.sent
             status = "busy" if started else "starting"
@@ -464,7 +471,7 @@ class _Tick:
         text = {
             "ready": "the program did not become ready for the text",
             "shown": "the input line does not show the text, so it was not submitted",
-            "question": "the question left the screen before it was answered",
+            "question": _UNANSWERED,
         }.get(typing.needs, "the keys could not be typed")
         self.set(task="", answered="")
         self.events.append(InputFailed(text))
@@ -530,9 +537,10 @@ def answer(
 ) -> MachineState:
     """Queue the answer to a question; "always" is Yes here. Call ``step`` after it.
 
-    Raise StaleQuestionError unless the same question is on the screen and was not answered yet.
+    Raise StaleQuestionError unless the same question is on the screen and was not answered yet. While a
+    program repaints its screen the question still counts; the key is typed when it is there again.
     """
-    question = read(adapter, view).question
+    question = read(adapter, view).question or state.question
     if question is None or question.digest != digest or state.answered == digest:
         raise StaleQuestionError(f"this question of {adapter.title} is no longer on its screen")
     keys = question.no if choice == "deny" else question.yes
@@ -599,6 +607,23 @@ async def judge(classify: Classify, stalled: Stalled) -> Verdict | None:
     ).lower()
     found: list[Verdict] = [verdict for verdict in _VERDICTS if re.search(rf"\b{verdict}\b", said)]
     return found[0] if len(found) == 1 else None
+
+
+def configured_rules(
+    own: Sequence[AutoResponse], given: Sequence[Mapping[str, Any]], *, skip_adapter: bool = False
+) -> tuple[AutoResponse, ...]:
+    """Return the rules with those of the settings: fields of a rule, and ``enabled``, by its pattern."""
+    patterns = {rule.pattern for rule in own}
+    added: list[AutoResponse] = []
+    overrides: dict[str, Mapping[str, Any] | None] = {}
+    for rule in given:
+        fields = {name: value for name, value in rule.items() if name != "enabled"}
+        enabled = rule.get("enabled", True)
+        if fields["pattern"] in patterns:
+            overrides[fields["pattern"]] = fields if enabled else None
+        elif enabled:
+            added.append(AutoResponse(**fields))
+    return merge_rules(own, added, overrides, skip_adapter=skip_adapter)
 
 
 def is_pasted(text: str) -> bool:

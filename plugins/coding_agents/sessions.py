@@ -39,7 +39,7 @@ from plugins.coding_agents.errors import (
     WorkdirError,
 )
 from plugins.coding_agents.keeper_client import SIBLING_SOCKET, KeeperError, KeeperLaunch, start_keeper
-from plugins.coding_agents.machine import MachineState, merge_rules
+from plugins.coding_agents.machine import MachineState, configured_rules
 from plugins.coding_agents.records import SessionRecord
 from plugins.coding_agents.session import Session, SessionParts, restored
 from plugins.coding_agents.settings import CodingAgentSettings
@@ -53,6 +53,7 @@ REAP_SECONDS = 30.0
 """The time between two looks for idle sessions."""
 KEPT_MS = 7 * 86_400_000
 """The time for which ended sessions stay in lists."""
+_VERSION_SECONDS = 30
 _MOST_ENDED = 200
 _STORE_MS = 60_000
 _FOLDER_VARIABLES = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
@@ -316,8 +317,10 @@ class Sessions:
         """Return the version of a program; it is asked once for each file."""
         program = self._program(adapter)
         changed = (await asyncio.to_thread(Path(program).stat)).st_mtime_ns
-        if (program, changed) not in self._versions:
-            self._versions[program, changed] = await program_version(program, self._environ)
+        if not self._versions.get((program, changed)):
+            # On a busy machine some need long; without a version no rule would answer their questions.
+            found = await program_version(program, self._environ, seconds=_VERSION_SECONDS)
+            self._versions[program, changed] = found
         return self._versions[program, changed]
 
     async def _new_record(self, request: SpawnRequest, adapter: Adapter) -> SessionRecord:
@@ -359,9 +362,14 @@ class Sessions:
 
     def _make(self, record: SessionRecord) -> Session:
         adapter = find_adapter(record.agent)
+        own = self.settings.of(adapter.name)
         fresh = MachineState(
             task=record.task,
-            rules=merge_rules(adapter.auto_responses),
+            rules=configured_rules(
+                adapter.auto_responses,
+                [rule.model_dump(exclude_unset=True) for rule in own.rules],
+                skip_adapter=not own.shipped_rules,
+            ),
             stall_ms=machine.STALL_MS if self.settings.stall_model else machine.STALL_WITHOUT_MODEL_MS,
             known=is_known(adapter, record.version),
         )

@@ -5,11 +5,12 @@ Every key may be written ``like_this`` or ``likeThis``. Each piece of the plugin
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, field_validator
 from pydantic.alias_generators import to_camel
 
 from plugins.programs.hosts import parse_rule
@@ -42,6 +43,27 @@ class Section(BaseModel):
     )
 
 
+class RuleSettings(Section):
+    """An answer to questions without a user; one with the pattern of a shipped rule changes that rule."""
+
+    pattern: str = Field(min_length=1, description="Regular expression that is found in the question")
+    enabled: bool = Field(default=True, description="Whether the rule is used")
+    response: str = Field(default="", description="Text to answer with, before Enter")
+    keys: tuple[str, ...] = Field(default=(), description="Names of keys to answer with, instead of a text")
+    description: str = Field(default="", description="What the user is told")
+    safe: bool = Field(default=True, description="Answer; otherwise only tell the user")
+    once: bool = Field(default=False, description="Answer once in a session")
+
+    @field_validator("pattern")
+    @classmethod
+    def _compile(cls, pattern: str) -> str:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(f"not a regular expression: {error}") from error
+        return pattern
+
+
 class AgentSettings(Section):
     """The settings of one program."""
 
@@ -53,6 +75,10 @@ class AgentSettings(Section):
     key: Literal["", "proxied", "direct"] = Field(
         default="",
         description="Keep its API keys in the gateway, or give them to it; key of all programs if unset",
+    )
+    rules: tuple[RuleSettings, ...] = Field(default=(), description="Questions to answer without a user")
+    shipped_rules: bool = Field(
+        default=True, description="Use the rules that come with the program's adapter"
     )
 
 

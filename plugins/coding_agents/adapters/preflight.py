@@ -62,8 +62,10 @@ async def check_program(
     )
 
 
-async def program_version(program: str, environ: Mapping[str, str]) -> str:
-    """Return the version that a program reports; "" if it reports none within five seconds."""
+async def program_version(
+    program: str, environ: Mapping[str, str], *, seconds: float = _VERSION_SECONDS
+) -> str:
+    """Return the version that a program reports; "" if it reports none in time."""
     try:
         process = await asyncio.create_subprocess_exec(
             program,
@@ -77,7 +79,7 @@ async def program_version(program: str, environ: Mapping[str, str]) -> str:
     except OSError:
         return ""
     try:
-        async with asyncio.timeout(_VERSION_SECONDS):
+        async with asyncio.timeout(seconds):
             output, _ = await process.communicate()
     except TimeoutError:
         return ""

@@ -37,6 +37,7 @@ from plugins.coding_agents.machine import (
     View,
     answer,
     begin,
+    configured_rules,
     confirm,
     exited,
     judge,
@@ -341,11 +342,32 @@ def test_an_answer_to_another_question_is_stale_and_types_nothing() -> None:
     trial.show("ASK May rm two run?")
     with pytest.raises(StaleQuestionError):
         trial.answer("once", digest)
-    trial.show("BUSY x")
+    trial.show("BUSY x", 250)
     with pytest.raises(StaleQuestionError):
         trial.answer("once", digest)
     trial.run(5000)
     assert trial.typed == []
+
+
+def test_an_answer_during_a_repaint_is_typed_when_the_question_is_there_again() -> None:
+    trial = asked()
+    trial.show("half of a scr")
+    trial.answer("once")
+    trial.run(100)
+    assert trial.typed == []
+    trial.show("ASK May npm test run?")
+    assert trial.typed == [b"1"]
+
+
+def test_an_answer_is_not_typed_into_the_same_question_that_comes_again_later() -> None:
+    trial = asked()
+    trial.show("BUSY x")
+    trial.answer("once")
+    trial.run(250)
+    assert trial.said(InputFailed)
+    trial.show("ASK May npm test run?", 1000)
+    assert trial.typed == []
+    assert len(trial.said(Question)) == 2
 
 
 def test_questions_that_differ_in_a_number_only_are_two_questions() -> None:
@@ -431,6 +453,19 @@ def test_rules_are_disabled_merged_and_skipped() -> None:
         ("login", False),
     ]
     assert merge_rules(own, session, skip_adapter=True) == session
+
+
+def test_rules_of_the_settings_change_shipped_ones_or_come_before_them() -> None:
+    own = (rule(), rule(pattern="update"))
+    given = [
+        {"pattern": "telemetry", "safe": False},
+        {"pattern": "update", "enabled": False},
+        {"pattern": "mine", "response": "no"},
+        {"pattern": "off", "enabled": False},
+    ]
+    found = configured_rules(own, given)
+    assert [(each.pattern, each.safe) for each in found] == [("mine", True), ("telemetry", False)]
+    assert [each.pattern for each in configured_rules(own, given, skip_adapter=True)] == ["mine"]
 
 
 # done, tools, logins
