@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, assert_never
 from aiohttp import WSMsgType, web
 from aiohttp.abc import AbstractStreamWriter
 
-from channels.websocket.blocks import panel_blocks
 from channels.websocket.parse import (
     AbortFrame,
     ApprovalFrame,
@@ -210,8 +209,18 @@ class Connection:
 
     def _contributions(self) -> Contributions:
         status = tuple(Segment(one.text, one.color, one.dim) for one in self._host.status_line())
-        panels = tuple(Panel(plugin, panel_blocks(text)) for plugin, text in self._host.panels())
-        return Contributions(status, tuple(self._host.shortcuts()), tuple(self._host.triggers()), panels)
+        return Contributions(
+            status, tuple(self._host.shortcuts()), tuple(self._host.triggers()), self._panels()
+        )
+
+    def _panels(self) -> tuple[Panel, ...]:
+        panels = self._host.panels()
+        if not panels:
+            return ()
+        # The parser of Markdown, which a gateway without panels does not load before its first answer.
+        from channels.websocket.blocks import panel_blocks
+
+        return tuple(Panel(plugin, panel_blocks(text)) for plugin, text in panels)
 
     async def _message(self, frame: MessageFrame, tasks: asyncio.TaskGroup) -> None:
         if self._reading is not None:
