@@ -145,10 +145,12 @@ plugin = Strict()
 """
 """A plugin outside the tree whose model refuses every password and fails for every city."""
 
+SHARED = ("programs",)
+"""Packages that plugins share; they are none."""
 SHIPPED = sorted(
     name.stem if name.suffix else name.name
     for name in Path(plugins.__file__).parent.iterdir()
-    if not name.name.startswith("_") and (name.suffix == ".py" or (name / "__init__.py").exists())
+    if not name.name.startswith(("_", *SHARED)) and (name.suffix == ".py" or (name / "__init__.py").exists())
 )
 
 
