@@ -14,7 +14,7 @@ from plugins.coding_agents import CodingAgents
 from plugins.coding_agents.records import SessionRecord
 from plugins.coding_agents.session import Session
 from plugins.coding_agents.sessions import Sessions, SpawnRequest
-from plugins.programs.process import MARK
+from plugins.programs.process import MARK, kill_marked
 
 SECONDS = 60
 """The limit of a wait; two loaded cores may need most of it."""
@@ -77,7 +77,17 @@ async def agents(
     rules = {"*": "allow"} if permissions is None else permissions
     given = {"permissions": rules, "channels": channels or {}, "plugins": {"coding_agents": table}}
     async with chatting(tmp_path, *plugins, plugin, **given) as chat:
-        yield Agents(chat, plugin, await plugin.service())
+        try:
+            yield Agents(chat, plugin, await plugin.service())
+        except BaseException:
+            end_all(tmp_path)
+            raise
+
+
+def end_all(data: Path) -> None:
+    """Kill what a failed test leaves: sessions outlive it."""
+    for folder in (data / "coding-agents" / "sessions").glob("pty-*"):
+        kill_marked(folder.name)
 
 
 def processes(session_id: str) -> list[int]:

@@ -14,7 +14,7 @@ import pytest
 from gateway.testing.served import Served, serving
 from plugins.coding_agents import CodingAgents
 from plugins.coding_agents.sessions import Sessions, SpawnRequest
-from tests.plugins.coding_agents.rig import until, until_shown, until_status
+from tests.plugins.coding_agents.rig import end_all, until, until_shown, until_status
 
 pytestmark = pytest.mark.slow
 
@@ -26,10 +26,10 @@ async def served(tmp_path: Path, **settings: Any) -> AsyncGenerator[tuple[Served
     plugin = CodingAgents()
     table = {"min_free_memory_mb": 0, **settings}
     async with serving(tmp_path, plugin, plugins={"coding_agents": table}) as one:
-        yield one, plugin
-        service = await plugin.service()
-        for session in service.running():
-            await session.stop(force=True)
+        try:
+            yield one, plugin
+        finally:
+            end_all(tmp_path)
 
 
 async def spawned(one: Served, plugin: CodingAgents, **body: Any) -> tuple[dict[str, Any], Sessions]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.served import SocketClient
 from plugins.coding_agents.records import PublicStatus
 from tests.e2e.gateway_process import GatewayProcess
-from tests.plugins.coding_agents.rig import processes
+from tests.plugins.coding_agents.rig import end_all, processes
 
 pytestmark = pytest.mark.slow
 
@@ -111,12 +111,19 @@ class User:
             return {}
 
 
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    """Yield a folder for the gateway, whose sessions end with the test."""
+    yield tmp_path
+    end_all(tmp_path / "data")
+
+
 @pytest.mark.parametrize("seed", range(4))
-async def test_a_gateway_that_is_killed_loses_and_repeats_nothing(tmp_path: Path, seed: int) -> None:
+async def test_a_gateway_that_is_killed_loses_and_repeats_nothing(home: Path, seed: int) -> None:
     moments = random.Random(seed)
-    async with FakeModels() as models, GatewayProcess(tmp_path, models.openai_url, SETTINGS) as gateway:
+    async with FakeModels() as models, GatewayProcess(home, models.openai_url, SETTINGS) as gateway:
         assert await gateway.start(), gateway.errors
-        user = User(gateway, tmp_path / "log")
+        user = User(gateway, home / "log")
         async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as tasks:
             acting = tasks.create_task(user.act())
             for _ in range(KILLS):
