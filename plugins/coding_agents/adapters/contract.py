@@ -35,7 +35,6 @@ class AgentRequest(Struct, frozen=True, kw_only=True):
     ``version`` is that of the installed program, "" if not known. ``key`` and ``base_url`` are for the model
     service; ``session_id`` is a UUID that the program may use for its session. ``resume`` is the UUID of one
     to continue; a program that chooses its own ids continues its last session in the folder.
-    ``hook_url`` and ``hook_secret`` reach the gateway's side channel, if there is one.
     """
 
     workdir: str
@@ -49,8 +48,6 @@ class AgentRequest(Struct, frozen=True, kw_only=True):
     base_url: str = ""
     preset: Preset = "standard"
     resume: str = ""
-    hook_url: str = ""
-    hook_secret: str = ""
 
 
 class Launch(Struct, frozen=True):
