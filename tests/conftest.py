@@ -49,6 +49,8 @@ _MARKED = {
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
+_LONG = ("test_storm", "test_coding_agents", "test_foreign", "test_kills")
+"""Files with tests of a minute and more."""
 _SLOW = ("e2e", "gateway/cli", "plugins/cli_backends")
 """Folders whose tests run processes."""
 
@@ -70,7 +72,10 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests by the services they ask for, so that ``-m 'not browser'`` leaves those out."""
+    """Mark tests by the services they ask for, so that ``-m 'not browser'`` leaves those out.
+
+    The longest ones come first.
+    """
     slow = tuple(f"{Path(__file__).parent / folder}{os.sep}" for folder in _SLOW)
     for item in items:
         if str(item.path).startswith(slow):
@@ -78,6 +83,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for fixture in getattr(item, "fixturenames", ()):
             if fixture in _MARKED:
                 item.add_marker(_MARKED[fixture])
+    # The longest tests mostly wait: first, they overlap with all others; last, every worker would wait.
+    items.sort(key=lambda item: item.path.stem not in _LONG)
 
 
 @pytest.fixture

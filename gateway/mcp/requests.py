@@ -128,8 +128,9 @@ class Requests:
             return None
         if kind == "boolean":
             return value == "true"
+        number = _NUMBERS.get(kind) if isinstance(kind, str) else None
         try:
-            return _NUMBERS[str(kind)](value) if kind in _NUMBERS else value
+            return value if number is None else number(value)
         except ValueError:
             return None
 

@@ -445,6 +445,8 @@ class Session:
         keys = (*self.record.done_keys, key)[-_MOST_KEYS:] if key else self.record.done_keys
         await self._store(done_keys=keys, last_activity=self._parts.clock())
         await self._advance()
+        # ``run`` may sleep without an end: the time that the machine named now is new to it.
+        self._wake.set()
 
     def _is_done(self, key: str) -> bool:
         return bool(key) and key in self.record.done_keys

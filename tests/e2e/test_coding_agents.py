@@ -30,6 +30,9 @@ api_base_url = "{telegram.url}"
 [plugins]
 enabled = ["coding_agents"]
 
+[plugins.coding_agents]
+orphan_ms = 300_000
+
 [plugins.coding_agents.agents.claude]
 binary = "{binary}"
 

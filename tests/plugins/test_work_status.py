@@ -70,7 +70,9 @@ async def test_the_status_line_names_running_tools_and_a_key_hides_them(tmp_path
         await client.until(shows("running dig", there=True))
         digger.done.set()
         await client.until(shows("running dig", there=False))
-        await client.until("complete")
+        # Changes of the status line are collected for a moment, so the answer may come first.
+        if not any(frame["type"] == "complete" for frame in client.frames):
+            await client.until("complete")
         await client.socket.close()
 
 

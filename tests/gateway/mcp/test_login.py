@@ -150,7 +150,10 @@ class Place:
     @asynccontextmanager
     async def chat(self) -> AsyncGenerator[Chat]:
         async with chatting(
-            self.data, mcp={"far": {"url": self.url}}, permissions={"far_add": "allow"}
+            self.data,
+            mcp={"far": {"url": self.url}},
+            permissions={"far_add": "allow"},
+            server={"port": 0},
         ) as chat:
             await until(lambda: server(chat, "far").status.tools or server(chat, "far").problem)
             yield chat
