@@ -1,4 +1,4 @@
-"""What a chat shows of its sessions: one message for each, new ones for what needs attention, and questions.
+"""Sessions as a chat shows them: one message for each, new ones for what needs attention, and questions.
 
 In: sessions, and answers of users. Out: announcements and questions. Everything is made from stored records,
 so after a crash nothing is announced, asked or answered twice. An answer types in a program only while the

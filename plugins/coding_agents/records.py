@@ -1,4 +1,4 @@
-"""What is stored of each session, and its two kinds of status.
+"""Records of sessions, and their two kinds of status.
 
 In: facts of sessions. Out: frozen records, as JSON in the plugin's table ``sessions``. Every module of the
 package may import it.

@@ -61,7 +61,7 @@ Unregister = Callable[[], None]
 
 
 class SessionParts(Struct, frozen=True):
-    """What all sessions share: how to store a record and to start a task, and the clock, in milliseconds."""
+    """The parts that all sessions share: storing a record, starting a task, and a clock in milliseconds."""
 
     save: Callable[[SessionRecord], Awaitable[None]]
     start_task: Callable[..., asyncio.Task[None]]

@@ -156,7 +156,7 @@ class WorkspaceSettings(Section):
 
 
 class LimitSettings(Section):
-    """What one session may use. 0 is no limit."""
+    """The limits of one session; 0 is no limit."""
 
     memory_mb: int = Field(
         default=4096, ge=0, description="Memory of all processes of a session, in MB; default 4096"

@@ -143,7 +143,7 @@ class MetricView(Struct, frozen=True):
 
 
 class TerminalQuery(Struct, frozen=True):
-    """How a client follows a terminal: the bytes after an offset, or rows of the rendered screen."""
+    """The view that a client has of a terminal: the bytes after an offset, or rows of the rendered screen."""
 
     view: Literal["bytes", "rows"] = "bytes"
     after: Annotated[int, Meta(ge=0, le=2**53)] = 0

@@ -85,7 +85,7 @@ class ModelService(Struct, frozen=True):
 
 
 class NetworkExit:
-    """What one session reaches outside of its sandbox."""
+    """The connections of one session to hosts outside of its sandbox."""
 
     def __init__(self, session: str, rules: Sequence[HostRule], service: ModelService | None) -> None:
         self._session = session

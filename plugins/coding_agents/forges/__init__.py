@@ -26,7 +26,7 @@ _PATH = re.compile(r"[\w.-]+(/[\w.-]+)+", re.ASCII)
 
 
 class _Kind(Struct, frozen=True):
-    """What differs between the services: the class, headers, address, and the user name for git."""
+    """The differences between the services: the class, headers, address, and the user name for git."""
 
     make: Callable[[ForgeApi, str], Forge]
     headers: Callable[[str], dict[str, str]]

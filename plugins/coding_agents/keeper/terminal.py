@@ -136,7 +136,7 @@ def _moved(row: int, column: int, final: int, numbers: list[int]) -> tuple[int, 
 
 
 class Launch:
-    """What the gateway hands over: the program, its terminal, and the key."""
+    """The order of the gateway: the program, its terminal, and the key."""
 
     def __init__(self, data: bytes) -> None:
         folder, cwd, key, mark, numbers, count, *rest = unpack(data)

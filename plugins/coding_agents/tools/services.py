@@ -1,4 +1,4 @@
-"""What the actions of users need: who asks, and the services that do the work.
+"""The caller of an action, and the services that do the work.
 
 In: the context of a tool call or a command. Out: frozen values for ``desk``, ``teams`` and ``pulls``.
 """

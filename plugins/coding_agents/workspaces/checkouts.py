@@ -102,13 +102,13 @@ class Checkout:
 
     @property
     def writable(self) -> Sequence[Path]:
-        """What an agent may write: its files, and the refs and objects of its repository."""
+        """The folders that an agent may write: its files, and the refs and objects of its repository."""
         names = ("objects", "refs", "logs")
         return self.tree, self._admin, *(self.repository / name for name in names)
 
     @property
     def readable(self) -> Sequence[Path]:
-        """What an agent may read besides: its whole repository, and the objects that it borrows."""
+        """The folders that an agent may read, too: its whole repository, and the objects it borrows."""
         borrowed = () if self._mirror is None else (self._mirror / "objects",)
         return self.repository, self.own / "objects", *borrowed
 

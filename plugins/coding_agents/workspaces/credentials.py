@@ -50,7 +50,7 @@ class Audit(Protocol):
 
 
 class Question(Struct, frozen=True):
-    """What git asks for: the host with its port, and the path of the repository."""
+    """A question of git's credential helper: the host with its port, and the path of the repository."""
 
     protocol: str
     host: str

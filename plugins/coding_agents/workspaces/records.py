@@ -1,4 +1,4 @@
-"""What is stored of each workspace and each grant, the events about them, and their folders.
+"""Records of workspaces and grants, the events about them, and their folders.
 
 In: facts of workspaces. Out: frozen records, as JSON in the plugin's tables ``workspaces`` and ``grants``.
 """

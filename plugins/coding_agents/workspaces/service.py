@@ -70,7 +70,7 @@ ABANDONED_MS = 900_000
 
 
 class WorkspaceHost(msgspec.Struct, frozen=True, kw_only=True):
-    """What the workspaces use of the gateway and of other parts of the plugin.
+    """The services that workspaces use, of the gateway and of other parts of the plugin.
 
     ``table`` opens a durable table. ``forge_for`` and ``login`` are those of the forges. ``confine`` confines
     programs as the agents are. ``pause`` is called with the reason when a workspace is over a limit, and with

@@ -248,7 +248,13 @@ async def test_other_clients_get_the_output_itself_from_an_offset(tmp_path: Path
     argv = ("/bin/sh", "-c", "stty -echo; printf 0123456789; read line; printf got-$line; read end")
     await start_keeper(
         KeeperLaunch(
-            folder=folder, argv=argv, env={"PATH": os.environ["PATH"]}, cwd="/", key=key, mark="terminal"
+            folder=folder,
+            argv=argv,
+            env={"PATH": os.environ["PATH"]},
+            cwd="/",
+            key=key,
+            mark="terminal",
+            orphan_ms=60_000,  # its end is not acknowledged
         )
     )
     session = FakeSession(folder, structs.replace(RECORD, key=key.hex()))
