@@ -69,13 +69,22 @@ class ForgeApi:
 
     async def pages(self, path: str, kind: type[T], query: Mapping[str, str]) -> list[T]:
         """Return the entries of a list, of at most ``MOST_PAGES`` pages."""
-        entries: list[T] = []
+        return [one for page in await self.whole_pages(path, list[kind], query) for one in page]
+
+    async def whole_pages(
+        self, path: str, kind: type[T], query: Mapping[str, str], is_full: Callable[[T], bool] | None = None
+    ) -> list[T]:
+        """Return the pages of an answer, at most ``MOST_PAGES``.
+
+        A page names the next one in its header ``Link``; ``is_full`` decides where a service sends none.
+        """
+        found: list[T] = []
         for page in range(1, MOST_PAGES + 1):
-            got = await self._get(path, list[kind], {**query, "page": str(page)})
-            entries += got.value
-            if not got.has_next:
+            got = await self._get(path, kind, {**query, "page": str(page)})
+            found.append(got.value)
+            if not (got.has_next if is_full is None else is_full(got.value)):
                 break
-        return entries
+        return found
 
     async def post(self, path: str, kind: type[T], body: Mapping[str, Any]) -> T:
         """Send a POST and return its answer. Without an answer it may have been carried out."""

@@ -14,7 +14,8 @@ from msgspec import Struct
 from plugins.coding_agents.forges.client import ForgeApi, create_or_find
 from plugins.coding_agents.forges.contract import Check, Comment, NewPullRequest, PullRequest
 
-_PAGE = {"limit": "50"}
+_PAGE_SIZE = 50
+_PAGE = {"limit": str(_PAGE_SIZE)}
 
 
 def headers(token: str) -> dict[str, str]:
@@ -108,7 +109,8 @@ class Gitea:
     async def checks(self, sha: str) -> Sequence[Check]:
         """Return the newest status of each context of a commit."""
         path = f"{self._path}/commits/{quote(sha, safe='')}/status"
-        return [_check(one) for one in (await self._api.get(path, _Statuses)).statuses or ()]
+        pages = await self._api.whole_pages(path, _Statuses, _PAGE, _is_full)
+        return [_check(one) for page in pages for one in page.statuses or ()]
 
     async def comments(self, number: int) -> Sequence[Comment]:
         """Return the comments, the texts of submitted reviews, and their comments on lines."""
@@ -132,6 +134,11 @@ class Gitea:
 
     async def _create(self, body: dict[str, str]) -> PullRequest:
         return _pull(await self._api.post(f"{self._path}/pulls", _Pull, body))
+
+
+def _is_full(page: _Statuses) -> bool:
+    """Return whether further statuses may follow: this answer has no header that names the next page."""
+    return len(page.statuses or ()) >= _PAGE_SIZE
 
 
 def _pull(pull: _Pull) -> PullRequest:

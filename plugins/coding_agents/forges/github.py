@@ -119,9 +119,12 @@ class GitHub:
     async def checks(self, sha: str) -> Sequence[Check]:
         """Return the check runs of a commit, and the statuses that other services set."""
         commit = f"{self._path}/commits/{quote(sha, safe='')}"
-        runs = await self._api.get(f"{commit}/check-runs", _Runs, _PAGE)
-        statuses = await self._api.get(f"{commit}/status", _Statuses, _PAGE)
-        return (*map(_run, runs.check_runs), *map(_status, statuses.statuses))
+        runs = await self._api.whole_pages(f"{commit}/check-runs", _Runs, _PAGE)
+        statuses = await self._api.whole_pages(f"{commit}/status", _Statuses, _PAGE)
+        return (
+            *(_run(one) for page in runs for one in page.check_runs),
+            *(_status(one) for page in statuses for one in page.statuses),
+        )
 
     async def comments(self, number: int) -> Sequence[Comment]:
         """Return the comments, and the texts of submitted reviews."""

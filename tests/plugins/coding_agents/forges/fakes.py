@@ -146,13 +146,14 @@ class FakeForge:
             raise web.HTTPNotFound(text='{"message": "Not Found"}', content_type="application/json")
         return found
 
-    def page(self, request: web.Request, entries: list[Any]) -> web.Response:
-        """Answer with one page, and the header that names the next one."""
+    def page(self, request: web.Request, entries: list[Any], field: str = "", **rest: Any) -> web.Response:
+        """Answer with one page, as a list or in a field, and the header that names the next one."""
         size = int(request.query.get("per_page", request.query.get("limit", "30")))
         page = int(request.query.get("page", "1"))
         following = f'<{request.url.update_query(page=page + 1)}>; rel="next"'
         more = {"Link": following} if len(entries) > page * size else {}
-        return web.json_response(entries[(page - 1) * size : page * size], headers=more)
+        shown = entries[(page - 1) * size : page * size]
+        return web.json_response({field: shown, **rest} if field else shown, headers=more)
 
 
 def _github(fake: FakeForge, router: web.UrlDispatcher) -> None:
@@ -239,7 +240,7 @@ def _github_talk(fake: FakeForge, router: web.UrlDispatcher) -> None:
             }
             for at, (name, state) in enumerate(fake.checks)
         ]
-        return web.json_response({"total_count": len(found), "check_runs": found})
+        return fake.page(request, found, "check_runs", total_count=len(found))
 
     async def status(request: web.Request) -> web.Response:
         return web.json_response({"state": "pending", "statuses": [], "sha": SHA, "total_count": 0})
@@ -421,7 +422,11 @@ def _gitea_talk(fake: FakeForge, router: web.UrlDispatcher) -> None:
              "description": f"{name} {state}"}
             for at, (name, state) in enumerate(fake.checks)
         ]  # fmt: skip
-        return web.json_response({"state": "pending", "sha": SHA, "statuses": found or None})
+        # It has pages of 30 and no header that names the next one.
+        size = min(50, int(request.query.get("limit", "30")))
+        page = int(request.query.get("page", "1"))
+        shown = found[(page - 1) * size : page * size]
+        return web.json_response({"state": "pending", "sha": SHA, "statuses": shown or None})
 
     router.add_get(f"{base}/issues/{{number}}/comments", comments)
     router.add_post(f"{base}/issues/{{number}}/comments", write)

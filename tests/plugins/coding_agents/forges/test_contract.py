@@ -123,6 +123,13 @@ async def test_checks_are_pending_passed_or_failed(fake: FakeForge, forge: Forge
     assert found["test"].summary == "test failed"
 
 
+async def test_all_pages_of_checks_are_read(fake: FakeForge, forge: Forge) -> None:
+    fake.checks += [(f"job {number}", "passed") for number in range(249)] + [("last", "failed")]
+    found = await forge.checks(SHA)
+    assert len(found) == 250
+    assert [one.name for one in found if one.state == "failed"] == ["last"]
+
+
 async def test_an_unchanged_answer_is_not_sent_again(fake: FakeForge, forge: Forge) -> None:
     made = await forge.create_pr(DRAFT)
     assert await forge.pr_state(made.number) == await forge.pr_state(made.number)
