@@ -9,7 +9,7 @@ from gateway.contract.messages import now_ms
 from gateway.contract.plugin import CommandContext, Plugin, SlashCommand
 from gateway.models.ledger import Caller, format_usd
 from gateway.models.meter import Spending
-from gateway.models.report import UsageQuery, UsageTotals, usage_report
+from gateway.models.report import UsageQuery, UsageTotals, total_of, usage_rows
 
 _HOW = "Type `/usage`, or `/usage all` for all users."
 
@@ -53,12 +53,12 @@ class SpendingCommands(Plugin):
     async def _all_users(self) -> str:
         spending = self._spending()
         today = await self._total(UsageQuery(days=1))
-        month = await usage_report(spending.ledger, (), UsageQuery("provider", 30))
-        lines = [_line("all users, today", today), _line("all users, in 30 days", month.total)]
-        return "\n".join(lines + [_line(f"`{row.key}`", row) for row in month.rows])
+        month = await usage_rows(spending.ledger, UsageQuery("provider", 30))
+        lines = [_line("all users, today", today), _line("all users, in 30 days", total_of(month))]
+        return "\n".join(lines + [_line(f"`{row.key}`", row) for row in month])
 
     async def _total(self, asked: UsageQuery) -> UsageTotals:
-        return (await usage_report(self._spending().ledger, (), asked)).total
+        return total_of(await usage_rows(self._spending().ledger, asked))
 
 
 def _line(whose: str, used: UsageTotals) -> str:

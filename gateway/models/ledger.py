@@ -6,13 +6,13 @@ Amounts are stored and added as integers of 10⁻⁹ US dollars, and shown as de
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from datetime import date
 from decimal import ROUND_CEILING, Decimal
-from typing import Any, Literal, NewType, assert_never
+from typing import Any, Literal, NewType, assert_never, cast
 
 from msgspec import Struct
-from sqlalchemy import ColumnElement, Connection, Select, func, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, Select, func, select
 
 from gateway.contract.deltas import Tokens
 from gateway.contract.messages import new_id
@@ -51,11 +51,12 @@ Dimension = Literal["day", "session", "channel", "person", "agent", "provider", 
 
 _COLUMNS = (
     "id at state session channel person agent provider model"
-    " input_tokens output_tokens cached_tokens cache_write_tokens nano_usd plugin"
+    " input_tokens output_tokens cached_tokens cache_write_tokens nano_usd plugin message"
 )
 PUT_SPEND = Write("upsert", 70, t.spend, _COLUMNS)
 DROP_SPEND = Write("delete", 71, t.spend, "id")
 
+_COUNTS = ("calls", "input_tokens", "output_tokens", "cached_tokens", "unpriced")
 _DAY_MS = 86_400_000
 _EPOCH = date(1970, 1, 1).toordinal()
 
@@ -63,7 +64,8 @@ _EPOCH = date(1970, 1, 1).toordinal()
 class Caller(Struct, frozen=True):
     """The session, user, agent and model of a call. ``person`` is channel and user id.
 
-    ``plugin`` is the plugin that made the call, "" for a turn.
+    ``plugin`` is the plugin that made the call, "" for a turn. ``message`` is the message that the call works
+    for, by its id in the inbox.
     """
 
     session: str
@@ -73,12 +75,13 @@ class Caller(Struct, frozen=True):
     provider: str
     model: str
     plugin: str = ""
+    message: str = ""
 
 
 class UsageRow(Struct, frozen=True, kw_only=True):
-    """Usage of one key. ``nano_usd`` is None without any known price."""
+    """Usage of one key of each dimension. ``nano_usd`` is None without any known price."""
 
-    key: str
+    keys: tuple[str, ...]
     calls: int
     input_tokens: int
     output_tokens: int
@@ -86,6 +89,22 @@ class UsageRow(Struct, frozen=True, kw_only=True):
     nano_usd: int | None
     unpriced: int
     """Number of calls without a known price; they do not count in ``nano_usd``."""
+
+    @property
+    def key(self) -> str:
+        """The key of the first dimension."""
+        return self.keys[0]
+
+
+class DearSession(Struct, frozen=True):
+    """A session with what it cost. ``title`` is empty if it was deleted."""
+
+    session: str
+    title: str
+    channel: str
+    calls: int
+    tokens: int
+    nano_usd: int
 
 
 class Ledger:
@@ -116,9 +135,7 @@ class Ledger:
         self._submit((DROP_SPEND, (call_id,)))
 
     async def spent(self, since: int, dimension: Dimension | None, keys: Collection[str]) -> int:
-        """Return the spent or reserved amount since a time, for some keys of a dimension or for everything.
-        Return the spent or reserved amount since a time, for some keys of a dimension or for everything.
-        """
+        """Return the amount spent or reserved since a time: for some keys of a dimension, or all."""
         s = t.spend.c
         query = select(func.coalesce(func.sum(s.nano_usd), 0)).where(s.at >= since)
         if dimension is not None:
@@ -130,16 +147,59 @@ class Ledger:
 
         ``only`` restricts other dimensions to one key each.
         """
-        s = t.spend.c
-        query = _grouped(dimension).where(s.at >= since, s.at < until)
-        for name, key in only.items():
-            query = query.where(s[name] == key)
-        rows = await self._store.read(lambda c: _read(c, query))
+        rows = await self.usage((dimension,), since, until, only)
         if dimension == "day":
             return sorted(rows, key=lambda row: row.key)
         return sorted(
             rows, key=lambda row: (-(row.nano_usd or 0), -row.input_tokens - row.output_tokens, row.key)
         )
+
+    async def usage(
+        self, dimensions: Sequence[Dimension], since: int, until: int, only: Mapping[str, str]
+    ) -> list[UsageRow]:
+        """Return the usage between two times for each combination of keys, in no order."""
+        query = _grouped(dimensions).where(*_between(since, until, only))
+        return await self._store.read(lambda c: _read(c, query))
+
+    async def dearest(
+        self, since: int, until: int, only: Mapping[str, str], most: int = 10
+    ) -> list[DearSession]:
+        """Return the sessions that cost most between two times, by descending cost."""
+        s, m = t.spend.c, t.sessions.c
+        usd = func.sum(s.nano_usd)
+        counts = func.count(), func.sum(s.input_tokens + s.output_tokens), usd
+        query = (
+            select(s.session, func.min(s.channel), *counts)
+            .where(*_between(since, until, only))
+            .group_by(s.session)
+            .having(usd > 0)
+            .order_by(usd.desc(), s.session)
+            .limit(most)
+        )
+
+        def read(connection: Connection) -> list[DearSession]:
+            found = connection.execute(query).all()
+            wanted = select(m.id, m.title).where(m.id.in_([row[0] for row in found]))
+            titles = {row.id: row.title for row in connection.execute(wanted)}
+            return [
+                DearSession(row[0], titles.get(row[0], ""), row[1], int(row[2]), int(row[3]), int(row[4]))
+                for row in found
+            ]
+
+        return await self._store.read(read)
+
+    async def first_at(self, since: int, only: Mapping[str, str]) -> int | None:
+        """Return the time of the first call since a time; None without any."""
+        query = select(func.min(t.spend.c.at)).where(*_between(since, None, only))
+        return await self._store.read(lambda c: c.execute(query).scalar())
+
+    async def after_this_time_of_day(self, since: int, now: int, only: Mapping[str, str]) -> int:
+        """Return what the days from ``since`` to yesterday cost after this time of the day."""
+        s, today = t.spend.c, now - now % _DAY_MS
+        query = select(func.coalesce(func.sum(s.nano_usd), 0)).where(
+            *_between(since, today, only), s.at % _DAY_MS > now % _DAY_MS
+        )
+        return await self._store.read(lambda c: int(c.execute(query).scalar_one()))
 
     def _submit(self, op: Op) -> None:
         self._store.submit([op]).add_done_callback(lambda written: written.exception())
@@ -148,7 +208,7 @@ class Ledger:
 def _row(call_id: str, caller: Caller, at: int, state: State, tokens: Tokens, nano_usd: int | None) -> Op:
     user = (caller.session, caller.channel, caller.person, caller.agent, caller.provider, caller.model)
     counts = (tokens.input, tokens.output, tokens.cached, tokens.cache_write)
-    return PUT_SPEND, (call_id, at, state, *user, *counts, nano_usd, caller.plugin)
+    return PUT_SPEND, (call_id, at, state, *user, *counts, nano_usd, caller.plugin, caller.message)
 
 
 def _key(dimension: Dimension) -> ColumnElement[Any]:
@@ -164,25 +224,35 @@ def _key(dimension: Dimension) -> ColumnElement[Any]:
             assert_never(dimension)
 
 
-def _grouped(dimension: Dimension) -> Select[*tuple[Any, ...]]:
-    s, key = t.spend.c, _key(dimension)
+def _between(since: int, until: int | None, only: Mapping[str, str]) -> list[ColumnElement[bool]]:
+    s = t.spend.c
+    ends = [] if until is None else [s.at < until]
+    return [s.at >= since, *ends, *(_key(cast("Dimension", name)) == key for name, key in only.items())]
+
+
+def _grouped(dimensions: Sequence[Dimension]) -> Select[*tuple[Any, ...]]:
+    s, keys = t.spend.c, [_key(dimension).label(f"key_{n}") for n, dimension in enumerate(dimensions)]
     return select(
-        key.label("key"),
+        *keys,
         func.count().label("calls"),
         func.sum(s.input_tokens).label("input_tokens"),
         func.sum(s.output_tokens).label("output_tokens"),
         func.sum(s.cached_tokens).label("cached_tokens"),
         func.sum(s.nano_usd).label("nano_usd"),
         (func.count() - func.count(s.nano_usd)).label("unpriced"),
-    ).group_by(key)
+    ).group_by(*keys)
 
 
 def _read(connection: Connection, query: Select[*tuple[Any, ...]]) -> list[UsageRow]:
-    return [_usage_row(**row) for row in connection.execute(query).mappings()]
+    return [_usage_row(row) for row in connection.execute(query).mappings()]
 
 
-def _usage_row(key: int | str, nano_usd: int | None, **counts: int) -> UsageRow:
+def _usage_row(row: RowMapping) -> UsageRow:
     """Build a row: a day's key is its date, and the decimal sums of PostgreSQL become integers."""
-    name = key if isinstance(key, str) else str(date.fromordinal(_EPOCH + key))
-    whole = {name: int(count) for name, count in counts.items()}
-    return UsageRow(key=name, nano_usd=None if nano_usd is None else int(nano_usd), **whole)
+    keys = [value for name, value in row.items() if name.startswith("key_")]
+    amount = row["nano_usd"]
+    return UsageRow(
+        keys=tuple(key if isinstance(key, str) else str(date.fromordinal(_EPOCH + key)) for key in keys),
+        nano_usd=None if amount is None else int(amount),
+        **{name: int(row[name]) for name in _COUNTS},
+    )

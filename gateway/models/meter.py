@@ -274,6 +274,7 @@ class Spending:
             provider=route.provider.id,
             model=route.model,
             plugin=turn.plugin,
+            message=turn.root.entry.id,
         )
 
         def report(spent: CallCost) -> None:

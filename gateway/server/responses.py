@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -32,6 +34,7 @@ _STREAM_HEADERS = {
     "Cache-Control": "no-store",
     "X-Accel-Buffering": "no",
 }
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 _HIGH_WATER = 64 * 1024
 """Unsent bytes above which ``EventStream.put`` asks for a drain: aiohttp's own bound."""
 
@@ -61,6 +64,25 @@ def json_response(value: object, status: int = 200, headers: Mapping[str, str] |
         content_type="application/json",
         headers={"Cache-Control": "no-store", **(headers or {})},
     )
+
+
+def csv_response(lines: Iterable[Sequence[object]], name: str) -> web.Response:
+    """Return a table as an uncacheable CSV file.
+
+    A spreadsheet runs a text that begins with one of ``_FORMULAS`` as a formula: it gets an apostrophe.
+    """
+    written = io.StringIO()
+    csv.writer(written).writerows([_harmless(cell) for cell in line] for line in lines)
+    return web.Response(
+        body=written.getvalue().encode(),
+        content_type="text/csv",
+        charset="utf-8",
+        headers={"Cache-Control": "no-store", "Content-Disposition": f'attachment; filename="{name}.csv"'},
+    )
+
+
+def _harmless(cell: object) -> object:
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULAS) else cell
 
 
 def error_response(error: TrunklineError, headers: Mapping[str, str] | None = None) -> web.Response:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from aiohttp import web
 from msgspec import Meta, Struct
@@ -11,8 +11,8 @@ from gateway.app import Gateway
 from gateway.contract.channel import Health
 from gateway.contract.errors import InvalidStateError, NotFoundError
 from gateway.conversations import AgentChoice, ModelChoice, Selection
-from gateway.models.report import UsageQuery, UsageReport, usage_report
-from gateway.server.responses import json_response
+from gateway.models.report import UsageQuery, UsageReport, usage_report, usage_table
+from gateway.server.responses import csv_response, json_response
 from gateway.server.routes import Call, Nothing, PlainCall, Route
 from gateway.session.dead_letters import DeadLetter, DeadLetters
 
@@ -53,6 +53,12 @@ class AgentChoices(Struct, frozen=True):
     """The agents that a session can use, ``main`` first."""
 
     agents: list[AgentChoice]
+
+
+class UsageRequest(UsageQuery, frozen=True, omit_defaults=True):
+    """A query with the format of its answer. Users are named by channel and id, such as ``telegram:42``."""
+
+    format: Annotated[Literal["json", "csv"], Meta(description="csv: the rows alone, as a table")] = "json"
 
 
 class DeadLetterPath(Struct, frozen=True):
@@ -115,8 +121,10 @@ class StatusRoutes:
                 "GET",
                 "/api/usage",
                 "readUsage",
-                "Tokens and cost of model calls, and the state of the budgets.",
+                "Tokens and cost of model calls by one or two keys, and the state of the budgets.",
                 self._usage,
+                sends=UsageReport,
+                media="text/csv",
             ),
             Route(
                 "GET", "/api/models", "listChoices", "List the models that a session can use.", self._models
@@ -138,9 +146,12 @@ class StatusRoutes:
             Route("GET", "/api/status", "showStatus", "Show the status of the gateway.", self._status),
         ]
 
-    async def _usage(self, call: Call[Nothing, UsageQuery, Nothing, None]) -> UsageReport:
-        spending = self._gateway.parts.spending
-        return await usage_report(spending.ledger, spending.budgets.all, call.query)
+    async def _usage(self, call: Call[Nothing, UsageRequest, Nothing, None]) -> web.Response:
+        spending, asked = self._gateway.parts.spending, call.query
+        report = await usage_report(spending.ledger, spending.budgets.all, asked)
+        if asked.format == "csv":
+            return csv_response(usage_table(report), f"usage-by-{asked.by}-{asked.days}-days")
+        return json_response(report)
 
     async def _models(self, _call: PlainCall) -> ModelChoices:
         return ModelChoices([*await self._selection.models()])

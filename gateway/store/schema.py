@@ -409,11 +409,14 @@ spend = Table(
     Column("cache_write_tokens", BigInteger, nullable=False),
     Column("nano_usd", BigInteger),
     Column("plugin", Text, nullable=False, server_default=""),
+    Column("message", Text, nullable=False, server_default=""),
     Index("spend_at", "at"),
     Index("spend_session", "session"),
 )
 """Model calls. ``state`` is reserved (running, or cut off by a crash), estimated or counted; ``nano_usd`` is
-a billionth of a US dollar, and null if no price is known. ``plugin`` is empty unless one made the call."""
+a billionth of a US dollar, and null if no price is known. ``plugin`` is empty unless one made the call.
+``message`` is the inbox id of the message that it was for, empty in rows of earlier versions; a query by it
+names the session, too, which has the index."""
 
 allowance = Table(
     "allowance",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Annotated, Literal
+from typing import Annotated
 from urllib.parse import urlencode
 
 import msgspec
@@ -18,15 +19,21 @@ from gateway.cli.gateway_or_store import GatewayOrStore
 from gateway.cli.options import AsJson, File, settings_from
 from gateway.cli.output import echo_json, plain
 from gateway.models import Budget, Ledger, format_usd
-from gateway.models.report import BudgetState, UsageQuery, UsageReport, UsageTotals, usage_report
+from gateway.models.report import (
+    BudgetHolder,
+    BudgetState,
+    UsageQuery,
+    UsageReport,
+    UsageTotals,
+    usage_report,
+)
+from gateway.models.report import By as Key
 from gateway.settings import Settings
 
 _BAR_WIDTH = 30
 
-By = Annotated[
-    Literal["day", "session", "channel", "user", "agent", "provider", "model", "plugin"],
-    typer.Option(help="Group by."),
-]
+By = Annotated[Key, typer.Option(help="Group by.")]
+Split = Annotated[Key | None, typer.Option(help="Divide each group by this, too.", show_default=False)]
 Days = Annotated[int, typer.Option(min=1, max=3660, help="Number of days, including today (UTC).")]
 Only = Annotated[str | None, typer.Option(help="Count only this one.", show_default=False)]
 
@@ -41,6 +48,9 @@ def usage(
     ] = None,
     agent: Only = None,
     provider: Only = None,
+    model: Only = None,
+    plugin: Only = None,
+    split: Split = None,
     as_json: AsJson = False,
     config: File = None,
 ) -> None:
@@ -51,10 +61,11 @@ def usage(
       trunkline usage
       trunkline usage --by model --days 7
       trunkline usage --by user --channel telegram
+      trunkline usage --by day --split provider
       trunkline usage --json
     """
 
-    asked = UsageQuery(by, days, session, channel, user, agent, provider)
+    asked = UsageQuery(by, days, session, channel, user, agent, provider, model, plugin, split)
     found = _found(settings_from(config), asked)
     if as_json:
         echo_json(found)
@@ -80,17 +91,33 @@ def _print(found: UsageReport) -> None:
     console = Console()
     if found.rows:
         console.print(_table(found))
-        if found.total.unpriced:
-            console.print("+ calls without a known price; set it in \\[models]", style="dim")
+        for line in _lines(found):
+            console.print(line, style="dim")
     else:
         console.print(f"No model was called in the last {found.days} days.", style="dim")
     if found.budgets:
         _print_budgets(console, found.budgets)
 
 
+def _lines(found: UsageReport) -> list[str]:
+    """Return what the report says beside its rows: the other periods, and models without a price."""
+    lines: list[str] = []
+    if found.previous.calls:
+        lines.append(f"The {found.days} days before: {format_usd(found.previous.usd)}.")
+    if found.projection.expected_usd is not None:
+        today, expected = format_usd(found.projection.usd), format_usd(found.projection.expected_usd)
+        lines.append(f"Today: {today}; expected by midnight (UTC): {expected}.")
+    if found.unpriced:
+        names = ", ".join(escape(plain(row.key)) for row in found.unpriced)
+        lines.append(f"+ calls without a known price; set it in \\[models]: {names}")
+    return lines
+
+
 def _table(found: UsageReport) -> Table:
     table = Table(box=box.SIMPLE, show_footer=len(found.rows) > 1)
     table.add_column(found.by, "all", overflow="fold")
+    if found.split:
+        table.add_column(found.split, overflow="fold")
     total = found.total
     for name, footer in (
         ("calls", f"{total.calls:,}"),
@@ -104,13 +131,20 @@ def _table(found: UsageReport) -> Table:
     most = max(row.usd for row in found.rows)
     tokens = max(row.input_tokens + row.output_tokens for row in found.rows)
     for row in found.rows:
-        table.add_row(*_cells(row), _bar(row.usd, most) if most else _bar(_tokens(row), tokens))
+        bar = _bar(row.usd, most) if most else _bar(_tokens(row), tokens)
+        table.add_row(_name(row.key), *([""] if found.split else []), *_cells(row), bar)
+        for part in row.parts:
+            table.add_row("", _name(part.key), *_cells(part), style="dim")
     return table
+
+
+def _name(key: str) -> str:
+    return escape(plain(key)) or "-"
 
 
 def _cells(row: UsageTotals) -> list[str]:
     counts = (row.calls, row.input_tokens, row.cached_tokens, row.output_tokens)
-    return [escape(plain(row.key)) or "-", *(f"{count:,}" for count in counts), _cost(row)]
+    return [*(f"{count:,}" for count in counts), _cost(row)]
 
 
 def _cost(row: UsageTotals) -> str:
@@ -129,24 +163,27 @@ def _bar(amount: Decimal, most: Decimal | int, color: str = "cyan") -> Renderabl
 
 
 def _print_budgets(console: Console, budgets: list[BudgetState]) -> None:
-    table = Table("budget", "period", "of", "spent", "limit", "", box=box.SIMPLE)
+    table = Table("budget", "period", "of", "spent", "limit", "", "at this pace", box=box.SIMPLE)
     for budget in budgets:
-        for number, (holder, usd) in enumerate(_holders(budget)):
+        for number, holder in enumerate(budget.holders or [BudgetHolder("none yet", Decimal(0))]):
             named = (budget.name, budget.period) if not number else ("", "")
-            table.add_row(*named, *_standing(budget, holder, usd))
+            table.add_row(*named, *_standing(budget, holder), _forecast(holder))
     console.print(table)
 
 
-def _holders(budget: BudgetState) -> list[tuple[str, Decimal]]:
-    whose = [(holder.id, holder.usd) for holder in budget.holders]
-    return whose or [("none yet", Decimal(0))]
-
-
-def _standing(budget: BudgetState, holder: str, usd: Decimal) -> list[RenderableType]:
+def _standing(budget: BudgetState, holder: BudgetHolder) -> list[RenderableType]:
     names = ("warn", "ask", "stop")
     limits = {name: amount for name in names if (amount := getattr(budget, name)) is not None}
-    passed = [name for name, amount in limits.items() if usd >= amount]
+    passed = [name for name, amount in limits.items() if holder.usd >= amount]
     color = "red" if "stop" in passed else "yellow" if passed else "green"
     said = ", ".join(f"{name} {format_usd(amount)}" for name, amount in limits.items())
-    bar = _bar(min(usd, max(limits.values())), max(limits.values()), color)
-    return [escape(plain(holder)) or "everything", f"[{color}]{format_usd(usd)}[/]", said, bar]
+    bar = _bar(min(holder.usd, max(limits.values())), max(limits.values()), color)
+    return [escape(plain(holder.id)) or "everything", f"[{color}]{format_usd(holder.usd)}[/]", said, bar]
+
+
+def _forecast(holder: BudgetHolder) -> str:
+    if holder.reaches is not None and holder.reaches_at is not None:
+        return (
+            f"{holder.reaches} on {datetime.fromtimestamp(holder.reaches_at / 1000, UTC):%Y-%m-%d %H:%M} UTC"
+        )
+    return "" if holder.expected_usd is None else f"{format_usd(holder.expected_usd)} at its end"

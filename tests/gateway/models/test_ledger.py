@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+from sqlalchemy import select
+
 from gateway.contract.deltas import Tokens
 from gateway.models import Caller, Ledger
 from gateway.store import Store
+from gateway.store import schema as t
 
 DAY = 86_400_000
 ADA = Caller("s", "web", "web:ada", "main", "openai", "gpt-4o")
@@ -68,3 +72,27 @@ async def test_days_come_in_order_and_others_the_dearest_first(store: Store) -> 
     assert [
         row.key for row in await ledger.usage_by("session", 0, 3 * DAY, channel="web", agent="critic")
     ] == ["t"]
+
+
+async def test_amounts_are_told_by_two_keys_and_by_message(store: Store) -> None:
+    ledger = Ledger(store)
+    ledger.record("1", ADA, DAY, "counted", Tokens(1, 1), 5)
+    ledger.record("2", BOB, DAY + 1, "counted", Tokens(1, 1), 7)
+    ledger.record("3", replace(BOB, message="m1"), 2 * DAY, "counted", Tokens(9, 9), 2)
+    await kept(store)
+    rows = await ledger.usage(("day", "model"), 0, 3 * DAY, {})
+    assert {(row.keys, row.nano_usd) for row in rows} == {
+        (("1970-01-02", "openai/gpt-4o"), 5),
+        (("1970-01-02", "mistral/large"), 7),
+        (("1970-01-03", "mistral/large"), 2),
+    }
+    only = await ledger.usage(("person",), 0, 3 * DAY, {"model": "mistral/large"})
+    assert [(row.keys, row.nano_usd) for row in only] == [(("web:bob",), 9)]
+    dear = await ledger.dearest(0, 3 * DAY, {}, most=1)
+    assert [(one.session, one.title, one.calls, one.tokens, one.nano_usd) for one in dear] == [
+        ("t", "", 2, 20, 9)
+    ]
+    assert await ledger.after_this_time_of_day(DAY, 2 * DAY, {}) == 7
+    assert (await ledger.first_at(DAY + 1, {}), await ledger.first_at(3 * DAY, {})) == (DAY + 1, None)
+    of_message = select(t.spend.c.nano_usd).where(t.spend.c.session == "t", t.spend.c.message == "m1")
+    assert await store.read(lambda c: c.execute(of_message).scalars().all()) == [2]
