@@ -45,6 +45,9 @@ _TOKEN = re.compile(
 _STRING_END = re.compile(r"[\x07\x18\x1a\x1b\x9c]")
 _MODE = re.compile(r"\x1b\[\?([0-9]{1,5})([hl])")
 _FRESH = re.compile(r"[\x1b\n]")
+_LINES = re.compile(r"(?:[^\x00-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f]++|\x1b\[[0-9;:]*+m)*+")
+"""Text, its style and its lines: nothing that moves the cursor elsewhere."""
+_STYLE = re.compile(r"\x1b\[[0-9;:]*m")
 
 _DEFAULT = Char(" ")
 _ATTRIBUTES = {
@@ -147,6 +150,7 @@ class Screen:
         """Render output, as far as the work of one call allows. Never raises."""
         before = self.cursor, self.cursor_visible
         self._queue(data)
+        self._skip_lines()
         text, at, budget = self._backlog, 0, _BUDGET
         while at < len(text) and budget > 0:
             if self._hidden is not None:
@@ -190,6 +194,25 @@ class Screen:
         fresh = _FRESH.search(rest, 0, 4096)
         self._backlog = rest[fresh.start() :] if fresh else rest
         self._hidden = None
+
+    def _skip_lines(self) -> None:
+        """Leave out lines that scroll off within this call: most of a long output, and of a replay."""
+        text = self._backlog
+        if len(text) <= self.rows * 2 or self._hidden is not None or self._grid.margins is not None:
+            return
+        found = _LINES.match(text)
+        cut = found.end() if found is not None else 0
+        for _ in range(self.rows + 1):
+            cut = text.rfind("\n", 0, cut)
+            if cut < 0:
+                return
+        if text[cut - 1 : cut] != "\r" or cut < 2:
+            return
+        styles = _STYLE.findall(text, 0, cut)
+        resets = [at for at, style in enumerate(styles) if style in ("\x1b[m", "\x1b[0m")]
+        kept = styles[resets[-1] if resets else 0 :]
+        # The rest begins where these lines end: in the first column, and in their style.
+        self._backlog = "".join(("\r", *kept, text[cut + 1 :]))
 
     def _hide(self, text: str, at: int) -> int:
         """Return where the current OSC or DCS ends, or the end of the text."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ WATCHED_SECONDS = 0.05
 UNWATCHED_SECONDS = 0.25
 """The same for other screens: questions and ends need no more."""
 REPLAY_SECONDS = 0.005
-"""The same while output of an earlier time is rendered again: other tasks run in between."""
+"""The shortest pause after a rendering: other tasks run then."""
 REPLAY_BYTES = 512 * 1024
 """Output before the last known end that is rendered again after a restart."""
 KILL_SECONDS = 5.0
@@ -61,11 +62,16 @@ Unregister = Callable[[], None]
 
 
 class SessionParts(Struct, frozen=True):
-    """The parts that all sessions share: storing a record, starting a task, and a clock in milliseconds."""
+    """The parts that all sessions share: storing a record, starting a task, and a clock in milliseconds.
+
+    ``replaying`` lets one session at a time render earlier output again: many at once, after a restart, would
+    keep the gateway from all other work.
+    """
 
     save: Callable[[SessionRecord], Awaitable[None]]
     start_task: Callable[..., asyncio.Task[None]]
     clock: Callable[[], int]
+    replaying: asyncio.Lock
 
 
 class Session:
@@ -171,8 +177,10 @@ class Session:
         rendered = 0.0
         while not self.ended.is_set():
             await self._sleep()
+            if self._is_replaying():
+                await self._replay()
+                continue
             pause = WATCHED_SECONDS if self._watchers else UNWATCHED_SECONDS
-            pause = REPLAY_SECONDS if self._is_replaying() else pause
             await asyncio.sleep(max(REPLAY_SECONDS, rendered + pause - loop.time()))
             self._wake.clear()
             async with self._lock:
@@ -392,6 +400,15 @@ class Session:
     def _is_replaying(self) -> bool:
         behind = self.end < self._replay_end or bool(self._incoming)
         return behind or (self.screen is not None and self.screen.pending > 0 and self._replay_end > 0)
+
+    async def _replay(self) -> None:
+        """Render a piece of the output of an earlier time, and leave as much time to all other work."""
+        async with self._parts.replaying:
+            self._wake.clear()
+            begun = time.monotonic()
+            async with self._lock:
+                await self._advance()
+            await asyncio.sleep(max(REPLAY_SECONDS, time.monotonic() - begun))
 
     async def _present(self) -> None:
         """Bring screen and state up to date; after a restart, wait until the output was rendered again."""

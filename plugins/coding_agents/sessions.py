@@ -118,7 +118,7 @@ class Sessions:
         self._versions: dict[tuple[str, int], str] = {}
         self._busy_since: dict[str, int] = {}
         self._spawning = asyncio.Lock()
-        self._parts = SessionParts(self._save, self._tasks.create_task, clock)
+        self._parts = SessionParts(self._save, self._tasks.create_task, clock, asyncio.Lock())
 
     async def load(self) -> None:
         """Read all records, and attach the sessions that run."""

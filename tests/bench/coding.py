@@ -27,7 +27,7 @@ from plugins.programs.process import MARK, kill_marked
 _REPLAY = 512 * 1024
 _ATTACHMENTS = 200
 _KEEPERS = 20
-_TALK = """
+TALK = """
 import os, time
 line, at = b"\\x1b[32mok\\x1b[0m " + b"x" * 70 + b"\\n", time.monotonic()
 while True:
@@ -133,7 +133,7 @@ async def _busy(seconds: float) -> float:
 
 
 async def _talking(ready: asyncio.Semaphore, stop: asyncio.Event) -> None:
-    async with _keeper(sys.executable, "-I", "-S", "-c", _TALK) as (launch, pid):
+    async with _keeper(sys.executable, "-I", "-S", "-c", TALK) as (launch, pid):
         client = await KeeperClient.attach(
             launch.folder, launch.key, 0, on_output=lambda *_: None, on_exit=print, on_gone=stop.set
         )
@@ -165,7 +165,7 @@ def _floor_memory() -> int:
 
 
 def _floor_busy(seconds: float) -> float:
-    processes = [_floor(sys.executable, "-I", "-S", "-c", _TALK) for _ in range(_KEEPERS)]
+    processes = [_floor(sys.executable, "-I", "-S", "-c", TALK) for _ in range(_KEEPERS)]
     time.sleep(1)
     used = asyncio.run(_used([process.pid for process in processes], seconds))
     for process in processes:

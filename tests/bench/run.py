@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from agent_figures import AGENT_FIGURES
 from channel_figures import CHANNEL_FIGURES
 from coding import CODING_FIGURES
 from database_figures import DATABASE_FIGURES
@@ -42,6 +43,7 @@ _ALL = {
     **SEARCH_FIGURES,
     **MCP_FIGURES,
     **CODING_FIGURES,
+    **AGENT_FIGURES,
     **PLUGIN_FIGURES,
 }
 RIVAL = TREE / ".venv-bench"

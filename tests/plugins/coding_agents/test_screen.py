@@ -79,6 +79,36 @@ def test_the_borders_of_reads_change_nothing(pieces: list[bytes], size: int) -> 
     assert parts.changed_rows(0) == whole.changed_rows(0)
 
 
+LINES = st.lists(
+    st.one_of(
+        st.text(max_size=30).map(str.encode),
+        st.sampled_from(
+            [b"\r\n"] * 8 + [b"\n", b"\t", b"\b", b"\x1b[31m", b"\x1b[44;1m", b"\x1b[0m", b"\x1b[2;4r"]
+        ),
+    ),
+    min_size=20,
+    max_size=80,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(LINES)
+def test_lines_that_scroll_off_within_one_call_leave_the_same_screen(pieces: list[bytes]) -> None:
+    whole, parts = Screen(5, 12), Screen(5, 12)
+    whole.feed(b"".join(pieces))
+    for piece in pieces:
+        parts.feed(piece)
+    assert whole.changed_rows(0) == parts.changed_rows(0)
+    assert whole.cursor == parts.cursor
+
+
+def test_a_long_output_of_lines_is_rendered_in_one_call() -> None:
+    screen = Screen(40, 120)
+    screen.feed(b"".join(b"\x1b[32mline %d\x1b[0m\r\n" % number for number in range(20_000)))
+    assert not screen.pending
+    assert screen.lines()[-2] == "line 19999"
+
+
 @pytest.mark.parametrize(
     ("data", "first"),
     [
