@@ -35,7 +35,7 @@ MOST_MODULES = 12
 SHORTEST_MODULE = 40
 
 CORE = ("contract", "store", "session", "pipeline", "delivery")
-MOST_CORE_LINES = 9_760
+MOST_CORE_LINES = 9_860
 """Lines of code (no docstrings, comments or blank lines) of the core path."""
 COMMENTED = ("pipeline", "delivery", "store", "session")
 FEWEST_COMMENTS = 2.0

@@ -88,7 +88,7 @@ def open_engine(url: str, durability: Durability = "full") -> Engine:
     engine = (
         _open_sqlite(target, durability) if target.get_backend_name() == "sqlite" else _open_postgres(target)
     )
-    schema.set_partial_indexes(engine.dialect.name)
+    schema.set_dialect_options(engine.dialect.name)
     if durability == "full":
         try:
             _check_durability(engine)

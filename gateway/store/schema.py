@@ -211,13 +211,16 @@ _PARTIAL_INDEXES = (
 )
 
 
-def set_partial_indexes(dialect: str) -> None:
-    """Add the conditions of the partial indexes for one kind of database.
+def set_dialect_options(dialect: str) -> None:
+    """Add the conditions of the partial indexes, and other options of one kind of database.
 
     SQLAlchemy loads a whole dialect as soon as one of its options is named.
     """
     for index, where in _PARTIAL_INDEXES:
         index.dialect_options[dialect]["where"] = text(where)
+    if dialect == "sqlite":
+        # The key is the row: a second tree for it would double the cost of a write.
+        trail.dialect_options[dialect]["with_rowid"] = False
 
 
 outbox = Table(
@@ -287,6 +290,34 @@ turn_step = Table(
     Column("result", Text),
 )
 """Recorded steps of turns. ``kind`` is llm or tool; ``state`` is called, intent or done."""
+
+trail = Table(
+    "trail",
+    metadata,
+    Column("inbox_id", Text, primary_key=True),
+    Column("n", BigInteger, primary_key=True),
+    Column("at", BigInteger, nullable=False),
+    Column("steps", Text, nullable=False),
+)
+"""What happened to messages: ``steps`` are those of one transaction, as ``gateway.trail`` packs them. ``n``
+grows from row to row of a message; ``at`` is when the row was written. The ids of messages begin with their
+time, by which old rows are found."""
+
+refused = Table(
+    "refused",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("channel", Text, nullable=False),
+    Column("account", Text, nullable=False),
+    Column("chat", Text, nullable=False),
+    Column("platform_id", Text, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    Column("reason", Text, nullable=False),
+    Index("refused_platform_id", "platform_id"),
+    Index("refused_account", "channel", "account", "id"),
+)
+"""Messages that were not accepted, by their ids only. ``reason`` is no_mention, sender, room, unreadable or
+limit; gap, without ids, stands for those that came too fast to be recorded."""
 
 dead_letter = Table(
     "dead_letter",

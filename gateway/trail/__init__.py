@@ -1,0 +1,24 @@
+"""The trail: the durable path of each accepted message, step by step, for the question why it got its answer.
+
+Recorders of running messages turn steps into rows that are committed with the writes that happen anyway;
+``read`` returns the path. The access, delivery, models and pipeline packages record, and the console and the
+CLI read; it imports the contract and the store.
+"""
+
+from gateway.trail.path import Path, read, read_path
+from gateway.trail.recorder import NO_TRAIL, Trail, TrailMode
+from gateway.trail.steps import Kind, State, Step, pack, unpack
+
+__all__ = [
+    "NO_TRAIL",
+    "Kind",
+    "Path",
+    "State",
+    "Step",
+    "Trail",
+    "TrailMode",
+    "pack",
+    "read",
+    "read_path",
+    "unpack",
+]

@@ -1,0 +1,137 @@
+"""The path of a message: its recorded steps, completed by what the inbox itself knows of it.
+
+That a message was received and accepted, and into which other one it was merged, is in its row of the inbox
+and is not stored a second time. Steps that a kill cut off before their commit are one step ``unrecorded``
+before the restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+from sqlalchemy import Connection, select
+
+from gateway.contract.channel import Address
+from gateway.store import Store
+from gateway.store import schema as t
+from gateway.trail.steps import Step, unpack
+
+
+class Path(Struct, frozen=True):
+    """The steps of a message in the order in which they happened, and the number of rows that were read.
+
+    ``is_known`` is False if the inbox has no such message, any more or at all.
+    """
+
+    steps: tuple[Step, ...] = ()
+    rows: Mapping[str, int] = {}
+    is_known: bool = False
+
+
+class _Received(Struct):
+    """The part of a stored message that the path needs."""
+
+    address: Address
+    dedup_key: str
+    sent_at: int = 0
+
+
+_received = msgspec.json.Decoder(_Received).decode
+
+
+async def read(store: Store, inbox_id: str) -> Path:
+    """Read the path of an accepted message, by the id of its row in the inbox."""
+    return await store.read(lambda connection: read_path(connection, inbox_id))
+
+
+def read_path(connection: Connection, inbox_id: str) -> Path:
+    """Read the path of an accepted message on a connection."""
+    i, rows = t.inbox.c, t.trail.c
+    message = connection.execute(select(t.inbox).where(i.id == inbox_id)).first()
+    query = select(rows.steps).where(rows.inbox_id == inbox_id).order_by(rows.n)
+    stored: Sequence[str] = connection.execute(query).scalars().all()
+    found = {"inbox": 0 if message is None else 1, "trail": len(stored)}
+    recorded = [step for text in stored for step in unpack(text)]
+    if message is None:
+        return Path(tuple(complete(recorded)), found)
+    inbound = _received(message.payload)
+    arrival = {
+        "channel": message.channel,
+        "account": message.account,
+        "chat": inbound.address.chat,
+        "platform_id": inbound.address.reply_to or inbound.dedup_key,
+    }
+    at: int = message.received_at
+    steps = [
+        Step(at, 0, "received", message.channel, detail=arrival),
+        Step(at, 0, "accepted", detail={"session": message.session, "trace": message.answer_id}),
+        *complete(recorded),
+    ]
+    if message.merged_into is not None:
+        steps.append(_merged(connection, message.merged_into, message.original, at))
+    return Path(tuple(steps), found, is_known=True)
+
+
+def _merged(connection: Connection, into: str, original: str, at: int) -> Step:
+    """Return the step that hands a message over to another one, which was accepted later."""
+    i = t.inbox.c
+    other = connection.execute(select(i.received_at, i.original).where(i.id == into)).first()
+    at = at if other is None else max(at, other.received_at)
+    if other is not None and other.original == original:
+        return Step(at, 0, "superseded", detail={"by": into})
+    return Step(at, 0, "merged", detail={"into": into})
+
+
+def complete(recorded: Iterable[Step]) -> list[Step]:
+    """Return recorded steps with one step for each placement, and with those for what was not recorded.
+
+    An intent to place a page, and what became of it, are one placement. A restart is preceded by an
+    ``unrecorded`` step, unless the gateway ended in order or the attempt is a replay.
+    """
+    steps: list[Step] = []
+    intents: dict[str, int] = {}
+    for step in recorded:
+        nonce = step.detail.get("nonce")
+        if step.kind == "placement" and isinstance(nonce, str):
+            begun = intents.pop(nonce, None)
+            if begun is not None and step.state != "running":
+                first = steps[begun]
+                detail = {**first.detail, **step.detail}
+                steps[begun] = replace(
+                    step, at=first.at, took=max(step.took, _since(first, step)), detail=detail
+                )
+                continue
+            if step.state == "running":
+                intents[nonce] = len(steps)
+        elif step.kind == "restart" and step.state == "ok":
+            steps += _before_restart(steps, step)
+        elif step.kind == "final" and "outcome" not in step.detail:
+            step = replace(step, detail={**_decided(steps), **step.detail})
+        steps.append(step)
+    return steps
+
+
+def _before_restart(steps: Sequence[Step], restart: Step) -> list[Step]:
+    last = steps[-1] if steps else None
+    if last is not None and (last.kind == "final" or (last.kind == "restart" and last.state == "waiting")):
+        return []
+    attempt = restart.detail.get("attempt", 1)
+    # The first attempt had not begun when the gateway ended: the message was only waiting.
+    if isinstance(attempt, int) and attempt < 2 and last is None:
+        return []
+    return [Step(restart.at, 0, "restart", "not recorded: gateway restarted", "unrecorded")]
+
+
+def _decided(steps: Sequence[Step]) -> dict[str, str | int | float | bool]:
+    """Return the outcome that an earlier process committed together with the intent to place the answer."""
+    for step in reversed(steps):
+        if "outcome" in step.detail:
+            return {key: step.detail[key] for key in ("outcome", "code") if key in step.detail}
+    return {}
+
+
+def _since(first: Step, last: Step) -> int:
+    return max(0, last.at * 1000 + last.took - first.at * 1000)
