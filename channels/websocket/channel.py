@@ -17,13 +17,13 @@ import structlog
 from aiohttp import WSCloseCode, web
 
 from channels.websocket.connection import Connection
-from channels.websocket.page_files import PageFiles
 from channels.websocket.share_page import SharePage
 from gateway.channel import (
     Address,
     ClientMessage,
     Host,
     OutboundMessage,
+    PageFiles,
     Placed,
     Receive,
     TooManyRequestsError,

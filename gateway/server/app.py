@@ -21,6 +21,7 @@ from gateway.plugin_services.configuration import PluginConfigs
 from gateway.plugin_services.organization import TeamDirectory
 from gateway.server.access import AccessRoutes
 from gateway.server.connections import HEAD_SECONDS, connection_factory
+from gateway.server.console import ConsolePages
 from gateway.server.events import GatewayEvents, SessionEvents
 from gateway.server.guard import Guard
 from gateway.server.openai.routes import OpenAiRoutes
@@ -137,6 +138,7 @@ def make_app(gateway: Gateway, api: Api) -> web.Application:
     app.add_routes(api.binder.bind(api.routes()))
     app.add_routes(api.plugins.bind())
     app.add_routes(api.pages.bind())
+    app.add_routes(ConsolePages().bind())
     app.add_routes(gateway.routes())
     return app
 

@@ -21,8 +21,11 @@ from channels.websocket.blocks import BlockRenderer
 from channels.websocket.render import render_html
 from gateway.contract.deltas import DeltaWriter
 from gateway.server.guard import SECURITY_HEADERS
+from gateway.server.pages import SHARED
 
 PAGE = Path(__file__).parents[2] / "channels" / "websocket" / "page"
+FOLDERS = {"page": PAGE, "shared": SHARED}
+"""The folders of the page's files, by the first part of their address."""
 Frame = dict[str, Any]
 Script = Callable[["Turn"], AsyncIterator[Frame]]
 
@@ -84,7 +87,7 @@ class PageServer:
         """Listen until the block is left; ``port`` 0 takes a free one."""
         app = web.Application(client_max_size=20_000_000)
         app.router.add_get("/", self._index)
-        app.router.add_get("/page/{name}", self._file)
+        app.router.add_get("/{folder:page|shared}/{name}", self._file)
         app.router.add_get("/ws", self._socket)
         app.router.add_get("/api/sessions", self._sessions)
         app.router.add_get("/api/sessions/{id}", self._session)
@@ -242,7 +245,7 @@ class PageServer:
         return web.FileResponse(PAGE / "index.html")
 
     async def _file(self, request: web.Request) -> web.FileResponse:
-        path = PAGE / request.match_info["name"]
+        path = FOLDERS[request.match_info["folder"]] / request.match_info["name"]
         if not path.is_file():
             raise web.HTTPNotFound
         return web.FileResponse(path)

@@ -11,12 +11,19 @@ import aiohttp
 import pytest
 from playwright.async_api import Browser, expect
 
+from gateway.server import console
+from gateway.server.pages import SHARED
 from gateway.testing.served import serving
 from tests.e2e.page_browser import answers, chat, message_field, say
 from tests.e2e.page_scripts import answering
 from tests.e2e.page_server import PAGE, PageServer
 
-MOST_COMPRESSED = 104_000
+CONSOLE = Path(console.__file__).parent / "page"
+
+MOST_COMPRESSED = 100_000
+"""Compressed bytes of the scripts that a page loads."""
+MOST_TOGETHER = 160_000
+"""The same of both pages; a browser loads shared modules once."""
 MOST_LATER = 8_000
 """The same of the terminals of coding agents, which load when a user opens them."""
 LATER = ("agent", "terminal")
@@ -126,14 +133,17 @@ async def test_the_language_is_the_browsers_until_one_is_chosen(browser: Browser
         await expect(page.locator(".connection")).to_have_text("Verbunden")
 
 
-def test_every_string_exists_in_both_languages_with_the_same_placeholders() -> None:
+@pytest.mark.parametrize("folder", [PAGE, CONSOLE], ids=["chat", "console"])
+def test_every_string_exists_in_both_languages_with_the_same_placeholders(folder: Path) -> None:
     known: dict[str, dict[str, list[str]]] = {}
     for language in ("en", "de"):
-        rows = re.findall(r'^  "([\w. -]+)": "(.*)",$', (PAGE / f"strings_{language}.js").read_text(), re.M)
+        text = "".join((one / f"strings_{language}.js").read_text() for one in (folder, SHARED))
+        rows = re.findall(r'^  "([\w. -]+)": "(.*)",$', text, re.M)
+        assert len(rows) == len(dict(rows))
         known[language] = {key: sorted(re.findall(r"\{(\w+)\}", text)) for key, text in rows}
-    assert len(known["en"]) > 150
     assert known["en"] == known["de"]
-    code = {path.name: path.read_text() for path in PAGE.glob("*.js") if not path.name.startswith("strings_")}
+    files = (path for one in (folder, SHARED) for path in one.glob("*.js"))
+    code = {path.name: path.read_text() for path in files if not path.name.startswith("strings_")}
     used = {key for text in code.values() for key in re.findall(r'"((?:\w+\.)+\w+)"', text)}
     missing = {key for key in used if key.partition(".")[0] in {k.partition(".")[0] for k in known["en"]}}
     assert {key for key in missing - known["en"].keys() if not key.endswith((".js", ".css"))} == set()
@@ -149,22 +159,44 @@ async def test_the_page_can_be_installed(browser: Browser, tmp_path: Path) -> No
         found = await send("Page.getInstallabilityErrors")
         errors: set[str] = {error["errorId"] for error in found["installabilityErrors"]}
         assert errors <= {"in-incognito"}
-        types = {"manifest.webmanifest": "application/manifest+json", "icon-192.png": "image/png"}
-        types |= {"icon.svg": "image/svg+xml"}
+        types = {"page/manifest.webmanifest": "application/manifest+json", "page/icon-192.png": "image/png"}
+        types |= {"shared/icon.svg": "image/svg+xml"}
         async with aiohttp.ClientSession() as http:
             for name, kind in types.items():
-                async with http.get(f"{served.url}/page/{name}") as answer:
+                async with http.get(f"{served.url}/{name}") as answer:
                     assert (answer.status, answer.content_type) == (200, kind)
 
 
-def test_the_whole_page_is_small_and_has_nothing_from_elsewhere() -> None:
-    files = [path for path in PAGE.iterdir() if path.is_file()]
-    sizes = {path.name: len(gzip.compress(path.read_bytes())) for path in files}
-    later = sum(size for name, size in sizes.items() if name.startswith(LATER))
-    assert later <= MOST_LATER
-    assert sum(sizes.values()) - later <= MOST_COMPRESSED
-    assert not re.findall(r"^import .*/(?:agents?_|terminal)", (PAGE / "sidebar.js").read_text(), re.M)
-    for path in files:
+def loaded(folder: Path) -> set[Path]:
+    """Return the files that a page loads before a user opens anything: those that its document leads to."""
+    folders = {"/shared/": SHARED, "/page/": PAGE, "/console/page/": CONSOLE}
+    found, waiting = set[Path](), [folder / "index.html"]
+    while waiting:
+        path = waiting.pop()
+        if path in found:
+            continue
+        found.add(path)
+        if path.suffix not in (".js", ".html"):
+            continue
+        imported = re.findall(r'^(?:import|\}) ?.*?"(\./|/shared/)([\w.-]+)";$', path.read_text(), re.M)
+        linked = re.findall(r'(?:src|href)="(/(?:shared|page|console/page)/)([\w.-]+)"', path.read_text())
+        waiting += [folders.get(root, path.parent) / name for root, name in (*imported, *linked)]
+    return found
+
+
+def test_the_pages_are_small_and_have_nothing_from_elsewhere() -> None:
+    chat_files, console_files = loaded(PAGE), loaded(CONSOLE)
+    assert len(chat_files) > 50
+    assert len(console_files) > 20
+    scripts = {path for path in chat_files | console_files if path.suffix == ".js"}
+    size = {path: len(gzip.compress(path.read_bytes())) for path in scripts}
+    assert sum(size[path] for path in chat_files & scripts) <= MOST_COMPRESSED
+    assert sum(size[path] for path in console_files & scripts) <= MOST_COMPRESSED
+    assert sum(size.values()) <= MOST_TOGETHER
+    later = [path for path in PAGE.iterdir() if path.name.startswith(LATER)]
+    assert sum(len(gzip.compress(path.read_bytes())) for path in later) <= MOST_LATER
+    assert not {path for path in chat_files if path.name.startswith(LATER)}
+    for path in (*PAGE.iterdir(), *SHARED.iterdir(), *CONSOLE.iterdir()):
         if path.suffix in (".js", ".css", ".html"):
             foreign = re.findall(r"(?:src|href|from|import|url)\W{1,3}https?://", path.read_text())
             assert foreign == [], path.name

@@ -1,8 +1,8 @@
 /** Dialog with the changes of a workspace: the files, each with its diff, which is drawn when it is opened. */
 import { readChanges } from "./api.js";
-import { openDialog } from "./dialog.js";
-import { h } from "./dom.js";
-import { t } from "./language.js";
+import { openDialog } from "/shared/dialog.js";
+import { h } from "/shared/dom.js";
+import { t } from "/shared/language.js";
 import { diffLines } from "./tool_panel.js";
 
 const STATES = { A: "changes.new", D: "changes.deleted" };

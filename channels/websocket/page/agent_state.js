@@ -1,6 +1,6 @@
 /** The state of a coding agent in words, with a dot. */
-import { h } from "./dom.js";
-import { t } from "./language.js";
+import { h } from "/shared/dom.js";
+import { t } from "/shared/language.js";
 
 const STATES = ["running", "blocked", "completed", "error"];
 

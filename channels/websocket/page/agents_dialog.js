@@ -1,9 +1,9 @@
 /** Dialog with the coding agents of the user: the state of each session, and a button that opens its terminal. */
 import { stateMark } from "./agent_state.js";
 import { listAgents } from "./api.js";
-import { openDialog } from "./dialog.js";
-import { h } from "./dom.js";
-import { t } from "./language.js";
+import { openDialog } from "/shared/dialog.js";
+import { h } from "/shared/dom.js";
+import { t } from "/shared/language.js";
 import { openTerminal } from "./terminal_dialog.js";
 
 export async function openAgents() {

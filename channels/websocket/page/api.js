@@ -4,7 +4,7 @@
  *
  * @typedef {{id: string, text: string, created_at: number, messages: number, model: string | null, shown: boolean}} Version
  */
-import { t } from "./language.js";
+import { t } from "/shared/language.js";
 
 /** Sessions in a page of the list. */
 const PAGE = 100;

@@ -1,7 +1,8 @@
 /** The page: passes the user's actions to the client, and the client's state to the views. */
+import "./strings.js";
 import { Client } from "./client.js";
 import "./composer.js";
-import { t } from "./language.js";
+import { t } from "/shared/language.js";
 import "./plugin_panels.js";
 import { Replay } from "./replay.js";
 import { currentMessage, currentSession, goTo } from "./router.js";

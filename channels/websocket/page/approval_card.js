@@ -1,7 +1,7 @@
 /** `<tl-approval>`: a question, such as the approval of a tool, with buttons; after the answer it shrinks to a line. */
-import { h } from "./dom.js";
-import { duration } from "./figures.js";
-import { t } from "./language.js";
+import { h } from "/shared/dom.js";
+import { duration } from "/shared/figures.js";
+import { t } from "/shared/language.js";
 
 const OUTCOMES = { once: t("approval.was_once"), always: t("approval.was_always"), deny: t("approval.was_deny"), timeout: t("approval.was_timeout"), cancelled: t("approval.was_cancelled") };
 

@@ -1,7 +1,7 @@
 /** Views of pictures, recordings and files in messages. Bitmaps are shown, audio has a player, other files are downloads. */
-import { h } from "./dom.js";
-import { icon } from "./icons.js";
-import { t } from "./language.js";
+import { h } from "/shared/dom.js";
+import { icon } from "/shared/icons.js";
+import { t } from "/shared/language.js";
 
 const SOUND = /^audio\/[a-z0-9.+-]+$/;
 const BITMAP = /^image\/(png|jpeg|gif|webp|avif)$/;

@@ -6,12 +6,12 @@
  * @typedef {import("./drafts.js").Place} Place
  * @typedef {{id: string, name: string, mime_type: string, preview: string}} Upload
  */
-import { h, reconcile } from "./dom.js";
+import { h, reconcile } from "/shared/dom.js";
 import { draft, keepDraftFiles } from "./drafts.js";
-import { size } from "./figures.js";
+import { size } from "/shared/figures.js";
 import "./file_chip.js";
-import { newId } from "./ids.js";
-import { t } from "./language.js";
+import { newId } from "/shared/ids.js";
+import { t } from "/shared/language.js";
 import { dataUrl, isPicture, pictureFrom } from "./picture_file.js";
 import { removeUpload, upload } from "./upload.js";
 

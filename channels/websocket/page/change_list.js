@@ -3,9 +3,9 @@
  * diff. Fetched once the answer is complete.
  */
 import { listChanges } from "./api.js";
-import { h } from "./dom.js";
-import { icon } from "./icons.js";
-import { t } from "./language.js";
+import { h } from "/shared/dom.js";
+import { icon } from "/shared/icons.js";
+import { t } from "/shared/language.js";
 import { currentSession } from "./router.js";
 import { diffLines } from "./tool_panel.js";
 

@@ -5,8 +5,8 @@
 import { changeSession, deleteSession, editMessage, forkSession, isDenied, listBranches, listChildren, listSessions, regenerateAnswer, showSession, signIn, switchVersion } from "./api.js";
 import { Connection } from "./connection.js";
 import { dropDrafts } from "./drafts.js";
-import { isSessionId, newId } from "./ids.js";
-import { t } from "./language.js";
+import { isSessionId, newId } from "/shared/ids.js";
+import { t } from "/shared/language.js";
 import { plainText } from "./message_state.js";
 import { Outbox } from "./outbox.js";
 import { initialState, isTask, reduce, sessionInfo } from "./state.js";

@@ -1,6 +1,6 @@
 /** Menu of slash commands above the input: `/` opens it, arrow keys select, Tab or Enter inserts. */
-import { h } from "./dom.js";
-import { t } from "./language.js";
+import { h } from "/shared/dom.js";
+import { t } from "/shared/language.js";
 
 const COMMAND = /^\/([\w-]*)$/;
 

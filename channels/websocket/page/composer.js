@@ -5,11 +5,11 @@
  */
 import "./attachments.js";
 import { CommandMenu } from "./command_menu.js";
-import { h } from "./dom.js";
+import { h } from "/shared/dom.js";
 import { draft, keepDraftText, placeOf } from "./drafts.js";
-import { clock } from "./figures.js";
-import { icon } from "./icons.js";
-import { t } from "./language.js";
+import { clock } from "/shared/figures.js";
+import { icon } from "/shared/icons.js";
+import { t } from "/shared/language.js";
 import { MentionMenu } from "./mention_menu.js";
 import { Recorder } from "./recorder.js";
 import { sendKey, sends } from "./send_key.js";

@@ -3,13 +3,13 @@
  * conversations scroll like ten. Sends `more`, and for a row `rename` {id, title}, `pin` {id, pinned} and
  * `delete` {id}.
  */
-import { confirmed } from "./confirm_dialog.js";
+import { confirmed } from "/shared/confirm_dialog.js";
 import { renderRow } from "./conversation_row.js";
-import { grouped } from "./dates.js";
-import { h, reconcile } from "./dom.js";
+import { grouped } from "/shared/dates.js";
+import { h, reconcile } from "/shared/dom.js";
 import { exportEntries } from "./export_menu.js";
-import { t } from "./language.js";
-import { openMenu } from "./menu.js";
+import { t } from "/shared/language.js";
+import { openMenu } from "/shared/menu.js";
 import { openShareDialog } from "./share_dialog.js";
 import { listed, titleOf } from "./state.js";
 

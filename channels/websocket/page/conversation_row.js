@@ -1,8 +1,8 @@
 /** One row of the list of conversations: a link with title and time, and a button for the menu. */
-import { fullTime, shortTime } from "./dates.js";
-import { h } from "./dom.js";
-import { icon } from "./icons.js";
-import { t } from "./language.js";
+import { fullTime, shortTime } from "/shared/dates.js";
+import { h } from "/shared/dom.js";
+import { icon } from "/shared/icons.js";
+import { t } from "/shared/language.js";
 import { linkTo } from "./router.js";
 import { isAsking, isElsewhere, isRunning, titleOf } from "./state.js";
 

@@ -1,7 +1,7 @@
 /** View of a new chat: a greeting and buttons with example messages. */
-import { h } from "./dom.js";
-import { icon } from "./icons.js";
-import { t } from "./language.js";
+import { h } from "/shared/dom.js";
+import { icon } from "/shared/icons.js";
+import { t } from "/shared/language.js";
 import { linkTo } from "./router.js";
 
 const EXAMPLES = [
@@ -15,7 +15,7 @@ export function emptyState() {
   return h(
     "section",
     { class: "empty", "aria-labelledby": "empty-title" },
-    h("img", { src: "/page/icon.svg", alt: "", width: 56, height: 56 }),
+    h("img", { src: "/shared/icon.svg", alt: "", width: 56, height: 56 }),
     h("h2", { id: "empty-title" }, t("empty.title")),
     h("p", { class: "muted" }, t("empty.text")),
     h("div", { class: "examples" }, ...EXAMPLES.map(example)),
@@ -27,7 +27,7 @@ export function missingState() {
   return h(
     "section",
     { class: "empty", "aria-labelledby": "missing-title", hidden: true },
-    h("img", { src: "/page/icon.svg", alt: "", width: 56, height: 56 }),
+    h("img", { src: "/shared/icon.svg", alt: "", width: 56, height: 56 }),
     h("h2", { id: "missing-title" }, t("missing.title")),
     h("p", { class: "muted" }, t("missing.text")),
     h("p", {}, h("a", { class: "new-chat", href: linkTo(null) }, icon("plus"), t("missing.new"))),

@@ -1,5 +1,5 @@
 /** Titles of errors; the gateway's class names appear only in its log and under Details. */
-import { t } from "./language.js";
+import { t } from "/shared/language.js";
 
 const KINDS = {
   "Access denied": ["UnauthorizedError", "ForbiddenError", "ForeignPageError"],

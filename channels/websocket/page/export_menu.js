@@ -1,6 +1,6 @@
 /** Entries of menus that download a conversation: its shown version, or all of them. */
 import { downloadSession } from "./api.js";
-import { t } from "./language.js";
+import { t } from "/shared/language.js";
 
 /** @param {string} id @param {Record<string, object[]>} [versions] those of the conversation, as far as they are known */
 export function exportEntries(id, versions = {}) {

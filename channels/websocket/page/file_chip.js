@@ -1,8 +1,8 @@
 /** `<tl-chip>`: one file of the message that is being written: its picture or name, its progress, or why it was refused. */
 import { attachmentView } from "./attachment_view.js";
-import { h } from "./dom.js";
-import { icon } from "./icons.js";
-import { t } from "./language.js";
+import { h } from "/shared/dom.js";
+import { icon } from "/shared/icons.js";
+import { t } from "/shared/language.js";
 
 /**
  * @typedef {object} Item a file

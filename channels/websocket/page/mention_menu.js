@@ -2,8 +2,8 @@
  * Menu of mention completions by plugins, such as for `@ad`: arrow keys select, Tab or Enter inserts. Without
  * completions it stays hidden.
  */
-import { h } from "./dom.js";
-import { t } from "./language.js";
+import { h } from "/shared/dom.js";
+import { t } from "/shared/language.js";
 
 export class MentionMenu {
   element = h("ul", { id: "mentions", class: "commands", role: "listbox", "aria-label": t("composer.suggestions"), hidden: true });

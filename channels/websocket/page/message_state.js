@@ -31,8 +31,8 @@
  * @property {{name?: string, username?: string, user?: string, own?: boolean, group?: boolean, context?: boolean}} [origin]
  *   author and room, of a message in a room with several people
  */
-import { timeOf } from "./ids.js";
-import { t } from "./language.js";
+import { timeOf } from "/shared/ids.js";
+import { t } from "/shared/language.js";
 import { emptyText, finishedText, withBlock, withChunk } from "./text_state.js";
 
 /** @returns {Message} */

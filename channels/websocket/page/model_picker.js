@@ -1,8 +1,8 @@
 /** Dialog that selects the agent and the model of a conversation: a search field and a list of both. */
 import { listChoices } from "./api.js";
-import { openDialog } from "./dialog.js";
-import { h } from "./dom.js";
-import { t } from "./language.js";
+import { openDialog } from "/shared/dialog.js";
+import { h } from "/shared/dom.js";
+import { t } from "/shared/language.js";
 
 /** Most models in the list; the search finds the others. */
 const MOST = 100;

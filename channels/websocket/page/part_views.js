@@ -1,10 +1,10 @@
 /** Views of parts that are not streamed (errors, files), and of folded text (reasoning, summaries). */
-import { addCopyButtons } from "./copy_button.js";
-import { h } from "./dom.js";
+import { addCopyButtons } from "/shared/copy_button.js";
+import { h } from "/shared/dom.js";
 import { errorKind, withoutClassNames } from "./error_kinds.js";
-import { icon } from "./icons.js";
-import { t } from "./language.js";
-import { renderedBlock } from "./safe_html.js";
+import { icon } from "/shared/icons.js";
+import { t } from "/shared/language.js";
+import { renderedBlock } from "/shared/safe_html.js";
 
 /** @param {{error_name: string, message: string, metadata?: object}} part */
 export function errorView({ error_name, message, metadata = {} }) {

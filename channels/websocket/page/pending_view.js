@@ -1,7 +1,7 @@
 /** `<tl-pending>`: a user message that the server has not confirmed, or has refused. */
 import { attachmentView } from "./attachment_view.js";
-import { h } from "./dom.js";
-import { t } from "./language.js";
+import { h } from "/shared/dom.js";
+import { t } from "/shared/language.js";
 
 export class PendingView extends HTMLElement {
   #shown = null;

@@ -1,6 +1,6 @@
 /** `<tl-panels>`: the panels of plugins, each closed until the user opens it. */
-import { h, reconcile } from "./dom.js";
-import { renderedBlock } from "./safe_html.js";
+import { h, reconcile } from "/shared/dom.js";
+import { renderedBlock } from "/shared/safe_html.js";
 
 /** The HTML that each panel shows. */
 const shown = new WeakMap();

@@ -1,8 +1,8 @@
 /** Dialog with the plugins that have settings, and a form for those of one. */
 import { changePluginConfig, listPlugins, readPluginConfig } from "./api.js";
-import { openDialog } from "./dialog.js";
-import { h } from "./dom.js";
-import { t } from "./language.js";
+import { openDialog } from "/shared/dialog.js";
+import { h } from "/shared/dom.js";
+import { t } from "/shared/language.js";
 import { difference, objectField, secretField } from "./plugin_form.js";
 
 export async function openPlugins() {

@@ -1,5 +1,5 @@
 /** Recorder for one voice message at a time, in a format that this browser supports. */
-import { t } from "./language.js";
+import { t } from "/shared/language.js";
 
 const KINDS = ["audio/webm;codecs=opus", "audio/ogg;codecs=opus", "audio/mp4"];
 /** Enough for speech; 10 MB are 55 minutes. */

@@ -1,9 +1,9 @@
 /** `<tl-search>`: field that searches titles and messages, and its results, which replace the list. */
 import { searchMessages, searchTitles } from "./api.js";
-import { fullTime, shortTime } from "./dates.js";
-import { h } from "./dom.js";
-import { icon } from "./icons.js";
-import { t } from "./language.js";
+import { fullTime, shortTime } from "/shared/dates.js";
+import { h } from "/shared/dom.js";
+import { icon } from "/shared/icons.js";
+import { t } from "/shared/language.js";
 import { linkTo } from "./router.js";
 
 /** Milliseconds without typing before a search. */

@@ -1,11 +1,11 @@
 /** Dialog with the settings of this browser: theme, language and send key. It leads to those of plugins. */
-import { openDialog } from "./dialog.js";
-import { h } from "./dom.js";
-import { chooseLanguage, language, LANGUAGES, t } from "./language.js";
+import { openDialog } from "/shared/dialog.js";
+import { h } from "/shared/dom.js";
+import { chooseLanguage, language, LANGUAGES, t } from "/shared/language.js";
 import { openPlugins } from "./plugins_dialog.js";
 import { chooseSendKey, sendKey } from "./send_key.js";
 import { openShortcuts } from "./shortcuts_dialog.js";
-import { chooseTheme, chosenTheme } from "./theme.js";
+import { chooseTheme, chosenTheme } from "/shared/theme.js";
 
 const THEMES = ["", "light", "dark"];
 

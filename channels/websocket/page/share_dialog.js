@@ -1,10 +1,10 @@
 /** Dialog that creates, lists and revokes the public pages of a conversation. */
 import { listShares, revokeShare, shareSession } from "./api.js";
-import { copyButton } from "./copy_button.js";
-import { fullTime } from "./dates.js";
-import { openDialog } from "./dialog.js";
-import { h } from "./dom.js";
-import { t } from "./language.js";
+import { copyButton } from "/shared/copy_button.js";
+import { fullTime } from "/shared/dates.js";
+import { openDialog } from "/shared/dialog.js";
+import { h } from "/shared/dom.js";
+import { t } from "/shared/language.js";
 
 const DAYS = [1, 7, 30, 365];
 

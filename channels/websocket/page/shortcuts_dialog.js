@@ -1,7 +1,7 @@
 /** Overview of the keyboard shortcuts. */
-import { openDialog } from "./dialog.js";
-import { h } from "./dom.js";
-import { t } from "./language.js";
+import { openDialog } from "/shared/dialog.js";
+import { h } from "/shared/dom.js";
+import { t } from "/shared/language.js";
 import { sendKey } from "./send_key.js";
 
 /** Keys and what they do; the keys of two depend on the chosen send key. */

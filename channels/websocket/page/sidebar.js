@@ -1,9 +1,9 @@
 /** `<tl-sidebar>`: new chat, search and the list of conversations. On a phone it is a drawer. Sends `scope`. */
 import "./conversation_list.js";
-import { h } from "./dom.js";
-import { icon } from "./icons.js";
-import { t } from "./language.js";
-import { openMenu } from "./menu.js";
+import { h } from "/shared/dom.js";
+import { icon } from "/shared/icons.js";
+import { t } from "/shared/language.js";
+import { openMenu } from "/shared/menu.js";
 import { linkTo } from "./router.js";
 import "./search_panel.js";
 import { openSettings } from "./settings_dialog.js";
@@ -22,7 +22,7 @@ export class Sidebar extends HTMLElement {
 
   connectedCallback() {
     if (this.firstChild) return;
-    const brand = h("div", { class: "brand" }, h("img", { src: "/page/icon.svg", alt: "", width: 26, height: 26 }), "Trunkline");
+    const brand = h("div", { class: "brand" }, h("img", { src: "/shared/icon.svg", alt: "", width: 26, height: 26 }), "Trunkline");
     const settings = h("button", { type: "button", class: "round quiet", "aria-label": t("settings.title"), title: t("settings.title"), onclick: openSettings }, icon("gear"));
     const fresh = h("a", { class: "new-chat", href: linkTo(null) }, icon("plus"), t("list.new"));
     this.#nav.append(brand, fresh, this.#search, this.#list, h("div", { class: "nav-foot" }, this.#scope, this.#agents, settings));

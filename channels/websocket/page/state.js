@@ -25,7 +25,7 @@
  * @property {object | null} completions completions of the mention that is being typed
  * @property {string | null} notice message for the user
  */
-import { t } from "./language.js";
+import { t } from "/shared/language.js";
 import { asksApproval, plainText } from "./message_state.js";
 import { emptyThread, withAccepted, withEvent } from "./thread_state.js";
 

@@ -1,5 +1,5 @@
 /** `<tl-status>`: status line with the segments of plugins. */
-import { h } from "./dom.js";
+import { h } from "/shared/dom.js";
 
 /** Colours that plugins may use; text with other colours has the default colour. */
 const COLOURS = new Set(["red", "green", "yellow"]);

@@ -2,9 +2,9 @@
  * `<tl-task>`: the messages of a nested run, folded under the tool call that started it. Sends `watch` with itself
  * when it is opened; the page then sets its session and renders it with the thread of that session.
  */
-import { h, reconcile } from "./dom.js";
-import { icon } from "./icons.js";
-import { t } from "./language.js";
+import { h, reconcile } from "/shared/dom.js";
+import { icon } from "/shared/icons.js";
+import { t } from "/shared/language.js";
 
 export class TaskLog extends HTMLElement {
   /** Id of the tool call, to find the session of a run that has not ended. */

@@ -4,9 +4,9 @@
  */
 import { openChanges } from "./agent_changes.js";
 import { stateMark } from "./agent_state.js";
-import { openDialog } from "./dialog.js";
-import { h } from "./dom.js";
-import { t } from "./language.js";
+import { openDialog } from "/shared/dialog.js";
+import { h } from "/shared/dom.js";
+import { t } from "/shared/language.js";
 import { terminalKey } from "./terminal_keys.js";
 import { TerminalScreen } from "./terminal_screen.js";
 

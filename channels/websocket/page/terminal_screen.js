@@ -3,7 +3,7 @@
  *
  * @typedef {[index: number, runs: [text: string, style?: string][]]} Row
  */
-import { h } from "./dom.js";
+import { h } from "/shared/dom.js";
 
 const STYLE = /^(?:[fb](?:\d{1,2}|1\d\d|2[0-4]\d|25[0-5])|[odiusr])$/;
 /** Characters of two columns; a font may draw them wider or narrower. */

@@ -2,9 +2,9 @@
  * `<tl-text>`: the text of a part. Finished blocks are inserted once and not changed; only the open tail
  * changes while text arrives.
  */
-import { addCopyButtons } from "./copy_button.js";
-import { growText, h } from "./dom.js";
-import { renderedBlock } from "./safe_html.js";
+import { addCopyButtons } from "/shared/copy_button.js";
+import { growText, h } from "/shared/dom.js";
+import { renderedBlock } from "/shared/safe_html.js";
 
 const OPEN_FENCE = /^ {0,3}(`{3,}|~{3,})[ \t]*([^\s`]*)[^\n]*(?:\n|$)/;
 

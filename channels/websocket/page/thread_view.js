@@ -2,12 +2,12 @@
  * `<tl-thread>`: the messages of the open session. Scrolls with the newest text only while the user is at the
  * end; otherwise it shows a button that scrolls there.
  */
-import { announce } from "./announcer.js";
-import { dayName } from "./dates.js";
-import { h, reconcile } from "./dom.js";
+import { announce } from "/shared/announcer.js";
+import { dayName } from "/shared/dates.js";
+import { h, reconcile } from "/shared/dom.js";
 import { emptyState, missingState } from "./empty_state.js";
-import { icon } from "./icons.js";
-import { t } from "./language.js";
+import { icon } from "/shared/icons.js";
+import { t } from "/shared/language.js";
 import "./message_view.js";
 import "./pending_view.js";
 

@@ -1,6 +1,6 @@
 /** `<tl-token>`: form for the access token, if the server requires one. Sends `token` with it. */
-import { h } from "./dom.js";
-import { t } from "./language.js";
+import { h } from "/shared/dom.js";
+import { t } from "/shared/language.js";
 
 export class TokenForm extends HTMLElement {
   #input = h("input", { id: "token", type: "password", autocomplete: "off", required: true, spellcheck: "false" });
@@ -11,7 +11,7 @@ export class TokenForm extends HTMLElement {
     const form = h(
       "form",
       { class: "card", role: "dialog", "aria-modal": "true", "aria-labelledby": "token-title" },
-      h("img", { src: "/page/icon.svg", alt: "", width: 40, height: 40 }),
+      h("img", { src: "/shared/icon.svg", alt: "", width: 40, height: 40 }),
       h("h2", { id: "token-title" }, t("token.title")),
       h("p", { class: "muted" }, t("token.text")),
       h("label", { for: "token" }, t("token.label")),

@@ -3,11 +3,11 @@
  * and output inside. The nested runs and the attachments of the result are below it.
  */
 import { attachmentView } from "./attachment_view.js";
-import { copyButton } from "./copy_button.js";
-import { growText, h, reconcile } from "./dom.js";
-import { duration } from "./figures.js";
-import { icon } from "./icons.js";
-import { t } from "./language.js";
+import { copyButton } from "/shared/copy_button.js";
+import { growText, h, reconcile } from "/shared/dom.js";
+import { duration } from "/shared/figures.js";
+import { icon } from "/shared/icons.js";
+import { t } from "/shared/language.js";
 import "./task_log.js";
 
 const STATUS = { asks: t("tool.asks"), waiting: t("tool.waiting"), running: t("tool.running"), ok: t("tool.ok"), failed: t("tool.failed"), stopped: t("tool.stopped") };

@@ -2,16 +2,16 @@
  * `<tl-bar>`: title, agent, model and cost of the session, state of the connection, replay, the theme switch and a
  * menu. Sends `menu`, `replay` and `pick` {id, change}.
  */
-import { h } from "./dom.js";
+import { h } from "/shared/dom.js";
 import { exportEntries } from "./export_menu.js";
-import { usageLine } from "./figures.js";
-import { icon } from "./icons.js";
-import { t } from "./language.js";
-import { openMenu } from "./menu.js";
+import { usageLine } from "/shared/figures.js";
+import { icon } from "/shared/icons.js";
+import { t } from "/shared/language.js";
+import { openMenu } from "/shared/menu.js";
 import { openPicker } from "./model_picker.js";
 import { openShareDialog } from "./share_dialog.js";
 import { canReplay, modelOf, sessionInfo, titleOf } from "./state.js";
-import { isDark, toggleTheme } from "./theme.js";
+import { isDark, toggleTheme } from "/shared/theme.js";
 
 const CONNECTION = {
   connecting: t("bar.connecting"),

@@ -1,9 +1,12 @@
-/** Language of the interface: the user's choice, else the browser's, else English. A change needs a reload. */
+/**
+ * Language of the interface: the user's choice, else the browser's, else English. A change needs a reload.
+ * A page adds its own strings with `addStrings` in the first module that it imports.
+ */
 import { de } from "./strings_de.js";
 import { en } from "./strings_en.js";
 
 const KEY = "trunkline.language";
-const STRINGS = { en, de };
+const STRINGS = { en: { ...en }, de: { ...de } };
 
 /** Languages by code, as they name themselves. */
 export const LANGUAGES = { en: "English", de: "Deutsch" };
@@ -15,7 +18,13 @@ export const locale = navigator.languages.find((tag) => tag.startsWith(language)
 const strings = STRINGS[language];
 document.documentElement.lang = language;
 
-/** Return a string of the interface. @param {keyof typeof en} key @param {Record<string, string | number>} [values] of its {placeholders} */
+/** Add the strings of a page. @param {{en: Record<string, string>, de: Record<string, string>}} added */
+export function addStrings(added) {
+  Object.assign(STRINGS.en, added.en);
+  Object.assign(STRINGS.de, added.de);
+}
+
+/** Return a string of the interface. @param {string} key @param {Record<string, string | number>} [values] of its {placeholders} */
 export function t(key, values = {}) {
   return strings[key].replace(/\{(\w+)\}/g, (_all, name) => String(values[name]));
 }

@@ -11,7 +11,10 @@ from pathlib import Path
 from aiohttp import ETag, web
 from msgspec import Struct
 
-from gateway import NotFoundError
+from gateway.contract.errors import NotFoundError
+
+SHARED = Path(__file__).parent / "shared"
+"""The modules and styles that several pages use."""
 
 _HEADERS = {"Cache-Control": "no-cache"}
 """The browser keeps files in its cache, and revalidates them with each request."""

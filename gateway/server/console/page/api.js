@@ -1,0 +1,40 @@
+/**
+ * Requests to the gateway. They are authenticated by a cookie that scripts cannot read. A refused one raises
+ * `ApiError`; one without authentication also dispatches `signed-out`, and the login opens.
+ */
+import { t } from "/shared/language.js";
+
+export class ApiError extends Error {
+  /** @param {number} status 0 if the gateway cannot be reached @param {string} name of the error @param {string} message @param {any} [body] */
+  constructor(status, name, message, body) {
+    super(message);
+    Object.assign(this, { status, name, body });
+  }
+}
+
+/** Read JSON. @param {string} path such as "/api/status" @param {Record<string, any>} [query] empty values are left out */
+export function read(path, query = {}, { signal } = {}) {
+  const kept = Object.entries(query).filter(([, value]) => value !== "" && value !== undefined && value !== null);
+  return request("GET", kept.length > 0 ? `${path}?${new URLSearchParams(kept)}` : path, undefined, signal);
+}
+
+/** Change something. @param {"POST" | "PUT" | "PATCH" | "DELETE"} method @param {string} path @param {any} [body] sent as JSON */
+export function send(method, path, body) {
+  return request(method, path, body);
+}
+
+async function request(method, path, body, signal) {
+  const headers = body === undefined ? {} : { "Content-Type": "application/json" };
+  let response;
+  try {
+    response = await fetch(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), credentials: "same-origin", cache: "no-store", signal });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError(0, "UnreachableError", t("api.unreachable"));
+  }
+  if (response.status === 204) return null;
+  const answer = await response.json().catch(() => null);
+  if (response.ok) return answer;
+  if (response.status === 401) dispatchEvent(new CustomEvent("signed-out"));
+  throw new ApiError(response.status, answer?.error_name ?? "", answer?.message ?? response.statusText, answer);
+}

@@ -1,0 +1,112 @@
+/** The console: asks who the user is, then shows the screen of the address in the frame. */
+import "./strings.js";
+import { h } from "/shared/dom.js";
+import { t } from "/shared/language.js";
+import { emptyState } from "/shared/states.js";
+import { Frame } from "./frame.js";
+import { listenToKeys, openOverview, setScreenKeys } from "./keys.js";
+import { showLogin } from "./login_form.js";
+import { addressOf, currentParams, goTo, watchAddress } from "./router.js";
+import { SCREENS } from "./screens.js";
+import { readSession, signOut } from "./session.js";
+
+/**
+ * What a screen gets beside its host and params.
+ * @typedef {object} Context
+ * @property {{account: string, role: "admin" | "viewer"}} session
+ * @property {boolean} isAdmin whether the user may change things
+ * @property {(keys: import("./keys.js").Keys) => void} keys set the keyboard shortcuts of the screen
+ * @property {(name: string, count: number, lamp?: boolean) => void} setCount of a screen in the sidebar
+ * @property {(state: "live" | "lost" | "", detail?: string) => void} setLive
+ * @property {(text: string) => void} notify show an error above the screen
+ * @property {(screen: string, path?: string[], query?: Record<string, string>) => void} open another screen
+ * @property {(query: Record<string, string>, path?: string[]) => void} setQuery replace the filters in the address
+ * @property {(name: string) => boolean} has whether a screen exists for this role
+ */
+
+const [frameHost, loginHost] = [document.getElementById("frame"), document.getElementById("login")];
+document.getElementById("skip").textContent = t("frame.skip");
+
+/** @type {Frame | null} */
+let frame = null;
+/** @type {{name: string, shown: import("./screens.js").Shown} | null} */
+let open = null;
+let session = { account: "", role: "admin" };
+let screens = [];
+
+async function start() {
+  const found = await readSession();
+  if (found === null) return login();
+  session = found;
+  loginHost.hidden = true;
+  loginHost.replaceChildren();
+  screens = SCREENS.filter((screen) => screen.roles.includes(session.role));
+  frameHost.hidden = false;
+  frame = new Frame(frameHost, screens, session, [{ label: t("frame.sign_out"), icon: "leave", act: leave }]);
+  show({ replace: true });
+}
+
+function login() {
+  close();
+  frame = null;
+  frameHost.hidden = true;
+  frameHost.replaceChildren();
+  for (const dialog of document.querySelectorAll("dialog")) dialog.remove();
+  loginHost.hidden = false;
+  document.title = `${t("login.title")} · Trunkline`;
+  showLogin(loginHost, start);
+}
+
+async function leave() {
+  await signOut();
+  login();
+}
+
+/** @param {{replace: boolean}} how `replace` keeps the focus: only filters changed */
+function show({ replace }) {
+  if (!frame) return;
+  const params = currentParams();
+  if (params.screen === "" && screens.length > 0) return goTo(addressOf(screens[0].name), { replace: true });
+  if (open?.name === params.screen && open.shown.update) return open.shown.update(params);
+  close();
+  frame.notify("");
+  frame.setLive("");
+  frame.select(params.screen);
+  const host = h("div", { class: "screen" });
+  frame.main.replaceChildren(host);
+  scrollTo(0, 0);
+  const screen = screens.find((one) => one.name === params.screen);
+  document.title = `${screen?.title() ?? t("frame.no_screen")} · Trunkline`;
+  if (!screen) return host.append(h("h1", { class: "offscreen" }, t("frame.no_screen")), emptyState({ icon: "search", title: t("frame.no_screen"), text: t("frame.no_screen_text") }));
+  open = { name: screen.name, shown: screen.render(host, params, contextOf(screen)) };
+  if (!replace) host.querySelector("h1")?.focus({ preventScroll: true });
+}
+
+function close() {
+  open?.shown.dispose();
+  open = null;
+  setScreenKeys({});
+}
+
+/** @returns {Context} */
+function contextOf(screen) {
+  return {
+    session,
+    isAdmin: session.role === "admin",
+    keys: setScreenKeys,
+    setCount: (name, count, lamp = false) => frame?.setCount(name, count, lamp),
+    setLive: (state, detail) => frame?.setLive(state, detail),
+    notify: (text) => frame?.notify(text),
+    open: (name, path, query) => goTo(addressOf(name, path, query)),
+    setQuery: (query, path = currentParams().path) => goTo(addressOf(screen.name, path, query), { replace: true }),
+    has: (name) => screens.some((one) => one.name === name),
+  };
+}
+
+listenToKeys({
+  "ctrl+k": { label: t("keys.search"), act: () => frame?.focusSearch() },
+  "?": { label: t("keys.overview"), act: () => frame && openOverview() },
+});
+watchAddress(show);
+addEventListener("signed-out", login);
+start();

@@ -1,0 +1,20 @@
+/** German strings of the shared modules. */
+export const de = {
+  "copy.code": "Code kopieren",
+  "copy.done": "Kopiert",
+  "copy.refused": "Kopieren wurde verweigert",
+  "dialog.cancel": "Abbrechen",
+  "dialog.close": "Schließen",
+  "figures.token": "Token",
+  "figures.tokens": "Token",
+  "list.last_week": "Letzte 7 Tage",
+  "list.pinned": "Angeheftet",
+  "list.today": "Heute",
+  "list.yesterday": "Gestern",
+  "states.again": "Jetzt versuchen",
+  "states.drop_filters": "Ohne Filter suchen",
+  "states.failed": "Das Gateway antwortet nicht",
+  "states.filters": "Filter: {filters}",
+  "states.loading": "Wird geladen …",
+  "states.nothing": "Nichts gefunden für „{query}“",
+};

@@ -1,0 +1,20 @@
+/** English strings of the shared modules. */
+export const en = {
+  "copy.code": "Copy code",
+  "copy.done": "Copied",
+  "copy.refused": "Copying was refused",
+  "dialog.cancel": "Cancel",
+  "dialog.close": "Close",
+  "figures.token": "token",
+  "figures.tokens": "tokens",
+  "list.last_week": "Last 7 days",
+  "list.pinned": "Pinned",
+  "list.today": "Today",
+  "list.yesterday": "Yesterday",
+  "states.again": "Try now",
+  "states.drop_filters": "Search without filters",
+  "states.failed": "The gateway does not answer",
+  "states.filters": "Filters: {filters}",
+  "states.loading": "Loading…",
+  "states.nothing": "Nothing found for “{query}”",
+};

@@ -1,0 +1,112 @@
+"""The frame of the console: addresses, keyboard, tables, languages, and what a browser complains about."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from gateway.contract.messages import new_id
+from gateway.store.inbox import QUARANTINE
+from gateway.testing.served import Served, serving
+from tests.channels.websocket.test_page_axe import violations
+from tests.e2e.page_browser import chat
+
+FOREIGN = Path(__file__).parents[3] / "channels" / "websocket" / "foreign"
+WIDTHS = (320, 390, 768, 1024, 1280, 1440)
+MARKUP = "<img src=x onerror=alert(1)> is no picture"
+ROWS = "#main tbody:not([aria-hidden]) tr"
+
+
+async def bury(served: Served, count: int) -> None:
+    """Store unreadable events, the newest first in the list with the number 0."""
+    rows = [
+        (QUARANTINE, (new_id(), "telegram", "main", f"k{n}", "raw", f"{MARKUP} {n}", 1_700_000_000_000 - n))
+        for n in range(count)
+    ]
+    await served.gateway.parts.store.write(*rows)
+
+
+async def is_narrow(page: Page) -> bool:
+    """Return whether the page needs no sideways scrolling."""
+    return await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+async def test_the_frame_by_keyboard_with_ten_thousand_rows(browser: Browser, tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        await bury(served, 10_000)
+        async with chat(browser, f"{served.url}/console/dead", connected=False) as page:
+            await expect(page.get_by_role("heading", name="Dead letters")).to_be_visible()
+            table = page.get_by_role("table", name="Dead letters")
+            await expect(table).to_have_attribute("aria-rowcount", "10001")
+            assert await page.locator(ROWS).count() <= 200
+            await page.keyboard.press("j")
+            await page.keyboard.press("j")
+            focused = page.locator(":focus")
+            await expect(page.locator(ROWS).filter(has=focused)).to_have_attribute("aria-rowindex", "3")
+            await page.keyboard.press("End")
+            last = page.locator(ROWS).filter(has=focused)
+            await expect(last).to_have_attribute("aria-rowindex", "10001")
+            await expect(last).to_contain_text(f"{MARKUP} 9999")
+            assert await page.locator(ROWS).count() <= 200
+            assert await page.locator("#main img").count() == 0
+            await page.keyboard.press("k")
+            await page.keyboard.press("Enter")
+            await expect(page).to_have_url(f"{served.url}/console/why/" + page.url.rpartition("/")[2])
+            await expect(page.get_by_role("heading", name="There is no such screen")).to_be_visible()
+            await page.go_back()
+            await expect(table).to_be_visible()
+            await page.keyboard.press("Control+k")
+            await expect(page.get_by_role("searchbox")).to_be_focused()
+            await page.keyboard.type("https://t.me/c/12/7")
+            await page.keyboard.press("Enter")
+            await expect(page).to_have_url(f"{served.url}/console/why/https%3A%2F%2Ft.me%2Fc%2F12%2F7")
+            await page.reload()
+            await expect(page.get_by_role("heading", name="There is no such screen")).to_be_visible()
+            await page.locator("body").press("?")
+            await expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_the_frame_is_accessible_in_german_at_every_width(
+    browser: Browser, foreign: Path, tmp_path: Path, scheme: Any
+) -> None:
+    axe = (foreign / "node_modules" / "axe-core" / "axe.min.js").read_text()
+    how: dict[str, Any] = {"locale": "de-AT", "color_scheme": scheme, "bypass_csp": True}
+    async with (
+        serving(tmp_path) as served,
+        chat(browser, f"{served.url}/console", connected=False, **how) as page,
+    ):
+        await expect(page.get_by_text("Keine unzustellbaren Nachrichten")).to_be_visible()
+        assert await violations(page, axe) == []
+        await bury(served, 3)
+        await page.reload()
+        await expect(page.locator(ROWS)).to_have_count(3)
+        for width in WIDTHS:
+            await page.set_viewport_size({"width": width, "height": 800})
+            assert await is_narrow(page), width
+        assert await violations(page, axe) == []
+        await page.set_viewport_size({"width": 390, "height": 844})
+        await page.get_by_role("button", name="Mehr").click()
+        await expect(page.get_by_role("dialog", name="Mehr").get_by_role("link")).to_have_count(2)
+        assert await violations(page, axe) == []
+
+
+async def test_without_a_login_only_the_form_is_shown(browser: Browser, tmp_path: Path) -> None:
+    server = {"token": "t" * 16 + "0123456789abcdef"}
+    async with (
+        serving(tmp_path, server=server) as served,
+        chat(browser, f"{served.url}/console/dead", connected=False) as page,
+    ):
+        await expect(page.get_by_role("heading", name="Sign in to the console")).to_be_visible()
+        await page.get_by_label("Token").fill("wrong")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("alert")).to_have_text("the token is wrong")
+        await page.get_by_label("Token").fill(server["token"])
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("heading", name="Dead letters")).to_be_visible()
+        assert await page.evaluate("JSON.stringify([localStorage, sessionStorage, document.cookie])") == (
+            '[{},{},""]'
+        )
