@@ -107,6 +107,9 @@ def test_a_long_output_of_lines_is_rendered_in_one_call() -> None:
     screen.feed(b"".join(b"\x1b[32mline %d\x1b[0m\r\n" % number for number in range(20_000)))
     assert not screen.pending
     assert screen.lines()[-2] == "line 19999"
+    screen = Screen(3, 20)
+    screen.feed(b"\x1b[0m\x1b[31m\x1b[1mfirst" + b"\r\nnext" * 20)
+    assert screen.changed_rows(0)[-1] == Row(2, (Run("next", "f1 o"),))
 
 
 @pytest.mark.parametrize(
