@@ -326,6 +326,20 @@ def test_the_service_lets_running_turns_end():
     assert int(unit["TimeoutStopSec"]) > Settings().limits.drain_seconds + 5
 
 
+def test_coding_agents_outlive_a_service_with_its_drop_in():
+    """What systemd makes of the unit and the file beside it: later lines replace earlier ones."""
+    pattern = re.compile(r"^(\w+)=(.*)$", re.MULTILINE)
+    plain = dict(pattern.findall(read("config/trunkline.service")))
+    unit = plain | dict(pattern.findall(read("config/trunkline-agents.conf")))
+    assert (plain["KillMode"], unit["KillMode"]) == ("mixed", "process"), "it kills the gateway alone"
+    assert (unit["DynamicUser"], unit["User"]) == ("no", "trunkline"), "a user that stays"
+    assert (unit["Delegate"], unit["DelegateSubgroup"]) == ("yes", "gateway")
+    closed = {name for name in ("ProtectControlGroups", "ProtectKernelTunables") if unit[name] != "no"}
+    assert not closed, "an agent has no cgroup, or no /proc"
+    assert unit["OOMPolicy"] == "continue"
+    assert "config/trunkline-agents.conf" in read("docs/service.md")
+
+
 @pytest.mark.parametrize("status", range(256))
 def test_the_service_restarts_after_every_exit_status_but_that_of_a_wrong_setting(status: int):
     """How systemd reads the unit: Restart=always restarts whatever the status, but for those listed."""

@@ -356,7 +356,8 @@ async def _pair(gateway: Gateway, name: str) -> None:
 def _unit(config: Path | None) -> str:
     """Return the unit of a user service, with the restart rule of config/trunkline.service.
 
-    Coding agents outlive the gateway, so only its own process is killed. Confined plugins end with it anyway.
+    Coding agents outlive the gateway, so only its own process is killed, and they get cgroups beside its own
+    for their limits (systemd 254; older ones ignore that). Confined plugins end with the gateway anyway.
     """
     command = [sys.executable, "-m", "gateway", "run"]
     command += [] if config is None else ["--config", str(config.absolute())]
@@ -376,6 +377,9 @@ RestartMaxDelaySec=30
 RestartPreventExitStatus=2
 TimeoutStopSec=30
 KillMode=process
+OOMPolicy=continue
+Delegate=yes
+DelegateSubgroup=gateway
 
 [Install]
 WantedBy=default.target

@@ -38,6 +38,7 @@ _WAITED_FOR = _PASSED_ON | {signal.SIGCHLD}
 _ALL_STOP = {signal.SIGTSTP: signal.SIGSTOP, signal.SIGCONT: signal.SIGCONT}
 _WATCH_SECONDS, _CLOSE_WATCH_SECONDS = 1.0, 0.1
 _CPU_PERIOD = 100_000
+_CONTROLLERS = ("memory", "pids", "cpu")
 _LESS_URGENT = 5
 _WATCHED = "counting"
 _PAGE = resource.getpagesize()
@@ -90,6 +91,7 @@ class ControlGroup:
             os.mkdir(folder)
         except OSError:
             return False
+        _pass_controllers(os.path.dirname(folder))
         try:
             for name, value in self._values.items():
                 with open(f"{folder}/{name}", "w") as file:
@@ -102,6 +104,18 @@ class ControlGroup:
             return False
         self._folder = folder
         return True
+
+
+def _pass_controllers(parent: str) -> None:
+    """Let groups below one have limits, which a service manager leaves to those it delegates a group to.
+
+    The kernel refuses it for a group with processes of its own; the gateway's are in a group beside.
+    """
+    with contextlib.suppress(OSError):
+        with open(f"{parent}/cgroup.controllers") as file:
+            offered = file.read().split()
+        with open(f"{parent}/cgroup.subtree_control", "w") as file:
+            file.write(" ".join(f"+{name}" for name in _CONTROLLERS if name in offered))
 
 
 def _own_groups() -> tuple[str, ...]:

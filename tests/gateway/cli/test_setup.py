@@ -120,7 +120,8 @@ async def test_a_service_is_written_and_started(tmp_path: Path) -> None:
     unit = (tmp_path / "xdg/systemd/user/trunkline.service").read_text()
     assert f'"-m" "gateway" "run" "--config" "{tmp_path}/own.toml"' in unit
     assert "RestartPreventExitStatus=2" in unit
-    assert "KillMode=process" in unit, "coding agents go on"
+    assert "KillMode=process\nOOMPolicy=continue\n" in unit, "coding agents go on"
+    assert "Delegate=yes\nDelegateSubgroup=gateway\n" in unit, "and have cgroups of their own"
     calls = (tmp_path / "calls").read_text().splitlines()
     assert calls == ["--user daemon-reload", "--user enable --now trunkline.service"]
 

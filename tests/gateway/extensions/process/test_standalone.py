@@ -347,11 +347,12 @@ def test_a_cgroup_gets_the_limits_and_is_removed(tmp_path: Path) -> None:
         pytest.skip("there are no cgroups of version 2")
     beside = tmp_path / os.path.dirname(own).lstrip("/")  # noqa: PTH120
     beside.mkdir(parents=True, exist_ok=True)
-    (beside / "cgroup.controllers").touch()
+    (beside / "cgroup.controllers").write_text("cpuset cpu io memory pids\n")
     limits = {"memory": 1000, "processes": 7, "cpus": 0.5}
     group = standalone.ControlGroup(limits, str(tmp_path))
     folder = beside / f"trunkline-{os.getpid()}"
     assert group.is_used
+    assert (beside / "cgroup.subtree_control").read_text() == "+memory +pids +cpu", "or no file has a limit"
     assert (folder / "memory.max").read_text() == "1000"
     assert (folder / "pids.max").read_text() == "7"
     assert (folder / "cpu.max").read_text() == "50000 100000"
