@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, field_validator
 from pydantic.alias_generators import to_camel
 
-from plugins.programs.hosts import parse_rule
+from plugins.programs.hosts import parse_rules
 
 DAY_MS = 86_400_000
 GIB = 1024**3
@@ -173,7 +173,7 @@ class LimitSettings(Section):
 
 
 def _check_host(text: str) -> str:
-    parse_rule(text)
+    parse_rules(text)
     return text
 
 
@@ -219,7 +219,8 @@ class CodingAgentSettings(Section):
     )
     allow_hosts: tuple[Annotated[str, AfterValidator(_check_host)], ...] = Field(
         default=(),
-        description="Hosts for network = list: names, name:port, *.name, addresses or networks",
+        description="Hosts for network = list: names, name:port, *.name, addresses, networks, or groups such "
+        "as @npm, @pypi and @github",
     )
     key: Literal["proxied", "direct"] = Field(
         default="proxied",

@@ -6,12 +6,28 @@ In: texts of settings and adapters. Out: rules, which ``proxy`` compares with wh
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 
 from msgspec import Struct
 
 HTTPS = 443
 _NAME = re.compile(r"[0-9a-z_-]{1,63}(\.[0-9a-z_-]{1,63})*")
+GROUPS: Mapping[str, Sequence[str]] = {
+    "@npm": ("registry.npmjs.org", "registry.yarnpkg.com"),
+    "@pypi": ("pypi.org", "files.pythonhosted.org"),
+    "@crates": ("crates.io", "index.crates.io", "static.crates.io"),
+    "@go": ("proxy.golang.org", "sum.golang.org"),
+    "@maven": ("repo.maven.apache.org", "repo1.maven.org", "plugins.gradle.org", "services.gradle.org"),
+    "@rubygems": ("rubygems.org", "index.rubygems.org"),
+    "@github": (
+        *("github.com", "api.github.com", "codeload.github.com", "raw.githubusercontent.com"),
+        *("objects.githubusercontent.com", "release-assets.githubusercontent.com"),
+    ),
+    "@gitlab": ("gitlab.com",),
+    "@codeberg": ("codeberg.org",),
+}
+"""Names for the hosts of package registries and of public forges."""
 
 
 class HostRule(Struct, frozen=True):
@@ -28,6 +44,14 @@ class HostRule(Struct, frozen=True):
         if self.network is not None:
             return is_address(host) and ip_address(host) in self.network
         return host == self.name or (self.name.startswith("*.") and host.endswith(self.name[1:]))
+
+
+def parse_rules(text: str) -> Sequence[HostRule]:
+    """Return the rules for a group of hosts, such as ``@npm``, or for one host. Raises ValueError."""
+    name = text.strip().lower()
+    if name.startswith("@") and name not in GROUPS:
+        raise ValueError(f"{text!r} is no group of hosts; there are {', '.join(GROUPS)}")
+    return tuple(map(parse_rule, GROUPS.get(name, (text,))))
 
 
 def parse_rule(text: str) -> HostRule:

@@ -28,7 +28,7 @@ from plugins.coding_agents.errors import SandboxUnavailableError
 from plugins.coding_agents.keeper_client import SIBLING_SOCKET, Stream
 from plugins.coding_agents.records import SessionRecord
 from plugins.coding_agents.settings import CodingAgentSettings
-from plugins.programs.hosts import parse_rule
+from plugins.programs.hosts import parse_rules
 
 log = structlog.get_logger("trunkline.coding_agents")
 
@@ -198,7 +198,8 @@ class Confinement:
     def streams(self, record: SessionRecord, adapter: Adapter) -> Callable[[Stream], None]:
         """Return the callback for the streams of a session's keeper, also of one that runs already."""
         hosts = (*adapter.hosts, *(self._settings.allow_hosts if self._settings.network == "list" else ()))
-        way_out = NetworkExit(record.id, list(map(parse_rule, hosts)), self._service_of(record, adapter))
+        rules = [rule for host in hosts for rule in parse_rules(host)]
+        way_out = NetworkExit(record.id, rules, self._service_of(record, adapter))
 
         async def serve(stream: Stream) -> None:
             try:

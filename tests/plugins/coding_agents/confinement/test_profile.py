@@ -249,7 +249,7 @@ async def test_45_the_only_way_out_is_the_proxy_to_allowed_hosts(tmp_path: Path)
             assert "fine" in output
         # The name alone leads to this machine, and network = "model" leaves the list out.
         for settings in (
-            {"network": "list", "allow_hosts": named[:1]},
+            {"network": "list", "allow_hosts": (*named[:1], "@npm")},
             {"network": "model", "allow_hosts": named},
         ):
             async with sandbox(tmp_path, **settings) as box:

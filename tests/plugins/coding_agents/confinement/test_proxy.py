@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from plugins.coding_agents.confinement.proxy import MOST_STREAMS, ModelService, NetworkExit
-from plugins.programs.hosts import parse_rule
+from plugins.coding_agents.settings import CodingAgentSettings
+from plugins.programs.hosts import GROUPS, parse_rule, parse_rules
 
 PATIENCE = 60
 HERE = "127.0.0.0/8"
@@ -127,6 +128,18 @@ def test_a_rule_covers_one_host_or_network_and_its_port(rule: str, host: str, po
 def test_what_is_no_host_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="host"):
         parse_rule(text)
+
+
+async def test_a_group_allows_the_hosts_of_a_registry_by_https_alone() -> None:
+    way_out = NetworkExit("pty-1", [rule for name in GROUPS for rule in parse_rules(name)], None)
+    for host in ("registry.npmjs.org", "files.pythonhosted.org", "static.crates.io", "codeload.github.com"):
+        assert way_out.allows(host, 443)
+        assert "not among the allowed hosts" in await refusal(way_out, "connect", host, "80")
+    assert "not among" in await refusal(way_out, "connect", "npmjs.org.evil.example", "443")
+    settings = CodingAgentSettings(network="list", allow_hosts=("@npm", "@PyPI", "git.example.org:8443"))
+    assert [len(parse_rules(text)) for text in settings.allow_hosts] == [2, 2, 1]
+    with pytest.raises(ValueError, match="'@nmp' is no group of hosts; there are @npm, @pypi"):
+        CodingAgentSettings(allow_hosts=("@nmp",))
 
 
 @pytest.mark.parametrize(
