@@ -29,6 +29,11 @@ export function t(key, values = {}) {
   return strings[key].replace(/\{(\w+)\}/g, (_all, name) => String(values[name]));
 }
 
+/** Return whether the interface has a string. @param {string} key */
+export function has(key) {
+  return key in strings;
+}
+
 /** Store a language and load the page again; drafts survive that. @param {string} code */
 export function chooseLanguage(code) {
   try {

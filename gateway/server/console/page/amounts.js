@@ -1,0 +1,72 @@
+/** Formatting of money, counts, shares and times in the tables of the console. */
+import { locale, t } from "/shared/language.js";
+
+const number = (options) => new Intl.NumberFormat(locale, options);
+const CENTS = number({ minimumFractionDigits: 2, maximumFractionDigits: 2 });
+const SMALL = number({ minimumFractionDigits: 4, maximumFractionDigits: 4 });
+const COUNT = number({});
+const TENTHS = number({ minimumFractionDigits: 1, maximumFractionDigits: 1 });
+const HUNDREDTHS = number({ minimumFractionDigits: 2, maximumFractionDigits: 2 });
+const CLOCK = new Intl.DateTimeFormat(locale, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+const MOMENT = new Intl.DateTimeFormat(locale, { weekday: "short", day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+
+/** Return dollars with two digits from $1, else with four. @param {number | string} usd */
+export function money(usd) {
+  const value = Number(usd);
+  if (value === 0) return "$0";
+  return `${value < 0 ? "−" : ""}$${(Math.abs(value) < 1 ? SMALL : CENTS).format(Math.abs(value))}`;
+}
+
+/** @param {number} count */
+export function counted(count) {
+  return COUNT.format(count);
+}
+
+/** Return a large count in millions, such as "118.2 M". @param {number} count */
+export function millions(count) {
+  return count < 100_000 ? COUNT.format(count) : `${TENTHS.format(count / 1_000_000)} M`;
+}
+
+/** @param {number} share from 0 to 1 */
+export function percent(share) {
+  return `${COUNT.format(Math.round(share * 100))} %`;
+}
+
+/** Return a duration with its unit. @param {number} ms */
+export function lasted(ms) {
+  if (ms < 999.5) return `${Math.round(ms)} ms`;
+  if (ms < 10_000) return `${HUNDREDTHS.format(ms / 1_000)} s`;
+  if (ms < 60_000) return `${TENTHS.format(ms / 1_000)} s`;
+  const minutes = Math.floor(ms / 60_000);
+  if (minutes < 60) return `${minutes} min ${Math.round((ms % 60_000) / 1_000)} s`;
+  return minutes < 2_880 ? `${Math.floor(minutes / 60)} h ${minutes % 60} min` : `${Math.floor(minutes / 1_440)} d ${Math.floor((minutes % 1_440) / 60)} h`;
+}
+
+/** Return the time of day with seconds. @param {number} ms since the epoch */
+export function clock(ms) {
+  return CLOCK.format(ms);
+}
+
+/** Return the time of day with milliseconds. @param {number} ms since the epoch */
+export function exact(ms) {
+  return `${CLOCK.format(ms)}.${String(ms % 1_000).padStart(3, "0")}`;
+}
+
+/** Return the day and the time of day. @param {number} ms since the epoch */
+export function moment(ms) {
+  return MOMENT.format(ms);
+}
+
+/** Return the time of day, with its day if it is not today. @param {number} ms since the epoch */
+export function since(ms) {
+  return new Date(ms).toDateString() === new Date().toDateString() ? clock(ms) : moment(ms);
+}
+
+/** Return how long ago a time was, in one unit. @param {number} ms @param {number} [now] */
+export function ago(ms, now = Date.now()) {
+  const seconds = Math.max(0, Math.round((now - ms) / 1_000));
+  if (seconds < 60) return t("ago.seconds", { count: seconds });
+  if (seconds < 3_600) return t("ago.minutes", { count: Math.floor(seconds / 60) });
+  if (seconds < 172_800) return t("ago.hours", { count: Math.floor(seconds / 3_600) });
+  return t("ago.days", { count: Math.floor(seconds / 86_400) });
+}

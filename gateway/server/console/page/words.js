@@ -1,0 +1,29 @@
+/** Words of the console for names that the gateway may add later, and for the sentences that it sends. */
+import { has, t } from "/shared/language.js";
+
+/** Return a string of the interface, or the name as it is if the interface has none for it. */
+export function word(key, name = "") {
+  return has(key) ? t(key) : String(name).replaceAll("_", " ");
+}
+
+/** Return the first sentence of a text and the rest. @param {string} text @returns {[string, string]} */
+export function firstSentence(text) {
+  const end = /[.!?](?= \p{Lu})/u.exec(text);
+  return end ? [text.slice(0, end.index + 1), text.slice(end.index + 2)] : [text, ""];
+}
+
+/** Return a channel in two letters, such as TG. @param {string} channel */
+export function shortChannel(channel) {
+  const known = { telegram: "TG", discord: "DC", slack: "SL", websocket: "WB", matrix: "MX", email: "EM", signal: "SI", whatsapp: "WA", cli: "CL", api: "AP", openai: "AP", schedule: "SC" };
+  return known[channel] ?? channel.slice(0, 2).toUpperCase();
+}
+
+/** Return the name of a channel or a provider, such as Telegram. @param {string} id */
+export function channelName(id) {
+  return id.charAt(0).toUpperCase() + id.slice(1);
+}
+
+/** Return a long id cut in the middle. @param {string} id */
+export function shortId(id) {
+  return id.length > 20 ? `${id.slice(0, 9)}…${id.slice(-5)}` : id;
+}
