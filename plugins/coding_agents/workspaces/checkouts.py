@@ -120,11 +120,18 @@ class Checkout:
         remote: Remote,
         config: str,
         exclude: Sequence[str],
+        *,
+        is_partial: bool = False,
     ) -> None:
-        """Make the repository and the worktree at a commit of the mirror, on a new branch."""
+        """Make the repository and the worktree at a commit of the mirror, on a new branch.
+
+        ``is_partial``: git fetches contents that the mirror lacks, when it needs them.
+        """
         await self._git.run("init", "--quiet", "--bare", "--template=", str(self.repository), folder="/")
         packed = "".join(f"{target} {name_at_origin(ref)}\n" for ref, target in refs)
-        await asyncio.to_thread(self._prepare, source, packed, config, exclude)
+        partial = is_partial and self._mirror is not None
+        await asyncio.to_thread(write_config, self.repository, source, is_partial=partial, more=config)
+        await asyncio.to_thread(self._prepare, packed, exclude)
         # Files whose content the mirror lacks are fetched into it, so that other workspaces have them too.
         borrowed = {} if self._mirror is None else {"GIT_OBJECT_DIRECTORY": str(self._mirror / "objects")}
         add = ("worktree", "add", "--quiet", "--no-track", "-b", self._branch, str(self.tree), commit)
@@ -269,9 +276,8 @@ class Checkout:
             "GIT_ALTERNATE_OBJECT_DIRECTORIES": os.pathsep.join(map(str, borrowed)),
         }
 
-    def _prepare(self, source: Source, packed: str, config: str, exclude: Sequence[str]) -> None:
+    def _prepare(self, packed: str, exclude: Sequence[str]) -> None:
         """Write what git would write in many calls."""
-        write_config(self.repository, source, is_partial=self._mirror is not None, more=config)
         if packed:
             (self.repository / "packed-refs").write_text(packed)
         (self.repository / "info").mkdir(exist_ok=True)

@@ -1,8 +1,9 @@
 """Repositories at their hosts, and the cache of them: one bare mirror for each repository.
 
 In: sources and the credentials of the gateway. Out: commits that are in the mirror. A mirror has what its
-host has, without the contents of files where the host can leave them out; git fetches those when it needs
-them. Only the gateway writes mirrors, and one fetch of a repository runs at a time.
+host has. Without a sandbox it lacks the contents of files where the host can leave them out, because git can
+fetch those when it needs them; in the sandbox it could not. Only the gateway writes mirrors, and one fetch of
+a repository runs at a time.
 """
 
 from __future__ import annotations
@@ -113,9 +114,10 @@ def explain(source: Source, error: GitError) -> CodingAgentError:
 
 
 class Mirrors:
-    """The cache of repositories."""
+    """The cache of repositories. ``is_partial``: new ones are without the contents of files."""
 
-    def __init__(self, git: Git, remote: Remote, places: Places) -> None:
+    def __init__(self, git: Git, remote: Remote, places: Places, *, is_partial: bool) -> None:
+        self.is_partial = is_partial
         self._git = git
         self._remote = remote
         self._places = places
@@ -179,7 +181,7 @@ class Mirrors:
         await asyncio.to_thread(shutil.rmtree, fresh, ignore_errors=True)
         try:
             await self._git.run("init", "--quiet", "--bare", "--template=", str(fresh), folder="/")
-            await asyncio.to_thread(write_config, fresh, source, is_partial=True)
+            await asyncio.to_thread(write_config, fresh, source, is_partial=self.is_partial)
             await self._update(source, fresh)
             await asyncio.to_thread(fresh.rename, path)
         finally:
@@ -187,12 +189,23 @@ class Mirrors:
 
     async def _update(self, source: Source, path: Path) -> None:
         spec = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
-        fetch = ("fetch", "--quiet", "--prune", "--no-auto-gc", "--no-write-fetch-head", "--filter=blob:none")
+        fetch = ("fetch", "--quiet", "--prune", "--no-auto-gc", "--no-write-fetch-head")
         head = await self._remote.run(source, "ls-remote", "--symref", source.url, "HEAD", folder=str(path))
+        lacks_files = await asyncio.to_thread(_is_partial, path)
+        if lacks_files:
+            # A mirror of a time without a sandbox gets all contents once (git 2.36).
+            fetch += ("--filter=blob:none",) if self.is_partial else ("--no-filter", "--refetch")
         await self._remote.run(source, *fetch, "origin", *spec, folder=str(path))
+        if lacks_files and not self.is_partial:
+            await asyncio.to_thread(write_config, path, source, is_partial=False)
         found = re.match(r"ref: (refs/heads/\S+)\tHEAD", head)
         if found:
             await self._git.run("symbolic-ref", "HEAD", found[1], folder=str(path))
+
+
+def _is_partial(folder: Path) -> bool:
+    """Return whether a mirror was made without the contents of files. Its settings are the gateway's own."""
+    return "partialclonefilter" in (folder / "config").read_text()
 
 
 def write_config(folder: Path, source: Source, *, is_partial: bool, more: str = "") -> None:

@@ -126,7 +126,7 @@ class Workspaces:
         await asyncio.to_thread(self.places.prepare)
         self._git = Git(program, self._host.environ, self.places.home)
         self._remote = Remote(self._git, self._host.environ, self._host.login)
-        self._mirrors = Mirrors(self._git, self._remote, self.places)
+        self._mirrors = Mirrors(self._git, self._remote, self.places, is_partial=self._all.sandbox == "off")
         found = [msgspec.convert(value, WorkspaceRecord) for _, value in await self._table.items()]
         self._records = {record.id: record for record in found}
 
@@ -465,7 +465,8 @@ class Workspaces:
             await checkout.fetch_all(source, self._remote)
             refs = ()
         exclude = (*self._settings.exclude, *(f"/{name}" for name in (prepared.files if prepared else ())))
-        await checkout.create(source, commit, refs, self._remote, self._config(record), exclude)
+        config, partial = self._config(record), self._mirrors.is_partial
+        await checkout.create(source, commit, refs, self._remote, config, exclude, is_partial=partial)
         result = None
         if prepared is not None:
             await asyncio.to_thread(setup.copy_files, prepared.files, checkout.tree)

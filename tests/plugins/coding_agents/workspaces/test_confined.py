@@ -113,6 +113,31 @@ async def test_git_of_an_agent_works_in_the_sandbox_and_reaches_no_other_workspa
     assert desk.hub.log("work", form="%H")[0] == result.commit
 
 
+async def test_an_agent_without_a_network_reads_all_earlier_contents(
+    confined: Workspaces, desk: Desk
+) -> None:
+    work = desk.hub.root / "work/acme/app"
+    for number in range(3):
+        (work / "src/app.py").write_text(f"print({number + 2})\n")
+        run_git(work, "commit", "-qam", f"Change {number}")
+    run_git(work, "push", "-q", str(desk.hub.bare()), "main")
+    # The cache of a time without a sandbox lacks the contents of files.
+    free, desk.settings = desk.settings, desk.settings.model_copy(update={"sandbox": "off"})
+    early = await (await desk.open()).provision("ada", desk.url, branch="early")
+    mirror = next((desk.base / "mirrors").iterdir())
+    assert run_git(mirror, "config", "remote.origin.partialclonefilter") == "blob:none"
+    assert "?" in run_git(mirror, "rev-list", "--objects", "--missing=print", "main")
+    desk.settings = free
+    workspaces = await desk.open()
+    record = await workspaces.provision("ada", desk.url, branch="late")
+    assert "?" not in run_git(mirror, "rev-list", "--objects", "--missing=print", "main")
+    for one in (early, record):
+        code, told = await as_agent(desk, workspaces, one, "git log -p --format=%s && git blame src/app.py")
+        assert code == 0, told
+        assert "-print(1)" in told
+        assert "+print(4)" in told
+
+
 @pytest.mark.parametrize("sandbox", ["on", "off"])
 async def test_004_T24_git_in_a_session_gets_credentials_through_its_keeper(
     hub: Hub, tmp_path: Path, sandbox: str

@@ -42,8 +42,6 @@ async def test_003_15_a_workspace_is_a_worktree_on_a_branch_of_its_own(desk: Des
     assert run_git(tree, "rev-parse", "--abbrev-ref", "origin/main") == "origin/main"
     assert desk.names == ["workspace:provisioning", "worktree:added", "workspace:ready"]
     assert [line for line in texts(desk.base).splitlines() if not line.endswith(":0")] == []
-    mirror = next((desk.base / "mirrors").iterdir())
-    assert run_git(mirror, "config", "remote.origin.partialclonefilter") == "blob:none"
     assert record.owner == "ada"
     assert workspaces.get(record.short_id, "ada") == record
     assert workspaces.list("ada") == [record]
