@@ -34,6 +34,7 @@ from gateway.commands.plan import PlanMode
 from gateway.commands.session import Commands
 from gateway.commands.task import Tasks
 from gateway.commands.usage import SpendingCommands
+from gateway.commands.why import WhyCommands
 from gateway.contract.channel import Address, Channel, InboundMessage, Responder, ServesHttp
 from gateway.contract.errors import InvalidStateError, SettingsError
 from gateway.contract.messages import Message
@@ -96,10 +97,11 @@ from gateway.store.inbox import Inbox
 from gateway.store.outbox import Outbox
 from gateway.store.retention import Retention
 from gateway.store.steps import Steps
-from gateway.supervisor import Supervisor, watch_health
+from gateway.supervisor import Supervisor, run_after, watch_health
 from gateway.tables import PluginTables
 from gateway.tables.uploads import Uploads
 from gateway.version import VERSION
+from gateway.why import Why
 
 log = structlog.get_logger("trunkline")
 
@@ -390,7 +392,8 @@ class Gateway:
             DeadLetters(store, intake.take_up),
             *own,
             self._drafts(caller, permissions, access),
-            *(self._grants, self._actions, completions, host),
+            *(self._grants, self._actions, completions),
+            *(Why(store, sessions, access, self.channels, self.providers), host),
         )
 
     def _titles(self, sessions: Sessions, caller: ModelCaller) -> Titles:
@@ -570,6 +573,7 @@ class Gateway:
             "tasks": lambda: Tasks(self.profiles),
             "outputs": lambda: OutputReader(self.outputs),
             "skill": lambda: SkillTools(self.skills, self.profiles, self.registry.refresh),
+            "why": lambda: WhyCommands(access, lambda: self.parts.why),
             "spending": lambda: SpendingCommands(lambda: self.parts.spending, access.policy, self._model_of),
         }
         await self.activator.activate(tuple(own), lambda name: own[name](), built_in=True)
@@ -643,7 +647,7 @@ class Gateway:
         # Of a plugin that was replaced: most platforms allow one connection.
         earlier = [task for task in self._background if task.get_name() == name and not task.done()]
         self.supervisors.append(supervisor)
-        task = tasks.create_task(_run_after(earlier, supervisor), name=name)
+        task = tasks.create_task(run_after(earlier, supervisor), name=name)
         self._background.append(task)
         self._channel_tasks[channel.id] = task
 
@@ -781,12 +785,6 @@ class Gateway:
         kept = self._kept.get(provider_id)
         config = provider_config(self.settings, self._environ, provider_id, variables, kept, self._kept)
         return self._resolver.with_tokens(config)
-
-
-async def _run_after(earlier: Sequence[asyncio.Task[None]], supervisor: Supervisor) -> None:
-    if earlier:
-        await asyncio.wait(earlier)
-    await supervisor.run()
 
 
 async def _stop_step(part: str, close: Callable[[], Awaitable[None]]) -> None:

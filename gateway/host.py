@@ -51,6 +51,7 @@ from gateway.session.log import SessionRow
 from gateway.store import Store
 from gateway.store.inbox import Inbox
 from gateway.tables.uploads import Content, Uploads
+from gateway.why import Why
 
 _AUDIO = re.compile(r"audio/[a-z0-9.+-]{1,80}")
 
@@ -463,4 +464,5 @@ class RunningGateway:
     grants: GrantQuestions
     actions: PluginActions
     completions: PluginCompletions
+    why: Why
     host: Host

@@ -99,6 +99,13 @@ class Supervisor:
         self._logged = reason
 
 
+async def run_after(earlier: Sequence[asyncio.Task[None]], supervisor: Supervisor) -> None:
+    """Run a supervisor once the tasks of earlier ones have ended."""
+    if earlier:
+        await asyncio.wait(earlier)
+    await supervisor.run()
+
+
 async def watch_health(supervisors: Sequence[Supervisor]) -> None:
     """Report changes of health until cancelled: a running channel is asked, it does not tell."""
     while True:

@@ -15,7 +15,7 @@ from channels.discord.connection import Endpoint, FatalClosure, Shards
 from channels.discord.delivery import Delivery
 from channels.discord.inflow import EventReader, StoredState
 from channels.discord.options import Options
-from channels.discord.parse import BotProfile, GuildId, Member, read, session_at
+from channels.discord.parse import BotProfile, GuildId, Member, link_of, read, session_at
 from channels.discord.questions import Questions
 from channels.discord.render import Page, Style, pages
 from channels.discord.rooms import Chats, Recall, Roles
@@ -28,6 +28,7 @@ from gateway.channel import (
     Health,
     Host,
     InboundMessage,
+    MessageLink,
     OutboundMessage,
     Placed,
     PlacementDeferred,
@@ -109,6 +110,10 @@ class DiscordChannel:
     def session_of(self, address: Address) -> str:
         """Return the session of a chat. Raises InvalidRequestError for ids that are not Discord's."""
         return session_at(address, self.id, self._options)
+
+    def read_link(self, link: str) -> MessageLink | None:
+        """Return the message that a link names; None for other texts."""
+        return link_of(link)
 
     def watermark(self, address: Address) -> str | None:
         """Return the greatest message id that was seen in a chat."""

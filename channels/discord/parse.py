@@ -20,6 +20,7 @@ from gateway.channel import (
     Feedback,
     InboundMessage,
     InvalidRequestError,
+    MessageLink,
     Quoted,
     QuoteKind,
     Sender,
@@ -71,6 +72,9 @@ _MARK = re.compile(
 """Marks in a text: mentions of users, roles and channels, emojis of servers, and times."""
 _MAX_SNAPSHOTS, _MAX_EMBEDS, _MAX_ANSWERS = 10, 10, 20
 """Numbers of forwarded messages, embeds and answers of a poll that are read; Discord allows no more."""
+_LINK = re.compile(
+    r"https://(?:(?:ptb|canary)\.)?discord(?:app)?\.com/channels/(?:@me|\d{1,20})/(\d{1,20})/(\d{1,20})/?"
+)
 _FIRST_MENTION = re.compile(r"\s*<@!?([0-9]{1,20})>")
 
 
@@ -765,3 +769,9 @@ def _microseconds(timestamp: str) -> int:
     # Two edits in a millisecond are two revisions. Whole numbers, as a float would round the last digit.
     at = datetime.fromisoformat(timestamp)
     return (at.replace(tzinfo=at.tzinfo or UTC) - _UNIX_EPOCH) // timedelta(microseconds=1)
+
+
+def link_of(text: str) -> MessageLink | None:
+    """Return the message that a link names."""
+    found = _LINK.fullmatch(text.strip())
+    return None if found is None else MessageLink(found[1], found[2], found[2])

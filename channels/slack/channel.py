@@ -13,7 +13,7 @@ from channels.slack.api import RefusedError
 from channels.slack.connection import Dispatcher, SocketMode, Webhook
 from channels.slack.inflow import Inflow
 from channels.slack.options import Options
-from channels.slack.parse import session_at
+from channels.slack.parse import link_of, session_at
 from channels.slack.render import Page, pages
 from channels.slack.workspace import Installations, OAuthPages, Workspace
 from gateway import Answer, Message
@@ -23,6 +23,7 @@ from gateway.channel import (
     Health,
     Host,
     InboundMessage,
+    MessageLink,
     OutboundMessage,
     Placed,
     PlacementDeferred,
@@ -108,6 +109,10 @@ class SlackChannel:
     def session_of(self, address: Address) -> str:
         """Return the session of a chat. Raises InvalidRequestError for ids that are not Slack's."""
         return session_at(address, self.id, self._options.session_strategy)
+
+    def read_link(self, link: str) -> MessageLink | None:
+        """Return the message that a link names; None for other texts."""
+        return link_of(link)
 
     def watermark(self, address: Address) -> str | None:
         """Return the timestamp of the newest known message of a chat."""

@@ -29,6 +29,7 @@ from gateway.channel import (
     Feedback,
     InboundMessage,
     InvalidRequestError,
+    MessageLink,
     Sender,
     SessionKey,
 )
@@ -43,6 +44,7 @@ FORM, QUESTION, TEXT = "trunkline_form", "question", "text"
 """Names of the form, its block and its field."""
 
 _TS = re.compile(r"[0-9]{1,12}\.[0-9]{6}")
+_LINK = re.compile(r"https://[a-z0-9-]+\.slack\.com/archives/([CDG][A-Z0-9]+)/p(\d{1,12})(\d{6})(?:\?.*)?")
 _SUBTYPES = (None, "file_share", "thread_broadcast", "me_message")
 _DIRECTORY = (
     "channel_rename",
@@ -543,3 +545,12 @@ def _ts(given: Json, key: str) -> str:
     if not _TS.fullmatch(value):
         raise UnreadableError(f"{key} is not a timestamp")
     return value
+
+
+def link_of(text: str) -> MessageLink | None:
+    """Return the message that a link names; Slack writes its timestamp without the point."""
+    found = _LINK.fullmatch(text.strip())
+    if found is None:
+        return None
+    ts = f"{found[2]}.{found[3]}"
+    return MessageLink(found[1], ts, _key(found[1], ts))

@@ -17,7 +17,7 @@ from channels.telegram.health import ConnectionHealth
 from channels.telegram.inflow import POLL_SECONDS, PROBE_SECONDS, Inflow, Webhook, poll
 from channels.telegram.limits import RateLimiter
 from channels.telegram.options import Options
-from channels.telegram.parse import session_of
+from channels.telegram.parse import link_of, session_of
 from channels.telegram.questions import Questions
 from channels.telegram.render import Page, album_size, pages_of
 from channels.telegram.updates.business import BusinessConnections
@@ -40,6 +40,7 @@ from gateway.channel import (
     Health,
     Host,
     InboundMessage,
+    MessageLink,
     OutboundMessage,
     Placed,
     Question,
@@ -163,6 +164,10 @@ class TelegramChannel:
         """Return the session of a chat. Raises InvalidRequestError for an address of another bot, or of no
         chat."""
         return session_of(address, self.id, self._account, self._options.session_strategy)
+
+    def read_link(self, link: str) -> MessageLink | None:
+        """Return the message that a link names; None for other texts."""
+        return link_of(link)
 
     def watermark(self, address: Address) -> str | None:
         """Return the newest known message id."""

@@ -40,6 +40,7 @@ from gateway.channel import (
     Feedback,
     InboundMessage,
     InvalidRequestError,
+    MessageLink,
     Quoted,
     Rejected,
     SessionKey,
@@ -158,6 +159,7 @@ def session_of(address: Address, channel: str, account: str, strategy: Strategy)
 
 
 _CHAT = re.compile(r"-?\d+|(channel|business):.+")
+_LINK = re.compile(r"https://(?:t|telegram)\.me/c/(\d{1,20})/(?:\d{1,20}/)?(\d{1,20})(?:\?.*)?")
 
 
 def _feedback(reaction: Reaction, bot: BotIdentity) -> Feedback | None:
@@ -362,3 +364,12 @@ def _begins_with_another(message: Message, bot: BotIdentity) -> bool:
     text, entities = message.written
     first = [one for one in entities if one.type in ("mention", "text_mention") and one.offset == 0]
     return bool(first) and not any(_mentions_bot(entity, text, bot) for entity in first)
+
+
+def link_of(text: str) -> MessageLink | None:
+    """Return the message that a link names. Links to private chats and by names of chats have no chat id."""
+    found = _LINK.fullmatch(text.strip())
+    if found is None:
+        return None
+    chat = f"-100{found[1]}"
+    return MessageLink(chat, found[2], f"{chat}:{found[2]}")

@@ -27,6 +27,10 @@ _ANSWERS_SECONDS = 600
 _NAME_LENGTH = 80
 
 
+REFUSAL = "You are not authorised to use this bot."
+"""Begin of the reply to an unauthorised user."""
+
+
 class Pairing:
     """Turns unauthorised users into members, by code."""
 
@@ -55,7 +59,7 @@ class Pairing:
             return None
         log.info("an unauthorised user got a pairing code", channel=channel, user=stranger.id)
         return (
-            f"You are not authorised to use this bot. Your pairing code is **{code.code}**, valid for one "
+            f"{REFUSAL} Your pairing code is **{code.code}**, valid for one "
             "hour.\n\n"
             f"Send it to the operator of this bot, who can run `trunkline pair approve {code.code}`, "
             f"or to an admin in this chat, who can type `/pair {code.code}`."

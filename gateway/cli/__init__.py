@@ -40,6 +40,7 @@ COMMANDS: Mapping[str, Entry] = {
         "commands.logs:events",
         "Print the events of the running gateway as they happen: turns, tools, channels, plugins",
     ),
+    "why": Command("why:why", "Explain why a message got its answer, or none"),
     "usage": Command("commands.usage:usage", "Show tokens and cost of model calls, and the state of budgets"),
     "backup": Command("commands.backup:backup", "Back up the database and the data directory to one archive"),
     "restore": Command("commands.backup:restore", "Restore a backup"),

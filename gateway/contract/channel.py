@@ -490,6 +490,29 @@ class OpensChats(Protocol):
     def session_of(self, address: Address) -> str: ...
 
 
+class MessageLink(Struct, frozen=True):
+    """A message that a link of the platform names.
+
+    ``chat`` and ``message`` are the platform's ids, ``key`` is the ``dedup_key`` of such a message of a user,
+    and ``account`` the account in which it is, empty if the link does not say.
+    """
+
+    chat: str
+    message: str
+    key: str
+    account: str = ""
+
+
+@runtime_checkable
+class ReadsLinks(Protocol):
+    """Knows the links to messages of its platform, so that users can ask about a message by its link.
+
+    Pure. None for every text that is no such link.
+    """
+
+    def read_link(self, link: str) -> MessageLink | None: ...
+
+
 @runtime_checkable
 class Watermarks(Protocol):
     """Knows the newest message of a chat; it is stored with the intent to place another, for ``find``."""

@@ -28,7 +28,7 @@ from gateway.server.openai.routes import OpenAiRoutes
 from gateway.server.openapi import describe_routes
 from gateway.server.plugins import ConfigRoutes, LivePluginRoutes, LoginRoutes, PluginPages, TeamRoutes
 from gateway.server.routes import Binder, PlainCall, PluginRoutes, Route
-from gateway.server.sessions import BranchRoutes, FileRoutes, SearchRoutes, SessionRoutes
+from gateway.server.sessions import BranchRoutes, FileRoutes, SearchRoutes, SessionRoutes, WhyRoutes
 from gateway.server.status import DeadLetterRoutes, StatusRoutes
 
 _HANDLERS_SECONDS = 1.0
@@ -63,6 +63,7 @@ class Api:
             *BranchRoutes(parts.host).routes(),
             *FileRoutes(parts.host).routes(),
             *SearchRoutes(parts.search).routes(),
+            *WhyRoutes(parts.why).routes(),
             *self._events.routes(),
             *self._bus.routes(),
             *DeadLetterRoutes(parts.dead_letters).routes(),

@@ -364,6 +364,7 @@ async def test_a_disabled_plugin_is_left_out_even_a_built_in_one(tmp_path: Path)
             "tasks",
             "read_output",
             "skill",
+            "why",
             "spending",
             "providers",
         ]

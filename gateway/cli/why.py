@@ -1,0 +1,139 @@
+"""``trunkline why``: explain why a message got its answer or none, in one sentence, one line and one table.
+
+Uses the running gateway; without one, reads the store."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+from urllib.parse import quote
+
+import msgspec
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from gateway.cli.gateway_client import call, running_gateway
+from gateway.cli.options import FAILED, REFUSED, AsJson, File, fail, refuse, settings_from
+from gateway.cli.output import echo_json, moment, plain, print_table
+from gateway.cli.store_reader import reading
+from gateway.contract.errors import StoreError, TrunklineError
+from gateway.settings import Settings
+from gateway.why import Choice, Explanation, Station, Subject, Verdict, explain_stored
+from gateway.why.verdict import duration
+
+_MARKS = {
+    "ok": "o",
+    "changed": "o",
+    "failed": "x",
+    "refused": "x",
+    "running": ">",
+    "waiting": "~",
+    "unrecorded": "?",
+    "skipped": "-",
+}
+
+
+def why(
+    message: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID",
+            help="Id of a message or of its answer, the platform's id of either, or a link to it.",
+            show_default=False,
+        ),
+    ],
+    as_json: AsJson = False,
+    config: File = None,
+) -> None:
+    """Explain why a message got its answer, or none: the cause, the line of its steps, and what to do.
+
+    \b
+    Examples:
+      trunkline why 01936f1c-6b1e-7a53-9d6a-0f0f3e0a7c11
+      trunkline why https://t.me/c/1234567890/412
+      trunkline why 412 --json
+    """
+    found = _explain(settings_from(config), message)
+    if as_json:
+        echo_json(found)
+    elif isinstance(found.choices, tuple):
+        _print_choices(found.choices)
+    else:
+        _print(found)
+    if isinstance(found.choices, tuple):
+        raise typer.Exit(REFUSED)
+    if not found.message:
+        raise typer.Exit(FAILED)
+
+
+def _explain(settings: Settings, message: str) -> Explanation:
+    try:
+        if running_gateway(settings) is not None:
+            answer = call(settings, "GET", f"/api/why/{quote(message, safe='')}")
+            return msgspec.convert(answer, Explanation)
+        with reading(settings) as connection:
+            return explain_stored(connection, message)
+    except StoreError as error:
+        refuse(error)
+    except TrunklineError as error:
+        fail(str(error))
+
+
+def _print(found: Explanation) -> None:
+    verdict, subject = found.verdict, found.message
+    if not isinstance(verdict, Verdict):
+        return
+    typer.secho(plain(verdict.text), bold=True)
+    if verdict.more:
+        typer.echo(plain(verdict.more))
+    if found.same_cause:
+        same = found.same_cause
+        typer.echo(f"{same.count} without an answer for this reason since {moment(same.since)}.")
+    for action in verdict.actions:
+        if action.command:
+            typer.echo(f"  {action.label}: {plain(action.command)}")
+    if subject:
+        _print_path(found, subject)
+
+
+def _print_path(found: Explanation, subject: Subject) -> None:
+    typer.echo(f"\n{subject.channel}  {plain(subject.person)}  {_clock(subject.at)}  message {subject.id}")
+    for station in found.stations or ():
+        _print_station(station)
+    rows = ", ".join(f"{count} {table}" for table, count in (found.proof or {}).items())
+    typer.echo(f"Read: {rows}.")
+    if found.steps:
+        table = Table(box=None, header_style="bold")
+        for title in ("step", "start", "took", "cost"):
+            table.add_column(title, justify="left" if title == "step" else "right")
+        first = found.steps[0].at
+        for step in found.steps:
+            cost = "" if step.cost is None else f"${step.cost:.4f}"
+            name = plain(
+                " ".join(filter(None, (step.kind, step.name, step.state if step.state != "ok" else "")))
+            )
+            start = f"{(step.at - first) / 1000:.3f} s"
+            took = duration(step.took // 1000) if step.took else ""
+            table.add_row(*(Text(cell) for cell in (name, start, took, cost)))
+        typer.echo("")
+        print_table(table)
+
+
+def _print_station(station: Station) -> None:
+    took = f"  {duration(station.took // 1000)}" if station.took >= 1000 else ""
+    detail = f"  ({station.detail})" if station.detail else ""
+    typer.echo(plain(f"  {_MARKS.get(station.state, 'o')} {station.text}{detail}{took}"))
+    for siding in station.sidings or ():
+        typer.echo(plain(f"      {_MARKS.get(siding.state, 'o')} {siding.text}: {siding.reason}"))
+
+
+def _print_choices(choices: tuple[Choice, ...]) -> None:
+    typer.echo("Several messages have this id; choose one:", err=True)
+    for choice in choices:
+        text = " ".join(plain(choice.text).split())[:60]
+        typer.echo(f"{choice.id}  {moment(choice.at)}  {text}")
+
+
+def _clock(at: int) -> str:
+    return datetime.fromtimestamp(at / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,40 @@
+"""/why: why a message of the user got its answer, or none.
+
+The answer is the sentence that the console and ``trunkline why`` print, with the line of the message. A user
+learns about own messages only, and nothing about prompts, keys or other users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from gateway.access import Access
+from gateway.contract.errors import NotFoundError, TooManyRequestsError
+from gateway.contract.plugin import CommandContext, Plugin, SlashCommand
+from gateway.why import Why
+
+_HOW = "Reply with `/why` to a message of yours or to its answer, or type `/why` with its link or its id."
+
+
+class WhyCommands(Plugin):
+    """The /why command. ``why`` returns the explanations of the running gateway."""
+
+    name = "why"
+
+    def __init__(self, access: Access, why: Callable[[], Why]) -> None:
+        self._access = access
+        self._why = why
+
+    def commands(self) -> Sequence[SlashCommand]:
+        """Return /why."""
+        return (SlashCommand("why", "Explain why a message of yours got its answer, or none", self._tell),)
+
+    async def _tell(self, rest: str, ctx: CommandContext) -> str:
+        # Without a message to explain nothing is searched, so it does not count against the limit.
+        if not rest and ctx.inbound.in_reply_to is None:
+            return _HOW
+        asker = str(self._access.policy.user_of(ctx.channel, ctx.inbound))
+        try:
+            return await self._why().tell(asker, ctx.inbound, ctx.channel, rest)
+        except (NotFoundError, TooManyRequestsError) as refusal:
+            return str(refusal)

@@ -1,0 +1,208 @@
+"""The answers to "why": for operators, who see everything, and for writers, who see their own messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from msgspec.structs import replace
+from sqlalchemy import Connection, select
+
+from gateway.access import Access
+from gateway.access.tokens import Attempts
+from gateway.contract.channel import InboundMessage, MessageLink, ReadsLinks
+from gateway.contract.errors import NotFoundError, TooManyRequestsError
+from gateway.contract.messages import ToolCallPart, ToolResultPart, now_ms
+from gateway.extensions.backends import ProviderRegistry
+from gateway.extensions.registry import ChannelRegistry
+from gateway.session import Sessions, Turn
+from gateway.store import Store
+from gateway.store import schema as t
+from gateway.why.explanation import (
+    Explained,
+    Explanation,
+    choices_of,
+    explain,
+    explain_not_accepted,
+    explain_unknown,
+)
+from gateway.why.finder import Found, Place, find_by_platform_id, find_messages
+from gateway.why.same_cause import count_same_cause
+from gateway.why.stations import Station
+from gateway.why.verdict import Live, duration
+
+_MOST_QUESTIONS, _QUESTIONS_SECONDS = 10, 60.0
+NOT_YOURS = "There is no message of yours here with that id."
+"""The reply for a message that is unknown, of another writer, or hidden: it must not tell which."""
+
+
+class Why:
+    """Explains messages. Rows are read; of the running gateway only the running turns are looked at."""
+
+    def __init__(
+        self,
+        store: Store,
+        sessions: Sessions,
+        access: Access,
+        channels: ChannelRegistry,
+        providers: ProviderRegistry,
+        clock: Callable[[], int] = now_ms,
+    ) -> None:
+        self._store = store
+        self._sessions = sessions
+        self._access = access
+        self._channels = channels
+        self._providers = providers
+        self._clock = clock
+        self._asked = Attempts(_MOST_QUESTIONS, _QUESTIONS_SECONDS)
+
+    def provider_name(self, provider_id: str) -> str:
+        """Return the display name of a provider; its id if it has not been used yet."""
+        provider = self._providers.get(provider_id)
+        return provider_id if provider is None else provider.name
+
+    async def explain(self, given: str) -> Explanation:
+        """Explain the message that a text names: a message's or platform's id, a link, or a trace id."""
+        links = self._links(given)
+        found = await self._store.read(lambda c: find_messages(c, given, links))
+        if len(found.ids) > 1:
+            return await self._store.read(lambda c: choices_of(c, found.ids))
+        if found.ids:
+            explained = await self._explain(found.ids[0])
+            if explained is not None:
+                return explained.explanation
+        return await self._store.read(lambda c: _explain_missing(c, found, links[0][0] if links else ""))
+
+    async def tell(self, asker: str, message: InboundMessage, channel: str, given: str) -> str:
+        """Return what the writer of a message may know about it, as the reply to ``/why``.
+
+        The message is the one that ``message`` replies to, or that ``given`` names. ``asker`` is counted:
+        raises TooManyRequestsError after ten questions in a minute. Raises NotFoundError for a message that
+        is not stored, is hidden, or was written by another user or in another chat.
+        """
+        if self._asked.used_up(asker):
+            raise TooManyRequestsError("ten questions in a minute are the most; ask again in a minute")
+        self._asked.count(asker)
+        found = await self._find_own(channel, message, given)
+        for message_id in found.ids:
+            explained = await self._explain(message_id)
+            if explained is not None and await self._may_see(explained, channel, message):
+                return render_for_writer(explained)
+        raise NotFoundError(NOT_YOURS)
+
+    async def _find_own(self, channel: str, message: InboundMessage, given: str) -> Found:
+        address = message.address
+        place = Place(channel, address.account, address.chat)
+        if not given:
+            reply = message.in_reply_to
+            if reply is None:
+                return Found()
+            key = f"{address.chat}:{reply}"
+            return await self._store.read(lambda c: find_by_platform_id(c, place, reply, key))
+        links = [one for one in self._links(given) if one[0] == channel and one[1].chat == address.chat]
+        if links:
+            return await self._store.read(lambda c: find_messages(c, given, links))
+        return await self._store.read(lambda c: _find_own_id(c, given.strip()))
+
+    async def _may_see(self, explained: Explained, channel: str, message: InboundMessage) -> bool:
+        """Return whether the sender of ``message`` may see an explanation in its chat."""
+        records = explained.records
+        asked, written = message, records.inbound
+        if records.hidden or records.was_deleted:
+            return False
+        asker = self._access.policy.user_of(channel, asked)
+        writer = self._access.policy.user_of(records.channel, written)
+        if asker != writer and writer not in await self._access.links.same(asker):
+            return False
+        # Others read along in a room, so nothing of another chat is told there.
+        here = (channel, asked.address.account, asked.address.chat)
+        there = (records.channel, records.account, written.address.chat)
+        return here == there or not asked.address.group
+
+    async def _explain(self, message_id: str) -> Explained | None:
+        session = await self._store.read(lambda c: _session_of(c, message_id))
+        live = None if session is None else self._live(session, message_id)
+        now = self._clock()
+
+        def read(connection: Connection) -> Explained | None:
+            found = explain(connection, message_id, self.provider_name, now, live)
+            return None if found is None else with_same_cause(connection, found, now)
+
+        return await self._store.read(read)
+
+    def _live(self, session_id: str, message_id: str) -> Live | None:
+        """Return what the running turn of a message does."""
+        session = self._sessions.get(session_id)
+        turn = session.turn if session is not None else None
+        if not isinstance(turn, Turn) or message_id not in {
+            one.id for one in (*turn.entry.merged, turn.entry)
+        }:
+            return None
+        return Live(current_step(turn), turn.assembler.message().created_at)
+
+    def _links(self, given: str) -> list[tuple[str, MessageLink]]:
+        found: list[tuple[str, MessageLink]] = []
+        for channel in self._channels.list():
+            link = channel.read_link(given) if isinstance(channel, ReadsLinks) else None
+            if link is not None:
+                found.append((channel.id, link))
+        return found
+
+
+def explain_stored(connection: Connection, given: str) -> Explanation:
+    """Explain a message while no gateway runs. Links of platforms are known to their channels only."""
+    found, now = find_messages(connection, given), now_ms()
+    if len(found.ids) > 1:
+        return choices_of(connection, found.ids)
+    explained = explain(connection, found.ids[0], str, now, running=False) if found.ids else None
+    if explained is None:
+        return _explain_missing(connection, found, "")
+    return with_same_cause(connection, explained, now).explanation
+
+
+def with_same_cause(connection: Connection, found: Explained, now: int) -> Explained:
+    """Add to an explanation how many messages have no answer for the same cause."""
+    if found.cause is None:
+        return found
+    same = count_same_cause(connection, found.cause.cause_key, now)
+    return replace(found, explanation=replace(found.explanation, same_cause=same))
+
+
+def current_step(turn: Turn) -> str:
+    """Return what a turn does, as a noun phrase."""
+    parts = [part for _, part in turn.assembler.parts_from(0)]
+    done = {part.tool_call_id for part in parts if isinstance(part, ToolResultPart)}
+    calls = [part for part in parts if isinstance(part, ToolCallPart) and part.tool_call_id not in done]
+    if calls:
+        return f"tool {calls[0].tool_name}"
+    return f"model {turn.model}" if turn.model else "the hooks"
+
+
+def render_for_writer(explained: Explained) -> str:
+    """Return the sentence and the line of a message, without details that name people, keys or texts."""
+    line = " → ".join(map(_station_text, explained.stations))
+    return f"**{explained.verdict.text}**\n\n{line}"
+
+
+def _station_text(station: Station) -> str:
+    if station.kind == "received":
+        return f"{station.text} {datetime.fromtimestamp(station.at / 1000).astimezone():%H:%M:%S}"
+    took = f" ({duration(station.took // 1000)})" if station.took >= 1000 else ""
+    return f"{station.text}{took}"
+
+
+def _explain_missing(connection: Connection, found: Found, channel: str) -> Explanation:
+    if found.not_accepted is not None:
+        return explain_not_accepted(found.not_accepted)
+    return explain_unknown(connection, channel)
+
+
+def _session_of(connection: Connection, message_id: str) -> str | None:
+    return connection.execute(select(t.inbox.c.session).where(t.inbox.c.id == message_id)).scalar()
+
+
+def _find_own_id(connection: Connection, given: str) -> Found:
+    """Find a message by its own id, as a writer may name it: no platform's ids, and no answers of others."""
+    i = t.inbox.c
+    known = connection.execute(select(i.id).where(i.id == given.lower())).scalar()
+    return Found() if known is None else Found((known,))

@@ -1,0 +1,371 @@
+"""Every verdict, made by real parts: a gateway, fake model servers, and a platform that fails on demand.
+
+The API has the sentence, the line and the action; `/why` and the command line print the same sentence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sqlite3
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from typer.testing import CliRunner
+
+from gateway.cli import app as trunkline
+from gateway.contract.channel import (
+    Address,
+    InboundMessage,
+    MessageLink,
+    Placed,
+    Receipt,
+    Rejected,
+    Sender,
+    SessionKey,
+    Signal,
+    Withdrawal,
+)
+from gateway.contract.plugin import Intercept, Pass, Plugin, PluginContext, TurnContext, UserInput
+from gateway.contract.provider import ToolDefinition
+from gateway.contract.questions import Question
+from gateway.contract.tool import Tool, ToolContext
+from gateway.testing.fake_models.script import Gate, Refusal, Reply, Say, Use
+from gateway.testing.fake_models.server import FakeModels
+from gateway.testing.polling_channel import PollingChannel
+from gateway.testing.polling_platform import PollingPlatform
+from gateway.testing.served import Served, serving, until
+
+pytestmark = pytest.mark.slow
+
+LINK = re.compile(r"https://line\.example/(\w+)/(\d+)")
+Found = dict[str, Any]
+
+
+class Line(PollingChannel):
+    """A platform that has links to messages."""
+
+    def read_link(self, link: str) -> MessageLink | None:
+        found = LINK.fullmatch(link)
+        return None if found is None else MessageLink(found[1], found[2], f"{found[1]}:{found[2]}")
+
+    async def ask_question(self, question: Question) -> Placed:
+        return Placed("0")
+
+
+class Pier(Plugin):
+    """Registers the line, a tool that has to be approved, and a hook that keeps some messages."""
+
+    name = "pier"
+
+    def __init__(self, platform: PollingPlatform) -> None:
+        self.platform = platform
+
+    async def activate(self, ctx: PluginContext) -> None:
+        assert ctx.channels is not None
+
+        async def no_cursors(_channel: str) -> list[Any]:
+            return []
+
+        ctx.channels.register(Line(self.platform.url, no_cursors))
+
+    async def transform_user_input(self, text: str, ctx: TurnContext) -> UserInput:
+        return Intercept("") if text == "secret" else Pass()
+
+    def tools(self) -> Sequence[Tool]:
+        async def open_door(_arguments: object, _context: ToolContext) -> str:
+            return "open"
+
+        return [Tool(definition=ToolDefinition("door", "Opens.", {"type": "object"}), execute=open_door)]
+
+
+class Case:
+    """A served gateway with the line. ``write`` sends a message of a user, as the platform would."""
+
+    def __init__(self, served: Served, platform: PollingPlatform, config: Path) -> None:
+        self.served = served
+        self.platform = platform
+        self.config = config
+        self._next = 100
+
+    async def write(
+        self, text: str, user: str = "ada", chat: str = "kitchen", *signals: Signal, **fields: Any
+    ) -> Receipt:
+        self._next += 1
+        number, group = self._next, fields.pop("group", False)
+        receive = self.served.gateway.parts.intake.receiver("line")
+        key = f"{chat}:{number}"
+        message = InboundMessage(
+            session=str(SessionKey("line", "bot", chat)),
+            dedup_key=key,
+            address=Address("line", "bot", chat, reply_to=str(number), group=group),
+            sender=Sender(user, name=f"Name of {user}"),
+            text=text,
+            order=number,
+            **fields,
+        )
+        return (await receive(message, signals=signals))[0]
+
+    async def settled(self) -> None:
+        await until(lambda: self.served.gateway.parts.dispatcher.waiting == 0)
+
+    async def why(self, given: str) -> Found:
+        status, found = await self.served.ask("GET", f"/api/why/{quote(given, safe='')}")
+        assert status == 200, found
+        return found
+
+    async def until(self, given: str, code: str) -> Found:
+        """Return the explanation once its verdict has a code."""
+        async with asyncio.timeout(60):
+            while (found := await self.why(given))["verdict"]["code"] != code:
+                await asyncio.sleep(0.02)
+        return found
+
+    async def told(self, given: str, user: str = "ada", chat: str = "kitchen", **fields: Any) -> str:
+        """Return the reply to /why."""
+        before = len(self.platform.answers(chat))
+        await self.write(f"/why {given}".strip(), user, chat, **fields)
+        await until(lambda: len(self.platform.answers(chat)) > before)
+        return self.platform.answers(chat)[-1]
+
+    async def printed(self, *arguments: str) -> str:
+        """Return what the command line prints."""
+        command = ["why", *arguments, "--config", str(self.config)]
+        return (await asyncio.to_thread(CliRunner().invoke, trunkline, command)).output
+
+
+@asynccontextmanager
+async def line(tmp_path: Path, fake: FakeModels, **settings: Any) -> AsyncGenerator[Case]:
+    channels = settings.pop("channels", {"line": {"allow": ["ada", "ben"]}})
+    async with (
+        PollingPlatform() as platform,
+        serving(tmp_path / "data", Pier(platform), fake=fake, channels=channels, **settings) as served,
+    ):
+        config = tmp_path / "trunkline.toml"
+        port = served.url.rpartition(":")[2]
+        config.write_text(f'data_dir = "{tmp_path / "data"}"\n[server]\nport = {port}\n')
+        yield Case(served, platform, config)
+
+
+def texts(found: Found) -> list[str]:
+    return [station["text"] for station in found["stations"]]
+
+
+def kinds(found: Found) -> list[str]:
+    return [action["kind"] for action in found["verdict"]["actions"]]
+
+
+async def test_answered_and_failed_messages_have_one_sentence_everywhere(tmp_path: Path) -> None:
+    async with FakeModels() as fake, line(tmp_path, fake) as case:
+        first = await case.write("Hello")
+        await case.settled()
+        found = await case.why(first.message_id)
+        sentence = found["verdict"]["text"]
+        assert (found["verdict"]["code"], kinds(found)) == ("answered", [])
+        assert re.fullmatch(r"Answered in [\d.]+ m?s\.", sentence)
+        assert texts(found)[:2] == ["Received", "Stored"]
+        assert "Placed in Line" in texts(found)
+        assert [(one["kind"], one["text"]) for one in found["seen"]] == [("answer", "You said: Hello")]
+        assert found["seen"][0]["platform_id"] == str(case.platform.rooms["kitchen"][-1].id)
+        assert found["proof"]["inbox"] == 1
+        assert found["same_cause"] is None
+
+        fake.then(Refusal(401, "Incorrect API key provided: sk-secret0000"))
+        failed = await case.write("Where is it?")
+        await case.settled()
+        found = await case.why(failed.message_id)
+        sentence = "No answer: OpenAI rejected the API key, and no other model was left."
+        assert (found["verdict"]["code"], found["verdict"]["text"]) == ("failed", sentence)
+        assert kinds(found) == ["replace_key", "replay"]
+        assert found["verdict"]["actions"][0]["command"] == "trunkline auth login openai"
+        broken = next(station for station in found["stations"] if station["state"] == "failed")
+        assert broken["sidings"][0]["reason"] == "OpenAI rejected the API key · yours to fix"
+        assert found["seen"][0]["kind"] == "notice"
+        assert found["same_cause"]["count"] == 1
+
+        # The answer, the platform's ids of both, and a link lead to the same message.
+        number = case.platform.rooms["kitchen"][-1].id
+        for given in (failed.answer_id, "kitchen:102", f"https://line.example/kitchen/{number}"):
+            assert (await case.why(given))["message"]["id"] == failed.message_id
+        assert (await case.told(failed.message_id)).startswith(f"**{sentence}**\n\nReceived ")
+        assert (await case.told("", in_reply_to="102")).startswith(f"**{sentence}**")
+        printed = await case.printed(failed.message_id)
+        assert printed.startswith(f"{sentence}\n")
+        assert "trunkline auth login openai" in printed
+        assert "sk-secret" not in printed + str(found)
+
+
+async def test_the_cause_that_the_operator_can_fix_comes_first(tmp_path: Path) -> None:
+    async with FakeModels() as second, FakeModels() as fake:
+        providers = {
+            "openai": {"base_url": fake.openai_url, "api_key": "k", "max_retries": 0},
+            "groq": {"base_url": second.openai_url, "api_key": "k", "max_retries": 0},
+        }
+        async with line(tmp_path, fake, providers=providers, fallback=("groq/fake-small",)) as case:
+            fake.then(Refusal(529, "overloaded"))
+            second.then(Refusal(401, "wrong key"))
+            failed = await case.write("Hello")
+            await case.settled()
+            found = await case.why(failed.message_id)
+            assert found["verdict"]["text"] == (
+                "No answer: Groq rejected the API key, and no other model was left."
+            )
+            assert found["verdict"]["more"] == "OpenAI was overloaded."
+            broken = next(station for station in found["stations"] if station["state"] == "failed")
+            assert [one["text"] for one in broken["sidings"]] == ["openai/fake-small", "groq/fake-small"]
+
+            fake.then(Refusal(529, "overloaded"))
+            answered = await case.write("Again")
+            await case.settled()
+            found = await case.why(answered.message_id)
+            assert re.fullmatch(r"Answered in .* by (the second|another) model\.", found["verdict"]["text"])
+
+
+async def test_messages_that_wait_or_run(tmp_path: Path) -> None:
+    opened = asyncio.Event()
+    async with FakeModels() as fake, line(tmp_path, fake, permissions={"door": "ask", "*": "allow"}) as case:
+        fake.then(Reply((Say("One"), Gate(opened), Say(" two."))))
+        running = await case.write("Tell me")
+        waiting = await case.write("And then?")
+        found = await case.until(running.message_id, "running")
+        assert re.fullmatch(
+            r"Being answered: (model openai/fake-small|the hooks) for .*\.", found["verdict"]["text"]
+        ), found["verdict"]
+        assert (found["verdict"]["code"], kinds(found)) == ("running", ["stop"])
+        found = await case.why(waiting.message_id)
+        assert (found["verdict"]["code"], kinds(found)) == ("waiting", ["stop"])
+        assert found["verdict"]["text"] == "No answer yet: it waits for an earlier message."
+        # An edit of a message that waits replaces it.
+        revised = await case.write("And then, please?", revises="kitchen:102")
+        opened.set()
+        await case.settled()
+        found = await case.why(waiting.message_id)
+        assert (found["verdict"]["code"], found["verdict"]["text"]) == (
+            "superseded",
+            "A newer edit replaced it.",
+        )
+        assert found["verdict"]["actions"][0]["target"] == revised.message_id
+        assert texts(found)[-1] == "Replaced by a newer edit"
+
+        fake.then(Reply((Use("door"),), "tools"))
+        asked = await case.write("Open the door")
+        questions = case.served.gateway.parts.questions
+        found = await case.until(asked.message_id, "waiting")
+        assert found["verdict"]["text"] == (
+            "No answer yet: it waits for a person to decide whether door may run."
+        )
+        [question] = questions.of_message(asked.message_id)
+        assert [(one["kind"], one["target"]) for one in found["verdict"]["actions"]] == [
+            ("allow", question.question.id)
+        ]
+        await case.write("/stop")
+        await case.settled()
+        found = await case.why(asked.message_id)
+        assert (found["verdict"]["code"], found["verdict"]["text"]) == (
+            "stopped",
+            "No answer: a person stopped it.",
+        )
+
+
+async def test_messages_that_are_not_answered_on_purpose(tmp_path: Path) -> None:
+    budgets = {"tiny": {"per": "day", "stop": 0.000001}}
+    prices = {"openai/fake-small": {"input_price": 1, "output_price": 1}}
+    async with FakeModels() as fake, line(tmp_path, fake, budgets=budgets, models=prices) as case:
+        kept = await case.write("secret")
+        over = await case.write("Hello")
+        gone = await case.write("Never mind", "ben", "garden", Withdrawal("bot", "garden:103"))
+        foreign = await case.write("Psst", "eve", "hall", group=True)
+        stranger = await case.write("Let me in", "eve", "porch")
+        await case.settled()
+        await case.served.gateway.parts.intake.receiver("line")(
+            rejected=[Rejected("bot", "kitchen:77", "{}", "no text")]
+        )
+        expected = {
+            kept.message_id: ("stopped", "No answer: "),
+            over.message_id: ("stopped", "No answer: a budget stopped it: "),
+            gone.message_id: ("stopped", "No answer: the sender deleted the message."),
+            foreign.message_id or "hall:104": ("refused", "Not for the bot: the sender is not allowed."),
+            stranger.message_id: ("refused", "Not for the bot: the sender is not allowed. The bot sent"),
+            "kitchen:77": ("refused", "Not for the bot: the event could not be read."),
+            "4711": ("unknown", "We have no such message."),
+            "https://line.example/kitchen/4711": (
+                "unknown",
+                "We have no such message. Last event of Line: at",
+            ),
+        }
+        found = {given: await case.why(given) for given in expected}
+        for given, (code, begin) in expected.items():
+            assert found[given]["verdict"]["code"] == code, found[given]["verdict"]
+            assert found[given]["verdict"]["text"].startswith(begin), found[given]["verdict"]
+        assert kinds(found[over.message_id]) == ["raise_budget"]
+        assert found[over.message_id]["verdict"]["actions"][0]["target"] == "tiny"
+        assert kinds(found[stranger.message_id]) == ["pair"]
+        assert kinds(found["4711"]) == ["open"]
+        assert found["4711"]["message"] is None
+
+
+async def test_answers_that_the_platform_refuses_or_does_not_confirm(tmp_path: Path) -> None:
+    async with FakeModels() as fake, line(tmp_path, fake) as case:
+        case.platform.closed.add("kitchen")
+        unsent = await case.write("Hello")
+        await case.settled()
+        found = await case.why(unsent.message_id)
+        assert (found["verdict"]["code"], kinds(found)) == ("unsent", ["send_again"])
+        assert found["verdict"]["text"] == (
+            "Answered, but Line refused it: the bot may not write in this chat."
+        )
+        assert found["seen"][0]["kind"] == "nothing"
+        case.platform.then(*("fail_before",) * 8)
+        uncertain = await case.write("Hello", "ada", "garden")
+        found = await case.until(uncertain.message_id, "uncertain")
+        assert found["verdict"]["text"] == "Answered, but Line has not confirmed it."
+        case.platform.then()
+
+
+async def test_what_a_restart_does_to_messages(tmp_path: Path) -> None:
+    opened = asyncio.Event()
+    async with FakeModels() as fake:
+        async with line(tmp_path, fake, limits={"drain_seconds": 0}) as case:
+            fake.then(Reply((Say("One"), Gate(opened))))
+            first = await case.write("One")
+            second = await case.write("Two")
+            third = await case.write("Three")
+            await until(lambda: len(fake.requests) == 1)
+        printed = await case.printed(second.message_id)
+        assert printed.startswith("No answer yet: it waits for the gateway, which does not run.\n"), printed
+        opened.set()
+        # Two minutes pass.
+        with closing(sqlite3.connect(tmp_path / "data/trunkline.db")) as connection, connection:
+            connection.execute("UPDATE inbox SET received_at = received_at - 120000")
+        async with line(tmp_path, fake, limits={"backlog_minutes": 1}) as case:
+            await case.settled()
+            found = await case.why(second.message_id)
+            assert found["verdict"]["code"] == "merged", found["verdict"]
+            assert found["verdict"]["text"] == "Answered together with the message that came after it."
+            assert found["verdict"]["actions"][0]["target"] == third.message_id
+            found = await case.why(first.message_id)
+            assert found["verdict"]["code"] in ("answered", "merged")
+
+
+async def test_writers_learn_of_their_own_messages_only(tmp_path: Path) -> None:
+    async with FakeModels() as fake, line(tmp_path, fake) as case:
+        own = await case.write("Mine")
+        other = await case.write("Not mine", "ben", "garden")
+        await case.settled()
+        refused = "There is no message of yours here with that id."
+        unknown = "01936f1c-6b1e-7a53-9d6a-0f0f3e0a7c11"
+        # Of another writer, not stored, an answer of another writer, and a link into another chat.
+        for given in (other.message_id, unknown, other.answer_id, "https://line.example/garden/102"):
+            assert await case.told(given) == refused
+        assert (await case.told(own.message_id)).startswith("**Answered in ")
+        assert await case.told(own.message_id, chat="hall", group=True) == refused
+        assert "Reply with" in await case.told("")
+        # Ten questions in a minute, whatever they were about, and others are not affected.
+        for _ in range(4):
+            await case.told(own.message_id)
+        assert "ask again in a minute" in await case.told(own.message_id)
+        assert (await case.told(other.message_id, "ben", "garden")).startswith("**Answered in ")
