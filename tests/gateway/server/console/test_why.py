@@ -1,0 +1,128 @@
+"""The screen Why in a browser: real messages of a real gateway, with failures that a fake provider makes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, Locator, Page, expect
+
+from gateway.testing.fake_models.script import Refusal
+from gateway.testing.fake_models.server import FakeModels
+from tests.channels.websocket.test_page_axe import violations
+from tests.e2e.page_browser import chat
+from tests.gateway.server.console.test_frame import FOREIGN, WIDTHS, is_narrow
+from tests.gateway.why.test_verdicts import Case, line
+
+__all__ = ["FOREIGN"]
+
+MARKUP = "Where is it? <img src=x onerror=alert(1)>"
+SENTENCE = "No answer: Groq rejected the API key, and no other model was left."
+
+
+def providers(first: FakeModels, second: FakeModels) -> dict[str, Any]:
+    """Return settings with two providers, of which the second stands in for the first."""
+    urls = {"openai": first.openai_url, "groq": second.openai_url}
+    each = {name: {"base_url": url, "api_key": "k", "max_retries": 0} for name, url in urls.items()}
+    return {"providers": each, "fallback": ("groq/fake-small",)}
+
+
+async def fail(case: Case, first: FakeModels, second: FakeModels) -> str:
+    """Let a message fail at both providers; return its id."""
+    first.then(Refusal(529, "overloaded"))
+    second.then(Refusal(401, f"wrong key {MARKUP}"))
+    receipt = await case.write(MARKUP)
+    await case.settled()
+    return receipt.message_id
+
+
+async def is_in_view(page: Page, shown: Locator, below: str = ".tabs") -> bool:
+    """Return whether something is seen whole without scrolling, above the bar of a phone."""
+    box = await shown.bounding_box()
+    bar = await page.locator(below).bounding_box()
+    assert box is not None
+    assert page.viewport_size is not None
+    end = bar["y"] if bar else page.viewport_size["height"]
+    return box["y"] >= 0 and box["y"] + box["height"] <= end and await page.evaluate("scrollY") == 0
+
+
+async def test_why_tells_sentence_cause_and_action_at_a_glance(browser: Browser, tmp_path: Path) -> None:
+    async with (
+        FakeModels() as first,
+        FakeModels() as second,
+        line(tmp_path, first, **providers(first, second)) as case,
+    ):
+        await fail(case, first, second)
+        failed = await fail(case, first, second)
+        url = f"{case.served.url}/console/why/{failed}"
+        async with chat(browser, url, connected=False) as page:
+            heading = page.get_by_role("heading", level=1)
+            await expect(heading).to_have_text(SENTENCE)
+            await expect(heading).to_be_focused()
+            cause = page.locator(".sidings .cause")
+            await expect(cause).to_contain_text("Groq rejected the API key")
+            action = page.get_by_role("button", name="Replace the key")
+            for width, height in ((1280, 720), (390, 844)):
+                await page.set_viewport_size({"width": width, "height": height})
+                for shown in (heading, cause, action):
+                    assert await is_in_view(page, shown), (width, await shown.inner_text())
+            await expect(page.locator(".why-verdict")).to_contain_text("1 more failed for the same reason")
+            stations = page.locator(".line > .station")
+            await expect(stations.first).to_contain_text("Received")
+            await expect(stations.last).to_contain_text("not reached")
+            await expect(page.locator(".sidings > li").last).to_contain_text("Placed in Line")
+            # The failed step of the cause is open, and shows the provider's words as text.
+            await expect(page.locator(".steps .open:visible")).to_contain_text(f"wrong key {MARKUP}")
+            assert await page.locator("#main img").count() == 0
+            await expect(page.get_by_role("region", name="saw")).to_contain_text(MARKUP)
+            await expect(page.get_by_role("region", name="Identity")).to_contain_text("1 inbox")
+            # The keyboard: J and K walk, O opens, and a step keeps its state over the next keys.
+            await page.keyboard.press("j")
+            first_step = page.locator(".steps .what").first
+            await expect(first_step).to_be_focused()
+            await page.keyboard.press("o")
+            await expect(first_step).to_have_attribute("aria-expanded", "true")
+            await page.keyboard.press("j")
+            await expect(page.locator(".steps .what").nth(1)).to_be_focused()
+            await page.keyboard.press("k")
+            await expect(first_step).to_be_focused()
+            await action.press("Enter")
+            dialog = page.get_by_role("dialog", name="Replace the key")
+            await expect(dialog).to_contain_text("trunkline auth login groq")
+            await page.keyboard.press("Escape")
+            await expect(action).to_be_focused()
+            # Any id can be pasted: what the gateway does not know is told, too.
+            await page.keyboard.press("Control+k")
+            await page.keyboard.type("https://line.example/kitchen/4711")
+            await page.keyboard.press("Enter")
+            await expect(heading).to_have_text("We have no such message.")
+            await page.go_back()
+            await expect(heading).to_have_text(SENTENCE)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_why_is_accessible_in_german_at_every_width(
+    browser: Browser, foreign: Path, tmp_path: Path, scheme: Any
+) -> None:
+    axe = (foreign / "node_modules" / "axe-core" / "axe.min.js").read_text()
+    how: dict[str, Any] = {"locale": "de-AT", "color_scheme": scheme, "bypass_csp": True}
+    async with (
+        FakeModels() as first,
+        FakeModels() as second,
+        line(tmp_path, first, **providers(first, second)) as case,
+    ):
+        failed = await fail(case, first, second)
+        answered = await case.write("Hello")
+        await case.settled()
+        async with chat(browser, f"{case.served.url}/console/why", connected=False, **how) as page:
+            await expect(page.get_by_text("Welche Nachricht?")).to_be_visible()
+            assert await violations(page, axe) == []
+            for message in (failed, answered.message_id):
+                await page.goto(f"{case.served.url}/console/why/{message}")
+                await expect(page.get_by_role("heading", name="Jeder Schritt")).to_be_visible()
+                for width in WIDTHS:
+                    await page.set_viewport_size({"width": width, "height": 800})
+                    assert await is_narrow(page), width
+                    if width in (320, 1280):
+                        assert await violations(page, axe) == [], width
