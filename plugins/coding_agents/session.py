@@ -104,7 +104,8 @@ class Session:
         self._lock = asyncio.Lock()
         self._listeners: list[Callable[[Event | None], None]] = []
         self._watchers: list[Callable[[], None]] = []
-        self._driver: object | None = None
+        self.driver: object | None = None
+        """The terminal that may type now."""
         if record.is_ended:
             self.ended.set()
 
@@ -131,17 +132,6 @@ class Session:
         self._watchers.append(watcher)
         self._wake.set()
         return lambda: self._watchers.remove(watcher)
-
-    def drive(self, driver: object) -> bool:
-        """Let a driver type, unless another one does. Returns whether it may."""
-        if self._driver is None:
-            self._driver = driver
-        return self._driver is driver
-
-    def undrive(self, driver: object) -> None:
-        """End the right of a driver to type."""
-        if self._driver is driver:
-            self._driver = None
 
     async def attach(self) -> None:
         """Connect to the keeper; ``run`` renders its output. Raises KeeperLostError and KeeperError."""

@@ -45,6 +45,8 @@ class Watched(Protocol):
     folder: Path
     screen: Screen | None
     ended: asyncio.Event
+    driver: object | None
+    """What may type now."""
 
     def on_rendered(self, watcher: Callable[[], None]) -> Unregister:
         """Call ``watcher`` after each rendering with changes."""
@@ -52,14 +54,6 @@ class Watched(Protocol):
 
     def subscribe(self, listener: Callable[[Any], None]) -> Unregister:
         """Call ``listener`` after each change of the session."""
-        ...
-
-    def drive(self, driver: object) -> bool:
-        """Let a driver type, unless another one does. Returns whether it may."""
-        ...
-
-    def undrive(self, driver: object) -> None:
-        """End the right of a driver to type."""
         ...
 
     async def type_raw(self, data: bytes) -> None:
@@ -82,7 +76,9 @@ class Ack(_Frame, frozen=True):
 
 
 class Drive(_Frame, frozen=True):
-    """The client wants to type."""
+    """The client wants to type; with ``take`` also if another one does."""
+
+    take: bool = False
 
 
 class Release(_Frame, frozen=True):
@@ -168,7 +164,6 @@ class _Terminal(ABC):
         self.client = client
         self.changed = asyncio.Event()
         self.changed.set()
-        self._driving = False
         self._shown: StateFrame | None = None
         self._typed = bytearray()
         self._typing = asyncio.Event()
@@ -189,13 +184,17 @@ class _Terminal(ABC):
         except* ConnectionError:
             pass
         finally:
-            session.undrive(self)
+            self._undrive()
             for remove in removes:
                 remove()
 
     @abstractmethod
     async def show(self) -> None:
         """Send what changes."""
+
+    @property
+    def _driving(self) -> bool:
+        return self.session.driver is self
 
     async def send(self, frame: Struct) -> None:
         """Send a frame as JSON."""
@@ -241,8 +240,8 @@ class _Terminal(ABC):
         match _decode(received):
             case Ack(n):
                 self.acknowledge(n)
-            case Drive():
-                self._drive()
+            case Drive(take):
+                self._drive(take=take)
             case Release():
                 self._release()
             case Text(text):
@@ -257,17 +256,29 @@ class _Terminal(ABC):
             case _:
                 pass
 
-    def _drive(self) -> None:
+    def _drive(self, *, take: bool) -> None:
         if self.session.ended.is_set():
             raise NotReadyError("the session has ended")
-        if not self.session.drive(self):
-            raise TerminalBusyError("another client drives this terminal; watch, or release it there")
-        self._driving = True
+        other = self.session.driver
+        if other not in (None, self) and not take:
+            raise TerminalBusyError(
+                "another client drives this terminal; watch, or take it with drive and take"
+            )
+        self.session.driver = self
+        if isinstance(other, _Terminal):
+            other._note_release()
         self.changed.set()
 
     def _release(self) -> None:
-        self.session.undrive(self)
-        self._driving = False
+        self._undrive()
+        self._note_release()
+
+    def _undrive(self) -> None:
+        if self._driving:
+            self.session.driver = None
+
+    def _note_release(self) -> None:
+        """Forget what is not typed yet, and tell the client."""
         self._typed.clear()
         self.changed.set()
 

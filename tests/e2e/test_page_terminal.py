@@ -16,6 +16,7 @@ from plugins.coding_agents import CodingAgents
 from plugins.coding_agents.workspaces.checkouts import Changes, FileChange
 from tests.e2e.page_browser import chat
 from tests.plugins.coding_agents.fake_session import RECORD, FakeAgents, FakeSession
+from tests.plugins.coding_agents.workspaces.forge import run_git
 
 pytestmark = pytest.mark.slow
 
@@ -129,6 +130,14 @@ async def test_a_window_only_watches_while_another_one_types(browser: Browser, t
         await expect(second.get_by_role("alert").filter(has_text="Another window types")).to_be_visible()
         await field.press_sequentially("shared")
         await expect(screen(second)).to_contain_text("shared")
+        await second.get_by_role("button", name="Take it from there").click()
+        await expect(second.get_by_role("textbox", name="Type into the terminal")).to_be_focused()
+        await expect(first.get_by_role("alert").filter(has_text="has taken the keyboard")).to_be_visible()
+        await expect(first.get_by_role("textbox", name="Type into the terminal")).to_be_hidden()
+        await second.keyboard.press("Control+.")
+        await expect(second.get_by_role("button", name="Take the keyboard")).to_be_focused()
+        await expect(second.get_by_role("dialog").get_by_role("alert")).to_be_hidden()
+        await take_keyboard(first)
         await first.get_by_role("button", name="Close").click()
         await take_keyboard(second)
 
@@ -228,13 +237,22 @@ async def test_without_the_plugin_there_is_no_button(browser: Browser, tmp_path:
 
 async def test_a_real_shell_is_driven_from_a_phone_and_from_a_desk(browser: Browser, tmp_path: Path) -> None:
     plugin = CodingAgents()
-    settings = {"min_free_memory_mb": 0, "sandbox": "off"}
+    code = tmp_path / "code" / "app"
+    code.mkdir(parents=True)
+    (code / "old.txt").write_text("one\n")
+    run_git(code, "init", "-q")
+    run_git(code, "add", "-A")
+    run_git(code, "commit", "-qm", "First")
+    settings = {"min_free_memory_mb": 0, "sandbox": "off", "allowed_roots": [str(tmp_path / "code")]}
     async with (
         serving(tmp_path, plugin, plugins={"coding_agents": settings}) as served,
         chat(browser, served.url, viewport={"width": 360, "height": 700}) as phone,
         chat(browser, served.url) as desk,
     ):
-        status, view = await served.ask("POST", "/api/coding-agents", json={"agent": "shell"})
+        status, made = await served.ask("POST", "/api/workspaces", json={"repo": str(code)})
+        assert status == 200, made
+        body = {"agent": "shell", "workspace": made["id"]}
+        status, view = await served.ask("POST", "/api/coding-agents", json=body)
         assert status == 200, view
         session = (await plugin.service()).session(view["id"], "owner")
         try:
@@ -245,6 +263,19 @@ async def test_a_real_shell_is_driven_from_a_phone_and_from_a_desk(browser: Brow
             await phone.get_by_role("button", name="Enter", exact=True).click()
             for page in (phone, desk):
                 await expect(row_with(page, "42 grün")).to_be_visible()
+            await desk.get_by_role("button", name="Changes").click()
+            changes = desk.get_by_role("dialog", name="Changes")
+            await expect(changes).to_contain_text("changed nothing yet")
+            await changes.get_by_role("button", name="Close").click()
+            await field.press_sequentially("echo two >> old.txt; echo '<b>' > new.py; echo written")
+            await phone.keyboard.press("Enter")
+            await expect(row_with(desk, "written")).to_be_visible()
+            await desk.get_by_role("button", name="Changes").click()
+            await expect(changes).to_contain_text("2 files changed +2 \u22120")
+            for name, line in (("new.py", "+<b>"), ("old.txt", "+two")):
+                await changes.get_by_text(name).click()
+                await expect(changes.get_by_role("group", name=f"Diff of {name}")).to_contain_text(line)
+            await changes.get_by_role("button", name="Close").click()
             await phone.get_by_role("button", name="Fit to this window").click()
             await field.press_sequentially("stty size; sleep 1000")
             await phone.keyboard.press("Enter")

@@ -1,6 +1,6 @@
 /**
  * Dialog with the terminal of a coding agent. It shows what the gateway rendered; to type, the user takes the
- * keyboard, which one client at a time can have. Ctrl+. gives it back.
+ * keyboard, which one client at a time can have: a second press takes it from another one. Ctrl+. gives it back.
  */
 import { openChanges } from "./agent_changes.js";
 import { stateMark } from "./agent_state.js";
@@ -33,6 +33,8 @@ class Terminal {
   #retry = 0;
   #open = true;
   #driving = false;
+  #busy = false;
+  #released = false;
 
   constructor({ id, workspace }) {
     this.#keys.append(...Object.entries(BUTTONS).map(([name, label]) => h("button", { type: "button", onclick: () => this.#press(name) }, label)));
@@ -41,7 +43,7 @@ class Terminal {
     const dialog = openDialog(t("terminal.title", { id: id.slice(id.lastIndexOf("-") + 1) }), head, this.#said, this.#screen.element, this.#keys);
     dialog.classList.add("terminal");
     dialog.addEventListener("close", () => this.#close());
-    this.#drive.addEventListener("click", () => this.#send({ type: this.#driving ? "release" : "drive" }));
+    this.#drive.addEventListener("click", () => (this.#driving ? this.#release() : this.#send({ type: "drive", take: this.#busy })));
     this.#screen.element.addEventListener("click", () => this.#driving && getSelection().isCollapsed && this.#input.focus());
     this.#input.addEventListener("keydown", (event) => this.#pressed(event));
     this.#input.addEventListener("input", (event) => event.isComposing || this.#type());
@@ -59,8 +61,8 @@ class Terminal {
 
   #lost(code, url) {
     if (!this.#open) return;
-    this.#showDriving(false);
     this.#drive.disabled = true;
+    this.#showDriving(false);
     if (code === GONE) {
       this.#say(t("terminal.gone"));
       return;
@@ -85,7 +87,18 @@ class Terminal {
     this.#failures = 0;
     if (frame.type === "screen") this.#draw(frame);
     else if (frame.type === "state") this.#showState(frame);
-    else if (frame.type === "refused") this.#say(frame.error_name === "TERMINAL_BUSY" && !this.#driving ? t("terminal.busy") : frame.message);
+    else if (frame.type === "refused") this.#refuse(frame);
+  }
+
+  #refuse({ error_name: name, message }) {
+    this.#busy = name === "TERMINAL_BUSY" && !this.#driving;
+    this.#say(this.#busy ? t("terminal.busy") : message);
+    if (this.#busy) this.#drive.textContent = t("terminal.take");
+  }
+
+  #release() {
+    this.#released = true;
+    this.#send({ type: "release" });
   }
 
   /** Acknowledge a batch after it was drawn: the gateway then sends the next one. */
@@ -106,20 +119,25 @@ class Terminal {
   #showDriving(driving) {
     if (driving === this.#driving) return;
     this.#driving = driving;
+    this.#busy = false;
     this.#drive.textContent = t(driving ? "terminal.release" : "terminal.drive");
     this.#drive.setAttribute("aria-pressed", String(driving));
     this.#fit.hidden = this.#keys.hidden = !driving;
     if (driving) {
       this.#say("");
       this.#input.focus();
-    } else if (this.#open) this.#drive.focus();
+    } else if (this.#open) {
+      if (!this.#released && !this.#drive.disabled) this.#say(t("terminal.taken"));
+      this.#drive.focus();
+    }
+    this.#released = false;
   }
 
   #pressed(event) {
     if (event.ctrlKey && event.key === ".") {
       event.preventDefault();
       event.stopPropagation();
-      this.#send({ type: "release" });
+      this.#release();
       return;
     }
     // Not to the page, whose keys would close the dialog or act behind it.

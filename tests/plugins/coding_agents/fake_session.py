@@ -40,7 +40,7 @@ class FakeSession:
         self.sizes: list[tuple[int, int]] = []
         self.holding: asyncio.Event | None = None
         """Typing waits for it."""
-        self._driver: object | None = None
+        self.driver: object | None = None
         self._watchers: list[Callable[[], None]] = []
 
     def show(self, data: bytes) -> None:
@@ -61,14 +61,6 @@ class FakeSession:
 
     def subscribe(self, listener: Callable[[Any], None]) -> Callable[[], None]:
         return self.on_rendered(lambda: listener(None))
-
-    def drive(self, driver: object) -> bool:
-        self._driver = self._driver or driver
-        return self._driver is driver
-
-    def undrive(self, driver: object) -> None:
-        if self._driver is driver:
-            self._driver = None
 
     async def type_raw(self, data: bytes) -> None:
         if self.holding is not None:

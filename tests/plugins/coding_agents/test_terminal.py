@@ -135,8 +135,21 @@ async def test_one_client_types_at_a_time(tmp_path: Path) -> None:
             await first.driving()
         await until(lambda: session.watchers == 2)
         await second.driving()  # the first client left
+        async with watching(served) as third:
+            await third.send("drive", take=True)
+            assert (await second.next("state"))["driving"] is False
+            await second.send("text", text="y")
+            assert "only watches" in (await second.next("refused"))["message"]
+            await third.send("text", text="z")
+            await third.until_shown("z")
+            await second.send("release")  # of what it no longer has
+            await third.send("key", name="backspace")
+            await until(lambda: session.typed.endswith(b"\x7f"))
+            assert session.typed == "ls ä\rz\x7f".encode()
+        await until(lambda: session.watchers == 2)
+        await second.driving()
         await second.send("key", name="ctrl+c")
-        await until(lambda: session.typed == "ls ä\r\x03".encode())
+        await until(lambda: session.typed == "ls ä\rz\x7f\x03".encode())
 
 
 async def test_keys_and_pastes_are_those_that_the_program_wants(tmp_path: Path) -> None:
