@@ -13,13 +13,15 @@
  * @property {() => void} dispose stop what the screen started; its elements are removed by the frame
  * @property {(params: import("./router.js").Params) => void} [update] another address of the same screen
  */
+import { screen as conversations } from "./conversations_screen.js";
 import { screen as why } from "./why_screen.js";
 import { screen as money } from "./money_screen.js";
 import { screen as dead } from "./dead_screen.js";
 
 /** @type {readonly Screen[]} */
 export const SCREENS = [
-  // watch: now, conversations
+  // watch: now
+  conversations,
   why,
   money,
   // act: waiting, dead

@@ -55,7 +55,7 @@ async def test_the_frame_by_keyboard_with_ten_thousand_rows(browser: Browser, tm
             await page.keyboard.press("k")
             await page.keyboard.press("Enter")
             await expect(page).to_have_url(f"{served.url}/console/why/" + page.url.rpartition("/")[2])
-            await expect(page.get_by_role("heading", name="There is no such screen")).to_be_visible()
+            await expect(page.get_by_role("heading", name="We have no such message.")).to_be_visible()
             await page.go_back()
             await expect(table).to_be_visible()
             await page.keyboard.press("Control+k")
@@ -64,7 +64,7 @@ async def test_the_frame_by_keyboard_with_ten_thousand_rows(browser: Browser, tm
             await page.keyboard.press("Enter")
             await expect(page).to_have_url(f"{served.url}/console/why/https%3A%2F%2Ft.me%2Fc%2F12%2F7")
             await page.reload()
-            await expect(page.get_by_role("heading", name="There is no such screen")).to_be_visible()
+            await expect(page.get_by_role("heading", name="We have no such message.")).to_be_visible()
             await page.locator("body").press("?")
             await expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
 
@@ -77,7 +77,7 @@ async def test_the_frame_is_accessible_in_german_at_every_width(
     how: dict[str, Any] = {"locale": "de-AT", "color_scheme": scheme, "bypass_csp": True}
     async with (
         serving(tmp_path) as served,
-        chat(browser, f"{served.url}/console", connected=False, **how) as page,
+        chat(browser, f"{served.url}/console/dead", connected=False, **how) as page,
     ):
         await expect(page.get_by_text("Keine unzustellbaren Nachrichten")).to_be_visible()
         assert await violations(page, axe) == []
@@ -90,7 +90,7 @@ async def test_the_frame_is_accessible_in_german_at_every_width(
         assert await violations(page, axe) == []
         await page.set_viewport_size({"width": 390, "height": 844})
         await page.get_by_role("button", name="Mehr").click()
-        await expect(page.get_by_role("dialog", name="Mehr").get_by_role("link")).to_have_count(2)
+        await expect(page.get_by_role("dialog", name="Mehr").get_by_role("link").first).to_be_visible()
         assert await violations(page, axe) == []
 
 

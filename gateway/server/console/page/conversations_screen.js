@@ -1,0 +1,226 @@
+/** Screen Conversations: find one by its words or by filters, and read it with what each turn did. */
+import { h } from "/shared/dom.js";
+import { icon } from "/shared/icons.js";
+import { t } from "/shared/language.js";
+import { emptyState, failedState, nothingFound, showLoading } from "/shared/states.js";
+import { Table } from "/shared/table.js";
+import { counted, money, since } from "./amounts.js";
+import { read } from "./api.js";
+import { Conversation } from "./conversation_view.js";
+import { addressOf } from "./router.js";
+import { shortChannel, shortId } from "./words.js";
+
+/** Filters that may be written as `name:value`. */
+const CHIPS = ["channel", "agent", "model", "cost", "since"];
+const PAGE = 100;
+/** Pages that are read at once to find conversations which pass the filters. */
+const MOST_PAGES = 10;
+const NEAR_END_PX = 600;
+
+class Conversations {
+  #context;
+  #asked = new AbortController();
+  #opened = new AbortController();
+  #query = {};
+  #session = null;
+  #rows = [];
+  #next = null;
+  #loading = false;
+
+  constructor(host, context) {
+    this.#context = context;
+    this.host = host;
+    host.classList.add("conversations");
+    this.count = h("span", { class: "muted", role: "status" });
+    this.input = h("input", { type: "search", id: "conversations-search", "aria-label": t("talks.search"), placeholder: t("talks.search"), autocomplete: "off", spellcheck: "false", maxlength: 400, enterkeyhint: "search" });
+    this.chips = h("span", { class: "chips" });
+    this.form = h("form", { class: "talks-find", role: "search", "aria-label": t("talks.title") }, icon("search"), this.chips, this.input);
+    this.form.addEventListener("submit", (event) => (event.preventDefault(), this.#search()));
+    this.list = h("div", { class: "card talks-list" });
+    this.detail = h("section", { class: "card talk", "aria-label": t("talks.one") });
+    host.append(h("header", { class: "head" }, h("h1", { tabindex: "-1" }, t("talks.title")), this.count), this.form, h("p", { class: "muted hint" }, t("talks.hint")), h("div", { class: "talks" }, this.list, this.detail));
+    this.table = new Table({ label: t("talks.list"), keyOf: (row) => row.id, address: (row) => this.#address(row.id), rowHeight: 46, columns: columns() });
+    this.table.element.addEventListener("scroll", () => this.#scrolled(), { passive: true });
+    context.keys({
+      j: { label: t("keys.next"), act: () => this.#walk(1) },
+      k: { label: t("keys.previous"), act: () => this.#walk(-1) },
+      "/": { label: t("talks.search"), act: () => this.input.focus() },
+    });
+  }
+
+  dispose() {
+    this.#asked.abort();
+    this.#opened.abort();
+  }
+
+  /** @param {import("./router.js").Params} params */
+  update({ path, query }) {
+    const asked = Object.fromEntries(["q", ...CHIPS].map((name) => [name, query.get(name) ?? ""]).filter(([, value]) => value));
+    if (JSON.stringify(asked) !== JSON.stringify(this.#query) || !this.list.hasChildNodes()) {
+      this.#query = asked;
+      this.#load();
+    }
+    const session = path[0] ?? null;
+    this.host.classList.toggle("opened", session !== null);
+    if (session === this.#session && this.detail.hasChildNodes()) return;
+    this.#session = session;
+    this.#opened.abort();
+    this.#opened = new AbortController();
+    if (session === null) this.detail.replaceChildren(emptyState({ icon: "talks", title: t("talks.none_open"), text: t("talks.none_open_text") }));
+    else new Conversation(this.detail, session, this.#context, { signal: this.#opened.signal, back: addressOf("conversations", [], this.#query), gone: () => this.#gone() }).load();
+  }
+
+  #address(session) {
+    return addressOf("conversations", [session], this.#query);
+  }
+
+  /** Put the words and the filters of the field into the address. */
+  #search() {
+    const asked = Object.fromEntries(CHIPS.map((name) => [name, this.#query[name] ?? ""]));
+    const words = this.input.value.split(/\s+/).filter((word) => {
+      const [, name, value] = /^(\w+):(.+)$/.exec(word) ?? [];
+      if (!CHIPS.includes(name)) return true;
+      asked[name] = value;
+      return false;
+    });
+    this.#context.open("conversations", [], { ...asked, q: words.join(" ").trim() });
+  }
+
+  #drop(name) {
+    this.#context.open("conversations", [], { ...this.#query, [name]: "" });
+    this.input.focus();
+  }
+
+  async #load() {
+    this.#asked.abort();
+    this.#asked = new AbortController();
+    this.input.value = this.#query.q ?? "";
+    this.chips.replaceChildren(...CHIPS.filter((name) => this.#query[name]).map((name) => h("button", { type: "button", class: "chip", onclick: () => this.#drop(name) }, `${name}: ${this.#query[name]}`, icon("cross"), h("span", { class: "offscreen" }, t("money.drop")))));
+    this.list.replaceChildren();
+    this.count.textContent = "";
+    const loaded = showLoading(this.list);
+    try {
+      if (this.#query.q) await this.#find();
+      else await this.#browse();
+    } catch (error) {
+      if (error.name !== "AbortError") this.list.replaceChildren(failedState({ text: error.message, again: () => this.#load() }));
+    } finally {
+      loaded();
+    }
+  }
+
+  async #browse() {
+    this.#rows = [];
+    this.#next = "";
+    await this.#more();
+    if (this.#rows.length > 0) return this.list.replaceChildren(this.table.element);
+    const filters = Object.entries(this.#query).map(([name, value]) => `${name}: ${value}`).join(", ");
+    this.list.replaceChildren(filters ? nothingFound({ query: filters, drop: () => this.#context.open("conversations") }) : emptyState({ icon: "talks", title: t("talks.empty"), text: t("talks.empty_text") }));
+  }
+
+  /** Read pages until some conversations pass the filters, or there are no more. */
+  async #more() {
+    if (this.#next === null || this.#loading) return;
+    this.#loading = true;
+    const { signal } = this.#asked;
+    try {
+      const wanted = this.#rows.length + (this.#query.agent || this.#query.model || this.#query.cost || this.#query.since ? 20 : 1);
+      for (let page = 0; page < MOST_PAGES && this.#next !== null && this.#rows.length < wanted; page++) {
+        const { sessions, next } = await read("/api/sessions", { limit: PAGE, channel: this.#query.channel, before: this.#next }, { signal });
+        this.#rows.push(...sessions.filter((info) => passes(info, this.#query)));
+        this.#next = next;
+        // The newest come first, so that none of the pages that follow can pass.
+        if (this.#query.since && sessions.at(-1)?.updated_at < Date.parse(this.#query.since)) this.#next = null;
+      }
+    } finally {
+      this.#loading = false;
+    }
+    this.table.setRows(this.#rows);
+    this.count.textContent = t(this.#next === null ? "talks.count" : "talks.count_more", { count: counted(this.#rows.length) });
+  }
+
+  #scrolled() {
+    const { scrollTop, clientHeight, scrollHeight } = this.table.element;
+    if (scrollTop + clientHeight > scrollHeight - NEAR_END_PX) this.#more().catch((error) => error.name === "AbortError" || this.#context.notify(error.message));
+  }
+
+  async #find(cursor = "") {
+    const { signal } = this.#asked;
+    const { results, next } = await read("/api/search", { q: this.#query.q, limit: 50, cursor }, { signal });
+    const shown = Object.keys(this.#query).length > 1 ? await this.#filtered(results, signal) : results;
+    const more = next && h("button", { type: "button", class: "more-hits", onclick: () => (more.remove(), this.#find(next)) }, t("talks.more"));
+    if (!cursor) this.hits = h("ul", { class: "rows hits" });
+    this.hits.append(...shown.map((hit) => this.#hit(hit)));
+    const count = this.hits.childElementCount;
+    this.count.textContent = t(next ? "talks.found_more" : "talks.found", { count: counted(count) });
+    this.list.replaceChildren(...(count ? [this.hits] : [nothingFound({ query: this.#query.q, filters: CHIPS.filter((name) => this.#query[name]).map((name) => `${name}: ${this.#query[name]}`).join(", "), drop: Object.keys(this.#query).length > 1 ? () => this.#context.open("conversations", [], { q: this.#query.q }) : undefined })]), ...(more ? [more] : []));
+  }
+
+  /** Return the hits whose conversations pass the filters. */
+  async #filtered(results, signal) {
+    const ids = [...new Set(results.map(({ session }) => session))];
+    const infos = await Promise.all(ids.map((id) => read(`/api/sessions/${encodeURIComponent(id)}`, {}, { signal }).catch(() => null)));
+    const passing = new Set(infos.filter((info) => info && passes(info, this.#query)).map(({ id }) => id));
+    return results.filter(({ session }) => passing.has(session));
+  }
+
+  #hit({ session, title, snippet, matches, created_at: at }) {
+    return h("li", {}, h("a", { class: "grow hit", href: this.#address(session) }, h("span", { class: "who" }, h("b", {}, title || shortId(session)), h("time", { class: "muted num end" }, since(at))), h("span", { class: "snippet" }, ...marked(snippet, matches))));
+  }
+
+  #walk(by) {
+    if (!this.#query.q) return this.table.move(by);
+    const links = [...this.list.querySelectorAll("a")];
+    const at = links.indexOf(document.activeElement);
+    links[at < 0 ? 0 : Math.max(0, Math.min(at + by, links.length - 1))]?.focus();
+  }
+
+  /** Go back to the list after the conversation was deleted. */
+  #gone() {
+    this.#rows = this.#rows.filter(({ id }) => id !== this.#session);
+    this.list.replaceChildren();
+    this.#context.open("conversations", [], this.#query);
+  }
+}
+
+/** Return whether a conversation passes the filters. */
+function passes({ channel, agent, model, usage, updated_at: at }, { channel: wanted, agent: ofAgent, model: ofModel, cost, since: from }) {
+  const least = Number((cost ?? "").replace(/[^\d.]/g, "")) || 0;
+  return (!wanted || channel === wanted) && (!ofAgent || agent === ofAgent) && (!ofModel || model.includes(ofModel)) && (!cost || (usage.cost ?? 0) > least) && (!from || at >= (Date.parse(from) || 0));
+}
+
+function columns() {
+  const talk = ({ id, title, channel, agent, messages }) => h("span", { class: "who" }, h("span", { class: "channel", title: channel }, shortChannel(channel)), h("span", { class: "two-lines" }, h("b", { class: "clip" }, title || shortId(id)), h("span", { class: "muted clip" }, `${agent} · ${t(messages === 1 ? "talks.message" : "talks.messages", { count: counted(messages) })}`)));
+  const state = ({ status, updated_at: at }) => h("span", { class: "two-lines" }, h("span", {}, since(at)), status === "idle" ? "" : h("span", { class: status === "waiting" ? "warn" : "good" }, t(`talks.status.${status}`)));
+  return [
+    { label: t("talks.conversation"), show: talk },
+    { label: t("talks.cost"), show: ({ usage }) => (usage.cost === null ? "–" : money(usage.cost)), right: true, class: "cost" },
+    { label: t("talks.last"), show: state, right: true, class: "last" },
+  ];
+}
+
+/** Return a snippet with its matches marked. Ranges count code points. */
+function marked(snippet, matches) {
+  const points = Array.from(snippet);
+  const pieces = [];
+  let at = 0;
+  for (const [start, end] of matches) {
+    pieces.push(points.slice(at, start).join(""), h("mark", {}, points.slice(start, end).join("")));
+    at = end;
+  }
+  return [...pieces, points.slice(at).join("")];
+}
+
+/** @type {import("./screens.js").Screen} */
+export const screen = {
+  name: "conversations",
+  title: () => t("talks.title"),
+  icon: "talks",
+  group: "watch",
+  roles: ["admin", "viewer"],
+  render(host, params, context) {
+    const view = new Conversations(host, context);
+    view.update(params);
+    return view;
+  },
+};

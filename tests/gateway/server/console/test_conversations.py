@@ -1,0 +1,107 @@
+"""The screen Conversations in a browser: search, filters, reading, forking and deleting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, expect
+
+from gateway.testing.fake_models.script import Refusal, Reply, Say, Use
+from gateway.testing.fake_models.server import FakeModels
+from tests.channels.websocket.test_page_axe import violations
+from tests.e2e.page_browser import chat
+from tests.gateway.server.console.test_frame import FOREIGN, WIDTHS, is_narrow
+from tests.gateway.why.test_verdicts import Case, line
+
+__all__ = ["FOREIGN"]
+
+MARKUP = "Where is order 4471? <img src=x onerror=alert(1)>"
+HREF = "/console/conversations"
+
+
+async def talk(case: Case, fake: FakeModels) -> None:
+    """Let a tool run for one message, fail another one, and answer one in another room."""
+    fake.then(Reply((Say("Let me look. "), Use("door")), "tools"), Reply((Say("It is *packed*."),)))
+    await case.write(MARKUP)
+    await case.settled()
+    fake.then(Refusal(401, "wrong"))
+    failed = await case.write("And the refund?")
+    await case.settled()
+    await case.write("Hello there", chat="garden")
+    await case.settled()
+    assert failed.message_id
+
+
+async def test_a_conversation_is_found_read_forked_and_deleted(browser: Browser, tmp_path: Path) -> None:
+    async with (
+        FakeModels() as fake,
+        line(tmp_path, fake) as case,
+        chat(browser, f"{case.served.url}{HREF}", connected=False) as page,
+    ):
+        await expect(page.get_by_text("No conversations yet")).to_be_visible()
+        await talk(case, fake)
+        await page.reload()
+        rows = page.get_by_role("table", name="List of conversations").locator("tbody:not([aria-hidden]) tr")
+        await expect(rows).to_have_count(2)
+        # Words and filters come from one field, and are in the address.
+        await page.locator("body").press("/")
+        await page.keyboard.type("order channel:line")
+        await page.keyboard.press("Enter")
+        await expect(page).to_have_url(f"{case.served.url}{HREF}?channel=line&q=order")
+        await expect(page.locator(".hits mark").first).to_have_text("order")
+        await page.keyboard.type(" channel:slack")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_text("Nothing found for")).to_be_visible()
+        await page.get_by_role("button", name="channel: slack").press("Enter")
+        await page.locator(".hits a").first.press("Enter")
+        said = page.locator(".turn")
+        await expect(said).to_have_count(2)
+        await expect(said.nth(0).locator(".bubble.mine")).to_have_text(MARKUP)
+        assert await page.locator("#main img").count() == 0
+        call = said.nth(0).locator("details")
+        await call.locator("summary").press("Enter")
+        await expect(call).to_contain_text("open")
+        await expect(said.nth(0).get_by_role("group", name="What this turn did")).to_contain_text("door")
+        await expect(said.nth(1)).to_contain_text("No answer")
+        async with case.served.http.get(
+            f"{case.served.url}/api/sessions/line:bot:kitchen/export?format=markdown&branch=shown"
+        ) as exported:
+            assert "4471" in await exported.text()
+        await page.get_by_role("button", name="Export").press("Enter")
+        await expect(page.get_by_role("menuitem", name="Markdown")).to_be_focused()
+        await page.keyboard.press("Escape")
+        await page.get_by_role("button", name="Fork").press("Enter")
+        await expect(page.get_by_text("forked", exact=True)).to_be_visible()
+        await page.get_by_role("button", name="Delete").press("Enter")
+        await page.get_by_role("dialog").get_by_role("button", name="Delete").press("Enter")
+        await expect(page.get_by_text("No conversation is open")).to_be_visible()
+        await expect(rows).to_have_count(2)
+        await page.goto(f"{case.served.url}{HREF}/line:bot:kitchen")
+        await page.get_by_role("link", name="Why no answer").press("Enter")
+        await expect(page.get_by_role("heading", level=1)).to_contain_text("OpenAI rejected the API key")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_conversations_are_accessible_in_german_at_every_width(
+    browser: Browser, foreign: Path, tmp_path: Path, scheme: Any
+) -> None:
+    axe = (foreign / "node_modules" / "axe-core" / "axe.min.js").read_text()
+    how: dict[str, Any] = {"locale": "de-AT", "color_scheme": scheme, "bypass_csp": True}
+    async with FakeModels() as fake, line(tmp_path, fake) as case:
+        await talk(case, fake)
+        async with chat(
+            browser, f"{case.served.url}{HREF}?q=order", connected=False, expected="401", **how
+        ) as page:
+            await expect(page.locator(".hits mark").first).to_be_visible()
+            for session in ("", "/line:bot:kitchen"):
+                await page.goto(f"{case.served.url}{HREF}{session}")
+                await expect(page.get_by_role("heading", name="Unterhaltungen")).to_be_visible()
+                if session:
+                    await expect(page.locator(".turn")).to_have_count(2)
+                for width in WIDTHS:
+                    await page.set_viewport_size({"width": width, "height": 800})
+                    assert await is_narrow(page), width
+                    if width in (320, 1280):
+                        assert await violations(page, axe) == [], width
