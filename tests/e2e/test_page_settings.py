@@ -193,6 +193,12 @@ def test_the_pages_are_small_and_have_nothing_from_elsewhere() -> None:
     assert sum(size[path] for path in chat_files & scripts) <= MOST_COMPRESSED
     assert sum(size[path] for path in console_files & scripts) <= MOST_COMPRESSED
     assert sum(size.values()) <= MOST_TOGETHER
+    # With the screens that are loaded when they are opened.
+    whole = {*console_files, *CONSOLE.iterdir()}
+    assert (
+        sum(len(gzip.compress(path.read_bytes())) for path in whole if path.suffix == ".js")
+        <= MOST_COMPRESSED
+    )
     later = [path for path in PAGE.iterdir() if path.name.startswith(LATER)]
     assert sum(len(gzip.compress(path.read_bytes())) for path in later) <= MOST_LATER
     assert not {path for path in chat_files if path.name.startswith(LATER)}

@@ -211,16 +211,9 @@ function marked(snippet, matches) {
   return [...pieces, points.slice(at).join("")];
 }
 
-/** @type {import("./screens.js").Screen} */
-export const screen = {
-  name: "conversations",
-  title: () => t("talks.title"),
-  icon: "talks",
-  group: "watch",
-  roles: ["admin", "viewer"],
-  render(host, params, context) {
-    const view = new Conversations(host, context);
-    view.update(params);
-    return view;
-  },
-};
+/** @type {import("./screens.js").Screen["render"]} */
+export function render(host, params, context) {
+  const view = new Conversations(host, context);
+  view.update(params);
+  return view;
+}

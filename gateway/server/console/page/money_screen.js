@@ -182,16 +182,9 @@ function press(group, name) {
   for (const button of group.children) button.setAttribute("aria-pressed", String(button.dataset.name === name));
 }
 
-/** @type {import("./screens.js").Screen} */
-export const screen = {
-  name: "money",
-  title: () => t("money.title"),
-  icon: "money",
-  group: "watch",
-  roles: ["admin", "viewer"],
-  render(host, params, context) {
-    const view = new Money(host, context);
-    view.update(params);
-    return view;
-  },
-};
+/** @type {import("./screens.js").Screen["render"]} */
+export function render(host, params, context) {
+  const view = new Money(host, context);
+  view.update(params);
+  return view;
+}

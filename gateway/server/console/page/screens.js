@@ -1,5 +1,6 @@
 /**
- * The screens, in the order of the sidebar. A screen is a module with one export:
+ * The screens, in the order of the sidebar. The module of a late screen is loaded when it is opened first; it exports
+ * `render`.
  *
  * @typedef {object} Screen
  * @property {string} name first part of its address: /console/NAME
@@ -13,17 +14,18 @@
  * @property {() => void} dispose stop what the screen started; its elements are removed by the frame
  * @property {(params: import("./router.js").Params) => void} [update] another address of the same screen
  */
-import { screen as conversations } from "./conversations_screen.js";
-import { screen as why } from "./why_screen.js";
-import { screen as money } from "./money_screen.js";
+import { t } from "/shared/language.js";
 import { screen as dead } from "./dead_screen.js";
+import { lateScreen } from "./late_screen.js";
+
+const BOTH = /** @type {const} */ (["admin", "viewer"]);
 
 /** @type {readonly Screen[]} */
 export const SCREENS = [
   // watch: now
-  conversations,
-  why,
-  money,
+  lateScreen({ name: "conversations", title: () => t("talks.title"), icon: "talks", group: "watch", roles: BOTH }, () => import("./conversations_screen.js")),
+  lateScreen({ name: "why", title: () => t("why.title"), icon: "path", group: "watch", roles: BOTH }, () => import("./why_screen.js")),
+  lateScreen({ name: "money", title: () => t("money.title"), icon: "money", group: "watch", roles: BOTH }, () => import("./money_screen.js")),
   // act: waiting, dead
   dead,
   // set_up: agents, models, rooms, plugins, settings

@@ -222,17 +222,10 @@ function asText({ message, verdict, stations, steps = [], proof = {} }) {
   return [verdict.text, `${where} · ${new Date(message.at).toISOString()} · ${message.id}`, "", ...line, "", ...stepLines(steps), "", rows.join(", ")].join("\n");
 }
 
-/** @type {import("./screens.js").Screen} */
-export const screen = {
-  name: "why",
-  title: () => t("why.title"),
-  icon: "path",
-  group: "watch",
-  roles: ["admin", "viewer"],
-  render(host, params, context) {
-    const view = new WhyView(host, context);
-    host.classList.add("why");
-    view.update(params);
-    return view;
-  },
-};
+/** @type {import("./screens.js").Screen["render"]} */
+export function render(host, params, context) {
+  const view = new WhyView(host, context);
+  host.classList.add("why");
+  view.update(params);
+  return view;
+}
