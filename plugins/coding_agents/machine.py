@@ -23,10 +23,12 @@ from plugins.coding_agents.adapters.contract import (
     Adapter,
     AutoResponse,
     Cursor,
+    Fact,
     Lines,
     LoginPrompt,
     Reading,
     ScreenQuestion,
+    digest_of,
     normalise,
     squeeze,
 )
@@ -38,6 +40,10 @@ QUESTION_MS = 250
 """Milliseconds for which a question must stay, or stay away, before it counts."""
 DONE_MS = 1500
 """Milliseconds without any output before a finished screen counts as finished."""
+LOST_FACT_MS = 10_000
+"""The same while a hook last said that the program works: a later report may be lost."""
+UNREAD_MS = 3_000
+"""Milliseconds after which a permission is shown that only a hook told of."""
 TYPING_MS = 10_000
 """Milliseconds until typing is given up whose condition does not hold."""
 RECOVERED_MS = 2000
@@ -49,6 +55,7 @@ STALL_WITHOUT_MODEL_MS = 60_000
 _MOST_STALL_MS = 30_000
 _MOST_STALLS = 5
 _STALL_TEXT = 1500
+_ACTIVITY = 200
 _UNANSWERED = "the question left the screen before it was answered"
 _LONG = 200
 """A longer text is sent as a bracketed paste."""
@@ -84,8 +91,9 @@ class MachineState(Struct, frozen=True, kw_only=True):
     """The state of one session; plain data, to be stored. Times are milliseconds of the caller's clock.
 
     ``task`` is the initial task until it is submitted; ``in_flight`` is what was handed out to be typed and
-    is not confirmed. ``known`` is false for a version of the program without recorded screens: nothing is
-    answered without a user then. The other fields are timers and memories of one rule each.
+    is not confirmed. ``fact`` is the last report of the program's hooks about this text. ``known`` is false
+    for a version of the program without recorded screens: nothing is answered without a user then. The other
+    fields are timers and memories of one rule each.
     """
 
     status: Status = "pending"
@@ -118,6 +126,8 @@ class MachineState(Struct, frozen=True, kw_only=True):
     activity: str = ""
     content: str = ""
     content_at: int = 0
+    fact: Fact = Fact()
+    fact_at: int = 0
     stalls: int = 0
     stall_wait: int = 0
 
@@ -287,7 +297,7 @@ class _Tick:
 
     def watch_question(self) -> None:
         """Announce a question that stays, and its end."""
-        question = self.reading.question
+        question = self.reading.question or self._reported_question()
         if question is None:
             self.set(seen="")
             self._watch_gone()
@@ -301,6 +311,17 @@ class _Tick:
             if self.state.question:
                 self.events.append(QuestionGone(self.state.question.digest))
             self._ask(question)
+
+    def _reported_question(self) -> ScreenQuestion | None:
+        """Return a permission that a hook told of, without keys, if the screen is not known."""
+        fact = self.state.fact
+        if fact.state != "asks" or self.reading.state != "unknown":
+            return None
+        if not self.over(self.state.fact_at, UNREAD_MS):
+            return None
+        prompt = ": ".join(filter(None, (fact.tool, fact.detail)))
+        digest = digest_of("permission", prompt)
+        return ScreenQuestion("permission", prompt, digest, fact.tool, fact.detail, fact.folder)
 
     def _watch_gone(self) -> None:
         if self.state.question is None:
@@ -321,6 +342,7 @@ class _Tick:
             self.set(question=None, gone_at=None, answered="", status=status)
 
     def _ask(self, question: ScreenQuestion) -> None:
+        question = with_fact(question, self.state.fact)
         rule = next((rule for rule in self._rules() if re.search(rule.pattern, question.prompt)), None)
         keys = _response(rule) if rule else ()
         answering = bool(rule and rule.safe and self.state.known and keys)
@@ -361,24 +383,30 @@ class _Tick:
 
     def watch_done(self) -> None:
         """End the task after a finished screen without output; work at the terminal begins one."""
-        reading = self.reading
-        if reading.state == "busy":
+        reading, fact = self.reading, self.state.fact
+        if reading.state == "busy" or fact.state == "busy":
             self.set(worked=True)
             if self.state.status == "ready":
                 self.set(status="busy", completed=False)
         if self.state.status != "busy" or not (reading.done or reading.state == "ready"):
             return
-        output = self.adapter.answer(self.view.lines)
+        output = fact.output or self.adapter.answer(self.view.lines)
         # Directly after Enter the screen may be ready still: something must have happened.
-        if not (reading.done or self.state.worked or output):
+        if not (reading.done or fact.state == "done" or self.state.worked or output):
             return
-        if not self._typing() and self.over(self.state.painted_at, DONE_MS):
+        wait = LOST_FACT_MS if fact.state == "busy" and not reading.done else DONE_MS
+        if fact.state != "done" and not self.over(self.state.painted_at, wait):
+            return
+        if not self._typing():
             self.set(status="ready", ready_at=self.now, completed=True, sent="", activity="", told="")
+            self.set(fact=Fact())
             self.events.append(TaskDone(output))
 
     def watch_activity(self) -> None:
         """Announce a step of the program, once."""
-        activity = self.reading.activity
+        fact = self.state.fact
+        told = fact.tool if fact.state == "busy" else ""
+        activity = " ".join(f"{told}: {fact.detail}".split())[:_ACTIVITY] if told else self.reading.activity
         if self.state.status == "busy" and activity and activity != self.state.activity:
             self.set(activity=activity)
             self.events.append(ToolRunning(activity))
@@ -493,8 +521,32 @@ def confirm(state: MachineState, id: int, now: int) -> Step:
         events.append(TaskSent())
     fresh = {"worked": False, "completed": False, "activity": "", "told": "", "stalls": 0, "task": ""}
     resubmits = state.resubmits if state.sent == typing.subject and state.status == "busy" else 0
+    # A report that came before is about an earlier text; "busy" may be about this one already.
+    fact = state.fact if state.fact.state == "busy" else Fact()
     changes = {"status": "busy", "sent": typing.subject, "sent_at": now, "resubmits": resubmits, **fresh}
-    return Step(structs.replace(state, content_at=now, **changes), tuple(events), now)
+    return Step(structs.replace(state, content_at=now, fact=fact, **changes), tuple(events), now)
+
+
+def report(state: MachineState, fact: Fact, now: int) -> MachineState:
+    """Note what a hook of the program said about its work; call ``step`` after it."""
+    if not fact.state or state.status in ENDED:
+        return state
+    return structs.replace(state, fact=fact, fact_at=now)
+
+
+def with_fact(question: ScreenQuestion, fact: Fact) -> ScreenQuestion:
+    """Return a permission with the exact arguments that a hook told, if the screen shows the same ones.
+
+    A screen wraps a command and may name a file by its end. Any process of the program's sandbox could have
+    sent the report, so the user is never asked about a text that the screen does not show.
+    """
+    shown, told = squeeze(question.detail), squeeze(fact.detail)
+    same = shown in (told, told + squeeze(fact.note))
+    is_file = fact.detail == told and told.startswith("/") and told.endswith(f"/{shown}")
+    if question.type != "permission" or not told or not shown or not (same or is_file):
+        return question
+    folder = fact.folder or question.folder
+    return structs.replace(question, tool=fact.tool or question.tool, detail=fact.detail, folder=folder)
 
 
 def recover(state: MachineState, now: int) -> MachineState:
@@ -642,7 +694,8 @@ def _queue_text(adapter: Adapter, state: MachineState, text: str, now: int) -> M
 
 def _answer_with(state: MachineState, digest: str, keys: Sequence[str], now: int) -> MachineState:
     steps = [(key_bytes(key), "question", digest, KEY_GAP_MS if at else 0) for at, key in enumerate(keys)]
-    return structs.replace(_queue(state, now, *steps), answered=digest)
+    # Until its next report the program is neither asking nor known to work.
+    return structs.replace(_queue(state, now, *steps), answered=digest, fact=Fact(session=state.fact.session))
 
 
 def _queue(state: MachineState, now: int, *steps: tuple[bytes, Any, str, int]) -> MachineState:

@@ -68,7 +68,8 @@ class SessionRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``next_id`` downwards; ids up to ``reserved`` may be used. ``key`` is the keeper's, in hex. ``offset`` is
     the end of the output when the record was stored. ``program_session`` is the program's own session, with
     which it continues. ``done_keys`` are those of requests that were done. ``blocked_at`` is the time since
-    which the session waits for its user. ``asked`` and ``told`` count questions and notices.
+    which the session waits for its user. ``asked`` and ``told`` count questions and notices. ``cost_usd``
+    is what the program said that it has cost, None if it does not say.
     """
 
     id: str
@@ -106,6 +107,7 @@ class SessionRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     program_session: str = ""
     version: str = ""
     resumes: str = ""
+    cost_usd: float | None = None
 
     @property
     def public_status(self) -> PublicStatus:

@@ -19,7 +19,7 @@ from msgspec import Struct, convert, structs, to_builtins
 
 from gateway import TrunklineError
 from plugins.coding_agents import machine
-from plugins.coding_agents.adapters.contract import Adapter
+from plugins.coding_agents.adapters.contract import Adapter, Fact
 from plugins.coding_agents.errors import KeeperLostError, NoInputError, NotReadyError, OutputGoneError
 from plugins.coding_agents.keeper_client import (
     Exit,
@@ -55,6 +55,7 @@ _READ_SECONDS = 10.0
 _END_SECONDS = 20.0
 _ID_BLOCK = 1_000
 _MOST_KEYS = 100
+_LONGEST_ID = 200
 _QUIET = (machine.ToolRunning, machine.Stalled)
 """Events that change nothing which must be stored."""
 
@@ -282,6 +283,26 @@ class Session:
         async with self._lock:
             await self._store(**self._notice(self.record, kind, text))
         self._publish(None)
+
+    async def report(self, fact: Fact) -> None:
+        """Note what a hook of the program said: what it does, its own session, and what it has cost."""
+        async with self._lock:
+            if self.ended.is_set():
+                return
+            # What was typed before the report is confirmed first.
+            await self._advance()
+            changes: dict[str, Any] = {}
+            if fact.session and fact.session != self.record.program_session:
+                changes["program_session"] = fact.session[:_LONGEST_ID]
+            if fact.cost_usd is not None and fact.cost_usd != self.record.cost_usd:
+                changes["cost_usd"] = fact.cost_usd
+            if changes:
+                await self._store(**changes)
+            self.state = machine.report(self.state, fact, self._parts.clock())
+            await self._advance()
+        if changes:
+            self._publish(None)
+        self._wake.set()
 
     async def change(self, **changes: Any) -> None:
         """Store changes of the record."""

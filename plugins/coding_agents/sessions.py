@@ -38,11 +38,24 @@ from plugins.coding_agents.errors import (
     SessionNotFoundError,
     WorkdirError,
 )
-from plugins.coding_agents.keeper_client import SIBLING_SOCKET, KeeperError, KeeperLaunch, start_keeper
+from plugins.coding_agents.keeper_client import (
+    SIBLING_SOCKET,
+    KeeperError,
+    KeeperLaunch,
+    Stream,
+    start_keeper,
+)
 from plugins.coding_agents.machine import MachineState, configured_rules
 from plugins.coding_agents.records import SessionRecord
 from plugins.coding_agents.session import Session, SessionParts, restored
 from plugins.coding_agents.settings import CodingAgentSettings
+from plugins.coding_agents.side_channel import (
+    Intake,
+    hook_command,
+    secret_of,
+    variables,
+    write_secret,
+)
 from plugins.coding_agents.workspaces.credentials import helper_environment
 from plugins.programs.environment import environment_for, find_program
 from plugins.programs.process import kill_marked
@@ -109,6 +122,8 @@ class Sessions:
         self.confinement = Confinement(
             ctx.processes, settings, ctx.environ, ctx.tasks, data=data, own=self._data
         )
+        self.confinement.serve_hook = self._serve_hook
+        self._intakes: dict[str, Intake] = {}
         self._table = ctx.table("sessions")
         self._tasks = ctx.tasks
         self._environ = ctx.environ
@@ -411,28 +426,13 @@ class Sessions:
             base_url=confined.base_url or given.get(adapter.url, ""),
             preset=own.preset,
             resume=record.program_session if record.resumes else "",
+            hook=hook_command(),
         )
         launch = adapter.launch(request)
         await asyncio.to_thread(home.mkdir, 0o700, parents=True, exist_ok=True)
         await asyncio.to_thread(prepare_home, home, launch)
-        shared = {name: value for name, value in known.items() if name not in _FOLDER_VARIABLES}
-        env = environment_for(
-            shared,
-            adapter.variables,
-            {
-                "HOME": record.home,
-                "TERM": "xterm-256color",
-                "COLORTERM": "truecolor",
-                "TRUNKLINE_SESSION": record.id,
-                # Services often have no locale; a shell then drops the letters that are not ASCII.
-                **({} if _LOCALE & shared.keys() else {"LANG": "C.UTF-8"}),
-                **(helper_environment(str(session.folder / SIBLING_SOCKET)) if record.workspace else {}),
-                **given,
-                **launch.env,
-                **confined.env,
-            },
-        )
-        env.pop("NO_COLOR", None)
+        await asyncio.to_thread(write_secret, session.folder, record.key)
+        env = _variables(session, known, {**given, **launch.env, **confined.env})
         await start_keeper(
             KeeperLaunch(
                 folder=session.folder,
@@ -450,6 +450,15 @@ class Sessions:
         if confined.notice:
             await session.tell("notice", confined.notice)
 
+    async def _serve_hook(self, record: SessionRecord, words: Sequence[str], stream: Stream) -> None:
+        """Answer a report of a program's hook."""
+        session = self.find(record.id)
+        if session is None:
+            return
+        if record.id not in self._intakes:
+            self._intakes[record.id] = Intake(session.adapter, secret_of(record.key), session.report)
+        await self._intakes[record.id].serve(words, stream)
+
     def _begin(self, session: Session) -> None:
         """Run an attached session, and tell its observers."""
         self._running[session.record.id] = session
@@ -464,6 +473,7 @@ class Sessions:
             self._tasks.create_task(session.end_program(), name=f"stopping {session.record.id}")
         await session.run()
         self._running.pop(session.record.id, None)
+        self._intakes.pop(session.record.id, None)
         await asyncio.to_thread(self._remove, session)
 
     def _remove(self, session: Session) -> None:
@@ -619,6 +629,25 @@ class Sessions:
 def owner_of(channel: str, user: str, *, is_owner: bool = False) -> str:
     """Return the id of a user: with its channel, or ``owner`` for the holder of the gateway's token."""
     return "owner" if is_owner or not channel else f"{channel}:{user}"
+
+
+def _variables(session: Session, known: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a program: usual ones of the gateway, those of its session, and given ones."""
+    record = session.record
+    shared = {name: value for name, value in known.items() if name not in _FOLDER_VARIABLES}
+    own = {
+        "HOME": record.home,
+        "TERM": "xterm-256color",
+        "COLORTERM": "truecolor",
+        "TRUNKLINE_SESSION": record.id,
+        **variables(session.folder),
+        # Services often have no locale; a shell then drops the letters that are not ASCII.
+        **({} if _LOCALE & shared.keys() else {"LANG": "C.UTF-8"}),
+        **(helper_environment(str(session.folder / SIBLING_SOCKET)) if record.workspace else {}),
+    }
+    env = environment_for(shared, session.adapter.variables, {**own, **given})
+    env.pop("NO_COLOR", None)
+    return env
 
 
 def free_memory_mb() -> int | None:

@@ -10,18 +10,23 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from plugins.coding_agents.adapters.contract import (
     Adapter,
     AgentRequest,
     Cursor,
+    Fact,
+    HookCommand,
     Launch,
     Lines,
     LoginPrompt,
     Reading,
     ScreenQuestion,
     digest_of,
+    fields,
     menu_at_end,
+    said,
     snippet,
 )
 
@@ -42,7 +47,11 @@ _TOOLS = {
     "Edit file": "Edit",
     "Fetch": "WebFetch",
 }
-_MODE_ON = re.compile(r"^\s*(?:\u23f5\u23f5|\u23f8) (?:accept edits|plan mode|auto mode) on\b")
+_MODE_ON = re.compile(
+    r"^\s*(?:\u23f5\u23f5|\u23f8) (?:(?:accept edits|plan mode|auto mode) on\b"
+    r"|manual mode on(?: \u00b7 \u2190 for agents)?$)"
+)
+"""With a status line the row of the default mode has no hint for shortcuts."""
 _DONE = re.compile(r"^\u273b \w+ for (?:\d+[hms] ?)+(?:$| \u00b7)|^\s*\u23bf\s+Interrupted \u00b7")
 _NO_LOGIN = re.compile(
     r"^\s{20,}Not logged in \u00b7 run /login$|^\s*\u23bf\s+Not logged in \u00b7 Please run /login$"
@@ -50,6 +59,16 @@ _NO_LOGIN = re.compile(
 """The answer to a text without a login, and a notice at the right edge."""
 _STEP = re.compile(r"^\u25cf (\w+\(.*\)?)$|^\s*\u23bf\s+(\$ .*)$")
 _URL = re.compile(r"https://(?:claude\.ai|console\.anthropic\.com|platform\.claude\.com)/\S+")
+
+
+_EVENTS = (
+    *("SessionStart", "UserPromptSubmit", "PreToolUse", "PermissionRequest", "PostToolUse"),
+    *("PostToolUseFailure", "Stop"),
+)
+_WITH_STATUS_LINE = (2, 1, 330)
+"""The first version that is known to show its mode beside a status line; 2.1.197 shows no hint then."""
+_DETAILS = ("command", "file_path", "notebook_path", "url", "pattern", "query", "prompt")
+"""The input of a tool that a user decides about."""
 
 
 def launch(request: AgentRequest) -> Launch:
@@ -62,6 +81,7 @@ def launch(request: AgentRequest) -> Launch:
         *("--permission-mode", _MODES[request.preset], "--setting-sources", "user"),
         *(("--session-id", request.session_id) if request.session_id and not request.resume else ()),
         *(("--resume", request.resume) if request.resume else ()),
+        *(("--settings", json.dumps(_hooks(request.hook, request.version))) if request.hook else ()),
         *request.args,
     )
     env = {
@@ -103,10 +123,10 @@ def answer(lines: Lines) -> str:
         return ""
     above = lines[: box[0]]
     starts = [at for at, line in enumerate(above) if line.startswith(_GLYPH)]
-    said = above[starts[-1] + 1 :] if starts else ()
+    below = above[starts[-1] + 1 :] if starts else ()
     kept = [
         line.removeprefix("\u25cf ")
-        for line in said
+        for line in below
         if not _DONE.match(line) and "\u00b7 /effort" not in line
     ]
     return "\n".join(kept).strip()
@@ -122,6 +142,39 @@ def logged_in(home: str, environ: Mapping[str, str]) -> bool | None:
         return "oauthAccount" in json.loads((Path(home) / ".claude.json").read_text())
     except (OSError, ValueError):
         return False
+
+
+def hook(report: Mapping[str, Any]) -> Fact | None:
+    """Return the fact in a report of a hook, or of the status line, which alone knows the costs."""
+    session, event = said(report, "session_id"), said(report, "hook_event_name")
+    if event not in _EVENTS:
+        cost = fields(report, "cost").get("total_cost_usd")
+        return Fact(session=session, cost_usd=float(cost)) if isinstance(cost, int | float) else None
+    if event == "SessionStart":
+        return Fact(session=session)
+    if event == "Stop":
+        return Fact("done", session, output=said(report, "last_assistant_message"))
+    if event not in ("PreToolUse", "PermissionRequest"):
+        return Fact("busy", session)
+    given = fields(report, "tool_input")
+    return Fact(
+        "asks" if event == "PermissionRequest" else "busy",
+        session,
+        tool=said(report, "tool_name"),
+        detail=said(given, *_DETAILS),
+        note=said(given, "description"),
+        folder=said(report, "cwd"),
+    )
+
+
+def _hooks(command: HookCommand, version: str) -> Mapping[str, Any]:
+    """Return settings with the hooks. As an argument they bind this session only."""
+    run = {"type": "command", "command": command.line}
+    numbers = tuple(int(part) for part in version.split(".") if part.isdecimal())
+    return {
+        "hooks": {event: [{"hooks": [{**run, "timeout": 5}]}] for event in _EVENTS},
+        **({"statusLine": run} if numbers >= _WITH_STATUS_LINE else {}),
+    }
 
 
 def _composer(lines: Lines) -> tuple[int, int] | None:
@@ -210,6 +263,7 @@ ADAPTER = Adapter(
     read=read,
     answer=answer,
     logged_in=logged_in,
+    hook=hook,
     aliases=("claude-code", "claudecode", "anthropic"),
     variables=("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL", "CLAUDE_CODE_OAUTH_TOKEN"),
     key="ANTHROPIC_API_KEY",

@@ -11,7 +11,7 @@ import hashlib
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from msgspec import Struct
 
@@ -29,12 +29,20 @@ ScreenState = Literal["unknown", "ready", "busy", "question", "login", "exit"]
 Preset = Literal["readonly", "standard", "permissive", "autonomous"]
 
 
+class HookCommand(Struct, frozen=True):
+    """The program that a hook runs, as arguments and as a line of a shell."""
+
+    argv: tuple[str, ...]
+    line: str
+
+
 class AgentRequest(Struct, frozen=True, kw_only=True):
     """The input of a start. ``environ`` has those of the gateway's variables that the adapter declares.
 
     ``version`` is that of the installed program, "" if not known. ``key`` and ``base_url`` are for the model
     service; ``session_id`` is a UUID that the program may use for its session. ``resume`` is the UUID of one
-    to continue; a program that chooses its own ids continues its last session in the folder.
+    to continue; a program that chooses its own ids continues its last session in the folder. ``hook`` is what
+    the program runs to report its events.
     """
 
     workdir: str
@@ -48,6 +56,7 @@ class AgentRequest(Struct, frozen=True, kw_only=True):
     base_url: str = ""
     preset: Preset = "standard"
     resume: str = ""
+    hook: HookCommand | None = None
 
 
 class Launch(Struct, frozen=True):
@@ -104,6 +113,24 @@ class Reading(Struct, frozen=True):
     done: bool = False
 
 
+class Fact(Struct, frozen=True, omit_defaults=True):
+    """A report of a program about itself, through a hook; empty fields say nothing.
+
+    ``state`` is ``busy`` while it works, ``asks`` while it asks for a permission, ``done`` after its answer,
+    which is ``output``. ``detail`` is the whole command or file of ``tool``, and ``note`` what the program
+    shows below it. ``session`` is the program's own session, ``cost_usd`` what it has cost.
+    """
+
+    state: Literal["", "busy", "asks", "done"] = ""
+    session: str = ""
+    tool: str = ""
+    detail: str = ""
+    note: str = ""
+    folder: str = ""
+    output: str = ""
+    cost_usd: float | None = None
+
+
 class AutoResponse(Struct, frozen=True, kw_only=True):
     """An answer that needs no user. ``pattern`` is a regular expression for the question's prompt.
 
@@ -130,10 +157,16 @@ def unknown_login(home: str, environ: Mapping[str, str]) -> bool | None:
     return None
 
 
+def no_fact(report: Mapping[str, Any]) -> Fact | None:
+    """Return nothing: the program has no hooks."""
+    return None
+
+
 class Adapter(Struct, frozen=True, kw_only=True):
     """A program: data, and pure functions over its screen.
 
-    ``answer`` returns the text of the last answer on the screen; ``logged_in`` looks into the program's home.
+    ``answer`` returns the text of the last answer on the screen; ``logged_in`` looks into the program's home;
+    ``hook`` returns the fact in a report of the program's hooks, None if there is none.
     """
 
     name: str
@@ -144,6 +177,7 @@ class Adapter(Struct, frozen=True, kw_only=True):
     read: Callable[[Lines, Cursor], Reading]
     answer: Callable[[Lines], str] = no_answer
     logged_in: Callable[[str, Mapping[str, str]], bool | None] = unknown_login
+    hook: Callable[[Mapping[str, Any]], Fact | None] = no_fact
     aliases: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
     key: str = ""
@@ -206,6 +240,18 @@ def digest_of(kind: BlockingType, text: str) -> str:
 def squeeze(text: str) -> str:
     """Return text without any white space, to compare it across line wraps and indentation."""
     return "".join(text.split())
+
+
+def said(report: Mapping[str, Any], *names: str) -> str:
+    """Return the first text with one of these names in a report, "" without one."""
+    found = (value for name in names if isinstance(value := report.get(name), str) and value)
+    return next(found, "")
+
+
+def fields(report: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return the object with this name in a report, an empty one without it."""
+    found = report.get(name)
+    return cast("Mapping[str, Any]", found) if isinstance(found, dict) else {}
 
 
 def snippet(lines: Lines, most: int = 280) -> str:

@@ -12,13 +12,17 @@ from plugins.coding_agents.adapters.contract import (
     Adapter,
     AgentRequest,
     Cursor,
+    Fact,
+    HookCommand,
     Launch,
     Lines,
     LoginPrompt,
     Reading,
     ScreenQuestion,
     digest_of,
+    fields,
     menu_at_end,
+    said,
     snippet,
 )
 
@@ -32,13 +36,20 @@ _TITLE = re.compile(r"^\?\s+(\w+)\s+(.*)$")
 _URL = re.compile(r"https://accounts\.google\.com/\S+")
 _TOOLS = {"Shell": "run_shell_command", "WriteFile": "write_file", "Edit": "replace", "WebFetch": "web_fetch"}
 
+_EXTENSION = ".gemini/extensions/trunkline"
+"""An extension of the home: in an untrusted folder no hooks of settings run, not even of the user."""
+_EVENTS = ("SessionStart", "BeforeAgent", "Notification", "BeforeTool", "AfterTool", "AfterAgent")
+_DETAILS = ("command", "filePath", "file_path", "url", "pattern", "query", "prompt")
+"""The input of a tool that a user decides about."""
+
 
 def launch(request: AgentRequest) -> Launch:
     """Return the start with the chosen login and the folder untrusted."""
     argv = (
         *(("-m", request.model) if request.model else ()),
         *("--approval-mode", _MODES[request.preset]),
-        *(("--resume", "latest") if request.resume else ()),
+        *(("--session-id", request.session_id) if request.session_id and not request.resume else ()),
+        *(("--resume", request.resume) if request.resume else ()),
         *request.args,
     )
     env = {
@@ -48,10 +59,14 @@ def launch(request: AgentRequest) -> Launch:
     }
     auth = {"security": {"auth": {"selectedType": "gemini-api-key"}}} if request.key else {}
     settings = {
-        ".gemini/settings.json": {"general": {"disableAutoUpdate": True}, **auth},
+        ".gemini/settings.json": {
+            "general": {"disableAutoUpdate": True},
+            "hooksConfig": {"notifications": False},
+            **auth,
+        },
         ".gemini/trustedFolders.json": {request.workdir: "DO_NOT_TRUST"},
     }
-    return Launch(argv, env, settings)
+    return Launch(argv, env, settings, _extension(request.hook) if request.hook else {})
 
 
 def read(lines: Lines, cursor: Cursor) -> Reading:
@@ -70,6 +85,39 @@ def read(lines: Lines, cursor: Cursor) -> Reading:
     return Reading("ready", input="") if empty else Reading(input=shown)
 
 
+def hook(report: Mapping[str, Any]) -> Fact | None:
+    """Return the fact in a report of a hook."""
+    session, event = said(report, "session_id"), said(report, "hook_event_name")
+    match event:
+        case "SessionStart":
+            return Fact(session=session)
+        case "AfterAgent":
+            # Its "prompt_response" repeats the last part of the answer, so the screen tells the answer.
+            return Fact("done", session)
+        case "Notification" if said(report, "notification_type") == "ToolPermission":
+            given = fields(report, "details")
+            tool = "run_shell_command" if said(given, "type") == "exec" else ""
+            return Fact("asks", session, tool, said(given, *_DETAILS), folder=said(report, "cwd"))
+        case "BeforeTool":
+            given = fields(report, "tool_input")
+            return Fact("busy", session, said(report, "tool_name"), said(given, *_DETAILS))
+        case "BeforeAgent" | "AfterTool":
+            return Fact("busy", session)
+        case _:
+            return None
+
+
+def _extension(command: HookCommand) -> Mapping[str, str]:
+    """Return the files of an extension with the hooks."""
+    run = {"type": "command", "name": "trunkline", "command": command.line, "timeout": 5_000}
+    return {
+        f"{_EXTENSION}/gemini-extension.json": json.dumps({"name": "trunkline", "version": "1.0.0"}),
+        f"{_EXTENSION}/hooks/hooks.json": json.dumps(
+            {"hooks": {event: [{"hooks": [run]}] for event in _EVENTS}}
+        ),
+    }
+
+
 def answer(lines: Lines) -> str:
     """Return what stands between the user's last message and the input line."""
     box = _composer(lines)
@@ -77,9 +125,9 @@ def answer(lines: Lines) -> str:
         return ""
     above = lines[: box[0]]
     ends = [at for at, line in enumerate(above) if _BOTTOM.match(line)]
-    said = [line.removeprefix("\u2726 ") for line in above[ends[-1] + 1 :]] if ends else []
+    below = [line.removeprefix("\u2726 ") for line in above[ends[-1] + 1 :]] if ends else []
     noise = re.compile(r"^\s*\? for shortcuts$|^\u2500{20,}$|^ Shift\+Tab to |^ Press Ctrl\+O ")
-    return "\n".join(line for line in said if not noise.match(line)).strip()
+    return "\n".join(line for line in below if not noise.match(line)).strip()
 
 
 def logged_in(home: str, environ: Mapping[str, str]) -> bool | None:
@@ -192,6 +240,7 @@ ADAPTER = Adapter(
     read=read,
     answer=answer,
     logged_in=logged_in,
+    hook=hook,
     aliases=("google", "gemini-cli"),
     variables=("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_CLOUD_PROJECT", "GOOGLE_GEMINI_BASE_URL"),
     key="GEMINI_API_KEY",

@@ -41,6 +41,8 @@ _WITHHELD = (
 )
 _CREDENTIAL = re.compile(r"(_KEY|_TOKEN)$")
 _INSIDE = Path(inside.__file__)
+_SCRIPTS = (_INSIDE, _INSIDE.parents[1] / "side_channel" / "report.py")
+"""What runs in the sandbox besides the program."""
 _LINE_SECONDS = 60.0
 _PYTHON = (os.path.realpath(sys.executable), "-I", "-S", "-B")
 _SECRET_FOLDERS = (".ssh", ".gnupg", ".aws", ".kube", ".docker")
@@ -100,7 +102,8 @@ class Tasks(Protocol):
 class Confinement:
     """The sandbox of all sessions. ``data`` is the folder of the gateway's data; ``own`` that of the plugin.
 
-    ``folders_of`` returns the folders of a session's workspace; ``serve_credentials`` answers its git.
+    ``folders_of`` returns the folders of a session's workspace; ``serve_credentials`` answers its git, and
+    ``serve_hook`` the hooks of its program.
     """
 
     def __init__(
@@ -115,6 +118,7 @@ class Confinement:
     ) -> None:
         self.folders_of: Callable[[SessionRecord], Awaitable[Folders]] | None = None
         self.serve_credentials: Callable[[SessionRecord, Stream], Awaitable[None]] | None = None
+        self.serve_hook: Callable[[SessionRecord, Sequence[str], Stream], Awaitable[None]] | None = None
         self._processes = processes
         self._settings = settings
         self._environ = environ
@@ -207,6 +211,8 @@ class Confinement:
                     words = (await stream.readline()).decode(errors="replace").split()
                 if words == ["credential"] and self.serve_credentials is not None:
                     await self.serve_credentials(record, stream)
+                elif words[:1] == ["hook"] and self.serve_hook is not None:
+                    await self.serve_hook(record, words, stream)
                 else:
                     await way_out.serve(words or [""], stream)
             except (OSError, TrunklineError) as error:
@@ -245,7 +251,7 @@ class Confinement:
         limits = self._settings.limits
         access = ProgramAccess(
             tuple(writable),
-            (*readable, *_python_folders(), _INSIDE, *self._settings.readable),
+            (*readable, *_python_folders(), *_SCRIPTS, *self._settings.readable),
             network=is_open,
             processes=limits.processes,
             memory_mb=limits.memory_mb,

@@ -39,6 +39,8 @@ PROGRAMS = {
 }
 BACKENDS = {"claude": "claude-code"}
 """Names of the programs in ``cli_backends``, where they differ."""
+HOOKED = ("claude", "gemini")
+"""Programs whose hooks tell the exact command."""
 FIRST, SECOND = "Make a file.", "Make it now."
 
 
@@ -115,7 +117,9 @@ async def press(chat: Place, value: str, number: int) -> int:
     while True:
         async with asyncio.timeout(SECONDS):
             question = await chat.room.until_asked(number)
+        told = [one.record.workdir for one in chat.rig.sessions.running() if one.adapter.name in HOOKED]
         assert "touch made.txt" in question.detail
+        assert not told or question.detail == f"touch made.txt\nin {told[0]}", "without the description"
         try:
             await chat.press(question.id, value)
             return number + 1
@@ -154,6 +158,7 @@ async def test_003_the_real_program_gets_its_task_once_asks_and_leaves_nothing_b
                 session, lambda: session.record.status == "ready" and session.record.task_done, SECONDS
             )
             assert "It is done." in "\n".join(session.tail(40))
+            assert (session.record.cost_usd or 0) > 0 or name != "claude"
             assert script.tasks == [FIRST, SECOND]
             await session.stop()
             await until_nothing_is_left(session)

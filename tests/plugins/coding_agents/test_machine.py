@@ -12,6 +12,7 @@ from plugins.coding_agents.adapters.contract import (
     Adapter,
     AutoResponse,
     Cursor,
+    Fact,
     Launch,
     Lines,
     LoginPrompt,
@@ -43,10 +44,12 @@ from plugins.coding_agents.machine import (
     judge,
     merge_rules,
     recover,
+    report,
     send_keys,
     send_text,
     step,
     stop,
+    with_fact,
 )
 
 
@@ -142,6 +145,11 @@ class Trial:
 
     def send(self, text: str) -> None:
         self.state = send_text(ADAPTER, self.state, self.view, text, self.now)
+
+    def report(self, fact: Fact) -> None:
+        """Let a hook of the program say something."""
+        self.state = report(self.state, fact, self.now)
+        self.run()
 
     def said(self, kind: type[Any]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
@@ -648,3 +656,72 @@ def test_the_state_survives_as_json() -> None:
     stored = msgspec.json.decode(msgspec.json.encode(trial.state), type=MachineState)
     assert stored == trial.state
     assert structs.asdict(stored)
+
+
+# hooks
+
+
+def test_a_hook_ends_a_task_at_once_when_the_screen_takes_text_again() -> None:
+    trial = working()
+    trial.report(Fact("busy", tool="Bash", detail="npm test"))
+    assert trial.state.activity == "Bash: npm test"
+    trial.show("READY said: on the screen", 3_000)
+    assert trial.state.status == "busy", "a hook said that it works"
+    trial.report(Fact("done", output="the whole answer"))
+    assert [event for event in trial.events if isinstance(event, TaskDone)] == [TaskDone("the whole answer")]
+    assert trial.state.status == "ready"
+
+
+def test_a_lost_report_of_the_end_delays_it_only() -> None:
+    trial = working()
+    trial.report(Fact("busy"))
+    trial.show("READY said: on the screen", 15_000)
+    assert trial.events[-1] == TaskDone("on the screen")
+    trial.run(60_000)
+    assert trial.state.status == "ready"
+
+
+def test_a_report_of_an_earlier_text_does_not_end_the_next_one() -> None:
+    trial = working()
+    trial.report(Fact("done", output="one"))
+    trial.show("READY", 100)
+    trial.report(Fact("done", output="one again"))
+    trial.send("two")
+    trial.run()
+    trial.show("INPUT two", 500)
+    trial.show("READY", 1_000)
+    assert trial.state.status == "busy"
+
+
+def test_a_permission_that_only_a_hook_knows_of_is_shown_without_keys() -> None:
+    trial = working()
+    trial.report(Fact("asks", tool="Bash", detail="npm test", folder="/w"))
+    trial.show("a new kind of question", 5_000)
+    assert trial.state.status == "blocked"
+    asked = [event.question for event in trial.events if isinstance(event, Question)]
+    assert [(one.prompt, one.folder, one.yes) for one in asked] == [("Bash: npm test", "/w", ())]
+    trial.show("BUSY", 1_000)
+    assert trial.state.status == "busy"
+
+
+@pytest.mark.parametrize(
+    ("shown", "told", "same"),
+    [
+        ("npm test --very-\nlong", Fact(detail="npm test --very-long"), True),
+        ("npm test\nRun them", Fact(detail="npm test", note="Run them"), True),
+        ("made.txt", Fact(detail="/w/made.txt"), True),
+        ("rm -rf x", Fact(detail="npm test"), False),
+        ("", Fact(detail="npm test"), False),
+        ("npm test", Fact(), False),
+        ("npm test\nrm x", Fact(detail="npm test", note="Run them"), False),
+    ],
+)
+def test_a_user_is_asked_about_the_text_of_the_hook_only_if_the_screen_shows_it(
+    shown: str, told: Fact, same: bool
+) -> None:
+    question = ScreenQuestion("permission", "p", "d", "t", shown)
+    exact = structs.replace(told, tool="Bash", folder="/w")
+    found = with_fact(question, exact)
+    assert (found.detail, found.tool, found.digest) == (
+        (told.detail, "Bash", "d") if same else (shown, "t", "d")
+    )
