@@ -86,7 +86,6 @@ from gateway.plugin_services.live import LivePlugins
 from gateway.rooms.context import RoomContext
 from gateway.rooms.envelope import Envelopes
 from gateway.session import OwnedSessions, Session, Sessions
-from gateway.session.dead_letters import DeadLetters
 from gateway.session.log import SessionRow
 from gateway.session.redaction import Redactor
 from gateway.settings import Settings
@@ -101,7 +100,8 @@ from gateway.supervisor import Supervisor, run_after, watch_health
 from gateway.tables import PluginTables
 from gateway.tables.uploads import Uploads
 from gateway.version import VERSION
-from gateway.why import Why
+from gateway.why import Replays, Why
+from gateway.why.dead_letters import DeadLetters
 
 log = structlog.get_logger("trunkline")
 
@@ -270,6 +270,7 @@ class Gateway:
             "plugin indexes": self._resolver.watch(),
             "logins": logins.run(),
             "skills": self.skills.watch(),
+            "replays": parts.replays.run(),
         }.items():
             self._keep(tasks, name, work)
 
@@ -377,7 +378,7 @@ class Gateway:
         self._open_sessions(sessions, questions, dispatcher)
         ephemeral = EphemeralRunner(sessions, self.registry, access, agent, self.counters)
         submission, search = Submission(intake, inbox, sessions, self.profiles), SearchIndex(store)
-        branches = Branches(store, inbox, intake, changes)
+        branches, letters = Branches(store, inbox, intake, changes), DeadLetters(store, intake.take_up)
         undo = Undo(store, self.channels, intake, deliverer, changes)
         forks = Forks(store, sessions, self.channels, self.profiles)
         own = (titles, forks, Shares(store, settings.share, self.redactor), undo, branches, search)
@@ -389,11 +390,12 @@ class Gateway:
             *(store, sessions, access, approvals, questions, spending, dispatcher, intake),
             Announcements(store, sessions, self.channels, access, dispatcher, intake),
             submission,
-            DeadLetters(store, intake.take_up),
+            letters,
             *own,
             self._drafts(caller, permissions, access),
             *(self._grants, self._actions, completions),
-            *(Why(store, sessions, access, self.channels, self.providers), host),
+            Why(store, sessions, access, self.channels, self.providers),
+            *(Replays(store, access, letters, dispatcher.worker), host),
         )
 
     def _titles(self, sessions: Sessions, caller: ModelCaller) -> Titles:

@@ -44,14 +44,14 @@ from gateway.pipeline.mailbox import Dispatcher
 from gateway.pipeline.submission import Submission
 from gateway.plugin_services import GrantQuestions, PluginActions, PluginCompletions
 from gateway.session import Session, Sessions
-from gateway.session.dead_letters import DeadLetters
 from gateway.session.feed import Feed
 from gateway.session.frames import Event, LogChanged, MessageFrame
 from gateway.session.log import SessionRow
 from gateway.store import Store
 from gateway.store.inbox import Inbox
 from gateway.tables.uploads import Content, Uploads
-from gateway.why import Why
+from gateway.why import Replays, Why
+from gateway.why.dead_letters import DeadLetters
 
 _AUDIO = re.compile(r"audio/[a-z0-9.+-]{1,80}")
 
@@ -465,4 +465,5 @@ class RunningGateway:
     actions: PluginActions
     completions: PluginCompletions
     why: Why
+    replays: Replays
     host: Host

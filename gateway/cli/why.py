@@ -19,7 +19,7 @@ from gateway.cli.output import echo_json, moment, plain, print_table
 from gateway.cli.store_reader import reading
 from gateway.contract.errors import StoreError, TrunklineError
 from gateway.settings import Settings
-from gateway.why import Choice, Explanation, Station, Subject, Verdict, explain_stored
+from gateway.why import Choice, Explanation, ReplayPlan, Station, Subject, Verdict, explain_stored
 from gateway.why.verdict import duration
 
 _MARKS = {
@@ -43,6 +43,16 @@ def why(
             show_default=False,
         ),
     ],
+    replay: Annotated[
+        bool, typer.Option("--replay", help="Answer the message now, after a list and a question.")
+    ] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="With --replay, all messages without an answer for this cause.")
+    ] = False,
+    old: Annotated[
+        bool, typer.Option("--old", help="With --replay, also messages that are older than a day.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="With --replay, do not ask.")] = False,
     as_json: AsJson = False,
     config: File = None,
 ) -> None:
@@ -53,8 +63,10 @@ def why(
       trunkline why 01936f1c-6b1e-7a53-9d6a-0f0f3e0a7c11
       trunkline why https://t.me/c/1234567890/412
       trunkline why 412 --json
+      trunkline why 01936f1c-6b1e-7a53-9d6a-0f0f3e0a7c11 --replay --all
     """
-    found = _explain(settings_from(config), message)
+    settings = settings_from(config)
+    found = _explain(settings, message)
     if as_json:
         echo_json(found)
     elif isinstance(found.choices, tuple):
@@ -65,6 +77,8 @@ def why(
         raise typer.Exit(REFUSED)
     if not found.message:
         raise typer.Exit(FAILED)
+    if replay:
+        _replay(settings, found, "?old=true" if old else "", everything=everything, yes=yes)
 
 
 def _explain(settings: Settings, message: str) -> Explanation:
@@ -78,6 +92,34 @@ def _explain(settings: Settings, message: str) -> Explanation:
         refuse(error)
     except TrunklineError as error:
         fail(str(error))
+
+
+def _replay(settings: Settings, found: Explanation, query: str, *, everything: bool, yes: bool) -> None:
+    """Show the plan of a replay, ask, and carry it out. Ends the command if there is nothing to answer."""
+    if running_gateway(settings) is None:
+        fail("a running gateway answers messages; start it with `trunkline run`")
+    of = found.message.id if found.message else ""
+    if everything:
+        if not found.same_cause:
+            fail("no other message is without an answer for this cause", REFUSED)
+        of = f"same-cause/{quote(found.same_cause.key, safe='')}"
+    try:
+        given = call(settings, "POST", f"/api/why/{of}/plan{query}")
+        plan = msgspec.convert(given, ReplayPlan)
+        chosen = sum(message.ok for message in plan.messages)
+        for message in plan.messages:
+            reason = "" if message.ok else f"  not answered: {message.reason}"
+            typer.echo(f"{message.id}  {moment(message.at)}{reason}")
+        if not chosen:
+            fail("none of them can be answered again", REFUSED)
+        cost = plan.estimated_nano_usd
+        price = "unknown cost" if cost is None else f"about ${cost / 1e9:.4f}"
+        if not yes and not typer.confirm(f"Answer {chosen} now ({price})?"):
+            raise typer.Exit(FAILED)
+        call(settings, "POST", f"/api/why/plans/{plan.plan}")
+    except TrunklineError as error:
+        fail(str(error))
+    typer.echo(f"{chosen} {'is' if chosen == 1 else 'are'} being answered.")
 
 
 def _print(found: Explanation) -> None:

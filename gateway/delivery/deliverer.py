@@ -11,7 +11,6 @@ A crash before 3 runs the turn again. A crash after 3 only repeats 4, which find
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Self
@@ -182,8 +181,7 @@ class AnswerDelivery:
         session, entry = self._session, self._entry
         log.error("could not deliver an answer", session=session.id, message=entry.id, reason=reason)
         notice = Message(
-            # Derived from the message, so that a repeated attempt does not add a second notice.
-            id=str(uuid.uuid5(uuid.UUID(entry.id), "undelivered")),
+            id=entry.notice_id,
             session_id=session.id,
             role="assistant",
             parts=(ErrorPart("PlacementRefused", "This answer could not be delivered to the chat."),),

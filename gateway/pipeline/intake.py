@@ -304,7 +304,7 @@ class Intake:
         """Answer a reopened message, and remove what the session shows of its earlier answer."""
         loaded = self._sessions.get(entry.session)
         if loaded is not None:
-            loaded.forget_deleted((entry.id, entry.answer_id))
+            loaded.forget_deleted(entry.shown_if_reopened)
         session = await self._session_of(entry)
         self._dispatcher.expect(session)
         # Its steps were kept, so that none of its tools runs a second time.

@@ -219,6 +219,11 @@ class Dispatcher:
         """Return the mailbox of a session; None if nothing waits in it."""
         return self._mailboxes.get(session_id)
 
+    def worker(self, session_id: str) -> asyncio.Task[None] | None:
+        """Return the task that answers the messages of a session; None if nothing waits in it."""
+        mailbox = self._mailboxes.get(session_id)
+        return None if mailbox is None else mailbox.worker
+
     def announcing(self, session_id: str) -> asyncio.Task[None] | None:
         """Return the worker of a session in which an announcement is being delivered or waits."""
         mailbox = self._mailboxes.get(session_id)

@@ -63,7 +63,7 @@ class Api:
             *BranchRoutes(parts.host).routes(),
             *FileRoutes(parts.host).routes(),
             *SearchRoutes(parts.search).routes(),
-            *WhyRoutes(parts.why).routes(),
+            *WhyRoutes(parts.why, parts.replays).routes(),
             *self._events.routes(),
             *self._bus.routes(),
             *DeadLetterRoutes(parts.dead_letters).routes(),

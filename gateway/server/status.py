@@ -14,7 +14,7 @@ from gateway.conversations import AgentChoice, ModelChoice, Selection
 from gateway.models.report import UsageQuery, UsageReport, usage_report, usage_table
 from gateway.server.responses import csv_response, json_response
 from gateway.server.routes import Call, Nothing, PlainCall, Route
-from gateway.session.dead_letters import DeadLetter, DeadLetters
+from gateway.why.dead_letters import DeadLetter, DeadLetters
 
 
 class Liveness(Struct, frozen=True):

@@ -7,6 +7,7 @@ gateway starts are run (again).
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import Literal, NamedTuple
@@ -182,6 +183,18 @@ class Entry(Struct, kw_only=True):
         late: the answers have the same order in the chat and in the session.
         """
         return self.interrupted != "stopped", -self.priority, not self.shown, self.ord
+
+    @property
+    def shown_if_reopened(self) -> tuple[str, ...]:
+        """The ids of the messages that its session shows until a replay shows others."""
+        # Message ids are fixed at acceptance, so the next attempt inserts the question and its answer again.
+        return (self.notice_id,) if self.answered else (self.id, self.answer_id)
+
+    @property
+    def notice_id(self) -> str:
+        """The id of the notice that its answer could not be delivered."""
+        # Derived from the message, so that a repeated attempt does not add a second notice.
+        return str(uuid.uuid5(uuid.UUID(self.id), "undelivered"))
 
     def is_revision_of(self, channel: str, account: str, dedup_key: str) -> bool:
         """Return whether this is the message with that key, or a revision of it."""

@@ -6,6 +6,7 @@ server and the command line.
 """
 
 from gateway.why.explanation import Choice, Explanation, SameCause, Subject
+from gateway.why.replays import ReplayPlan, Replays, ReplayState
 from gateway.why.service import NOT_YOURS, Why, explain_stored
 from gateway.why.stations import Station
 from gateway.why.verdict import Action, Verdict
@@ -15,6 +16,9 @@ __all__ = [
     "Action",
     "Choice",
     "Explanation",
+    "ReplayPlan",
+    "ReplayState",
+    "Replays",
     "SameCause",
     "Station",
     "Subject",

@@ -18,8 +18,8 @@ from rich.text import Text
 from gateway.cli.gateway_or_store import GatewayOrStore
 from gateway.cli.options import REFUSED, AsJson, File, fail, settings_from
 from gateway.cli.output import echo_json, moment, plain, print_table
-from gateway.session.dead_letters import DeadLetter, DeadLetters
 from gateway.settings import Settings
+from gateway.why.dead_letters import DeadLetter, DeadLetters
 
 
 class DeadLetterClient:

@@ -1,13 +1,16 @@
-"""Explanations over REST: why a message got its answer or none."""
+"""Explanations over REST: why a message got its answer or none, and the replay of messages without one."""
 
 from __future__ import annotations
 
+import hashlib
 from typing import Annotated
 
+from aiohttp import web
 from msgspec import Meta, Struct
 
+from gateway.contract.errors import InvalidStateError, NotFoundError
 from gateway.server.routes import Call, Nothing, Route
-from gateway.why import Explanation, Why
+from gateway.why import Explanation, ReplayPlan, Replays, ReplayState, Why
 
 
 class WhyPath(Struct, frozen=True):
@@ -23,11 +26,38 @@ class WhyPath(Struct, frozen=True):
     ]
 
 
-class WhyRoutes:
-    """The routes under ``/api/why``."""
+class MessagePath(Struct, frozen=True):
+    """The message to answer again."""
 
-    def __init__(self, why: Why) -> None:
+    id: Annotated[str, Meta(min_length=1, max_length=64, description="The message's id")]
+
+
+class CausePath(Struct, frozen=True):
+    """The cause of messages without an answer."""
+
+    key: Annotated[
+        str, Meta(min_length=1, max_length=200, description="``same_cause.key`` of an explanation")
+    ]
+
+
+class PlanPath(Struct, frozen=True):
+    """A plan."""
+
+    plan: Annotated[str, Meta(min_length=1, max_length=64, description="``plan`` of a dry run")]
+
+
+class PlanQuery(Struct, frozen=True):
+    """Which messages a plan answers."""
+
+    old: Annotated[bool, Meta(description="Also messages that are older than a day")] = False
+
+
+class WhyRoutes:
+    """The routes under ``/api/why``. A plan can be confirmed with the credential that asked for it."""
+
+    def __init__(self, why: Why, replays: Replays) -> None:
         self._why = why
+        self._replays = replays
 
     def routes(self) -> list[Route]:
         """Return the routes."""
@@ -38,8 +68,48 @@ class WhyRoutes:
                 "explainMessage",
                 "Explain why a message got its answer or none; a platform's id may mean several messages.",
                 self._explain,
-            )
+            ),
+            Route(
+                "POST",
+                "/api/why/{id}/plan",
+                "planReplay",
+                "Dry run: return whether a message can be answered again, and the estimated cost.",
+                self._plan_message,
+                errors=(NotFoundError,),
+            ),
+            Route(
+                "POST",
+                "/api/why/same-cause/{key}/plan",
+                "planReplayOfCause",
+                "Dry run: list the messages without an answer for one cause that would be answered.",
+                self._plan_cause,
+                errors=(NotFoundError,),
+            ),
+            Route(
+                "POST",
+                "/api/why/plans/{plan}",
+                "confirmReplay",
+                "Answer the messages of a plan that have not changed since; repeated, return its state.",
+                self._confirm,
+                errors=(NotFoundError, InvalidStateError),
+            ),
         ]
 
     async def _explain(self, call: Call[WhyPath, Nothing, Nothing, None]) -> Explanation:
         return await self._why.explain(call.path.id)
+
+    async def _plan_message(self, call: Call[MessagePath, PlanQuery, Nothing, None]) -> ReplayPlan:
+        return await self._replays.plan_message(call.path.id, _requester(call.request), old=call.query.old)
+
+    async def _plan_cause(self, call: Call[CausePath, PlanQuery, Nothing, None]) -> ReplayPlan:
+        return await self._replays.plan_cause(call.path.key, _requester(call.request), old=call.query.old)
+
+    async def _confirm(self, call: Call[PlanPath, Nothing, Nothing, None]) -> ReplayState:
+        return self._replays.confirm(call.path.plan, _requester(call.request), call.user)
+
+
+def _requester(request: web.Request) -> str:
+    """Return a digest of the token or the session cookie of a request: plans of one are not another's."""
+    cookies = (f"{name}={value}" for name, value in request.cookies.items() if "trunkline" in name)
+    given = request.headers.get("Authorization") or ";".join(sorted(cookies))
+    return hashlib.sha256(given.encode(errors="surrogatepass")).hexdigest()

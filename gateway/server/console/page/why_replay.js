@@ -29,8 +29,8 @@ export async function answerAll(key, done) {
       try {
         const result = await send("POST", `/api/why/plans/${encodeURIComponent(plan.plan)}`);
         body.replaceChildren(
-          h("p", {}, t("replay.done", { count: counted(result.replayed ?? ready.length) })),
-          ...(result.skipped?.length ? [h("p", { class: "muted" }, t("replay.skipped", { count: counted(result.skipped.length) }))] : []),
+          h("p", {}, t("replay.done", { count: counted(result.replayed + result.left) })),
+          ...(result.skipped ? [h("p", { class: "muted" }, t("replay.skipped", { count: counted(result.skipped) }))] : []),
           h("div", { class: "choices" }, h("button", { type: "button", class: "primary", autofocus: true, onclick: () => dialog.close() }, t("dialog.close"))),
         );
         body.querySelector("button").focus();

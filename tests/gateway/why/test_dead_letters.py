@@ -13,11 +13,11 @@ from gateway.contract.messages import ErrorPart, ToolResultPart
 from gateway.contract.plugin import Plugin
 from gateway.contract.provider import ToolDefinition
 from gateway.contract.tool import Tool, ToolContext
-from gateway.session.dead_letters import DeadLetter, DeadLetters
 from gateway.store import Store
 from gateway.store.inbox import quarantine_op
 from gateway.testing.chat import Chat, chatting, written
 from gateway.testing.fake_models.script import Reply, Say, Use
+from gateway.why.dead_letters import DeadLetter, DeadLetters
 
 pytestmark = pytest.mark.slow
 

@@ -1,11 +1,13 @@
 """Dead letters: messages that could not be answered and events that could not be parsed, for the operator.
 
 The session of a dead letter shows a notice. ``replay`` removes the notice and reopens the message as if it
-had just arrived; ``drop`` leaves the notice as the outcome.
+had just arrived; an answer that only its platform refused is sent again, and no model is called. ``drop``
+leaves the notice as the outcome.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 from msgspec import Struct
@@ -18,6 +20,8 @@ from gateway.store import schema as t
 from gateway.store.inbox import DROP_DEAD_LETTER, DROP_QUARANTINED, REOPEN, Entry, read_entry
 from gateway.store.outbox import FORGET_PAGES
 from gateway.store.steps import DROP_STEPS
+from gateway.why.causes import is_undelivered
+from gateway.why.records import Records, read_records
 
 Requeue = Callable[[Entry], Awaitable[None]]
 
@@ -46,6 +50,9 @@ class DeadLetters:
     def __init__(self, store: Store, requeue: Requeue | None = None) -> None:
         self._store = store
         self._requeue = requeue
+        self._changing = asyncio.Lock()
+        """Held from the check of a message to the commit of its change. One process writes to a database, so
+        two requests for one message are one replay."""
 
     async def list(self) -> list[DeadLetter]:
         """List the dead letters, the latest first."""
@@ -66,14 +73,23 @@ class DeadLetters:
         letter = await self.get(letter_id)
         if letter.kind == "event":
             raise InvalidStateError("an event that could not be parsed cannot be replayed; drop it")
-        entry = await self._store.read(lambda c: read_entry(c, letter_id))
-        entry.attempts = entry.not_before = 0
-        # Left in place, the stop would end the replayed turn before it calls the model.
-        if entry.interrupted == "stopped":
-            entry.interrupted = None
-        await self._store.write(*await self._store.read(lambda c: _reopen_ops(c, entry)))
+        if not await self.reopen(letter_id, lambda records: records.state == "dead"):
+            raise NotFoundError(f"no dead letter {letter_id!r}")
+
+    async def reopen(self, message_id: str, expected: Callable[[Records], bool], *also: Op) -> bool:
+        """Reopen a message that has its outcome, if it still is as expected; return whether it was.
+
+        ``also`` is committed in the same transaction.
+        """
+        async with self._changing:
+            found = await self._store.read(lambda c: _read_reopening(c, message_id, expected))
+            if found is None:
+                return False
+            entry, ops = found
+            await self._store.write(*ops, *also)
         if self._requeue is not None:
             await self._requeue(entry)
+        return True
 
     async def drop(self, letter_id: str) -> None:
         """Remove a dead letter for good. Raises NotFoundError."""
@@ -81,26 +97,40 @@ class DeadLetters:
         if letter.kind == "event":
             await self._store.write((DROP_QUARANTINED, (letter_id,)))
             return
-        entry = await self._store.read(lambda c: read_entry(c, letter_id))
-        await self._store.write(
-            (DROP_DEAD_LETTER, (letter_id,)), (DROP_STEPS, (letter_id,)), entry.settle("done")
-        )
+        async with self._changing:
+            entry = await self._store.read(lambda c: read_entry(c, letter_id))
+            await self._store.write(
+                (DROP_DEAD_LETTER, (letter_id,)), (DROP_STEPS, (letter_id,)), entry.settle("done")
+            )
 
 
-def _reopen_ops(connection: Connection, entry: Entry) -> list[Op]:
-    """Return the writes that reset an entry to its state before the first attempt."""
-    # Message ids are fixed at acceptance, so the next attempt inserts these two again.
-    shown = (entry.id, entry.answer_id)
+def _read_reopening(
+    connection: Connection, message_id: str, expected: Callable[[Records], bool]
+) -> tuple[Entry, list[Op]] | None:
+    """Return a message and the writes that reopen it; None if it is not as expected."""
+    records = read_records(connection, message_id)
+    if records is None or records.state not in ("done", "dead") or not expected(records):
+        return None
+    entry = read_entry(connection, message_id)
+    entry.attempts = entry.not_before = 0
+    # An answer that is stored is placed again. What may be in the chat already is looked for, not sent twice.
+    entry.answered = entry.shown = is_undelivered(records) and records.has_body
+    shown = entry.shown_if_reopened
     # Counted in the database: the session need not be in memory.
     left = count_messages(connection, entry.session, without=shown)
-    return [
-        *((DROP_MESSAGE, (message_id,)) for message_id in shown),
+    ops: list[Op] = [
+        *((DROP_MESSAGE, (gone,)) for gone in shown),
         (REOPEN, (entry.id, "new", 0, 0)),
-        entry.interrupt(),
         (DROP_DEAD_LETTER, (entry.id,)),
         (COUNT_MESSAGES, (entry.session, left)),
-        (FORGET_PAGES, (entry.id,)),
     ]
+    if not entry.answered:
+        ops.append((FORGET_PAGES, (entry.id,)))
+    # Left in place, the stop would end the replayed turn before it calls the model.
+    if entry.interrupted == "stopped":
+        entry.interrupted = None
+        ops.append(entry.interrupt())
+    return entry, ops
 
 
 def _read_all(connection: Connection) -> list[DeadLetter]:

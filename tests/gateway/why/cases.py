@@ -1,0 +1,159 @@
+"""A gateway with a platform that fails on demand, and what every face says about its messages."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from typer.testing import CliRunner
+
+from gateway.cli import app as trunkline
+from gateway.contract.channel import (
+    Address,
+    InboundMessage,
+    MessageLink,
+    Placed,
+    Receipt,
+    Sender,
+    SessionKey,
+    Signal,
+)
+from gateway.contract.messages import now_ms
+from gateway.contract.plugin import Intercept, Pass, Plugin, PluginContext, TurnContext, UserInput
+from gateway.contract.provider import ToolDefinition
+from gateway.contract.questions import Question
+from gateway.contract.tool import Tool, ToolContext
+from gateway.store import schema as t
+from gateway.store.writes import Write
+from gateway.testing.fake_models.server import FakeModels
+from gateway.testing.polling_channel import PollingChannel
+from gateway.testing.polling_platform import PollingPlatform
+from gateway.testing.served import Served, serving, until
+
+_AGE = Write("update", 40, t.inbox, "id received_at")
+LINK = re.compile(r"https://line\.example/(\w+)/(\d+)")
+Found = dict[str, Any]
+
+
+class Line(PollingChannel):
+    """A platform that has links to messages."""
+
+    def read_link(self, link: str) -> MessageLink | None:
+        found = LINK.fullmatch(link)
+        return None if found is None else MessageLink(found[1], found[2], f"{found[1]}:{found[2]}")
+
+    async def ask_question(self, question: Question) -> Placed:
+        return Placed("0")
+
+
+class Pier(Plugin):
+    """Registers the line, a tool that has to be approved, and a hook that keeps some messages."""
+
+    name = "pier"
+
+    def __init__(self, platform: PollingPlatform) -> None:
+        self.platform = platform
+
+    async def activate(self, ctx: PluginContext) -> None:
+        assert ctx.channels is not None
+
+        async def no_cursors(_channel: str) -> list[Any]:
+            return []
+
+        ctx.channels.register(Line(self.platform.url, no_cursors))
+
+    async def transform_user_input(self, text: str, ctx: TurnContext) -> UserInput:
+        return Intercept("") if text == "secret" else Pass()
+
+    def tools(self) -> Sequence[Tool]:
+        async def open_door(_arguments: object, _context: ToolContext) -> str:
+            return "open"
+
+        return [Tool(definition=ToolDefinition("door", "Opens.", {"type": "object"}), execute=open_door)]
+
+
+class Case:
+    """A served gateway with the line. ``write`` sends a message of a user, as the platform would."""
+
+    def __init__(self, served: Served, platform: PollingPlatform, config: Path) -> None:
+        self.served = served
+        self.platform = platform
+        self.config = config
+        self._next = 100
+
+    async def write(
+        self, text: str, user: str = "ada", chat: str = "kitchen", *signals: Signal, **fields: Any
+    ) -> Receipt:
+        self._next += 1
+        number, group = self._next, fields.pop("group", False)
+        receive = self.served.gateway.parts.intake.receiver("line")
+        key = f"{chat}:{number}"
+        message = InboundMessage(
+            session=str(SessionKey("line", "bot", chat)),
+            dedup_key=key,
+            address=Address("line", "bot", chat, reply_to=str(number), group=group),
+            sender=Sender(user, name=f"Name of {user}"),
+            text=text,
+            order=number,
+            **fields,
+        )
+        return (await receive(message, signals=signals))[0]
+
+    async def aged(self, message_id: str, days: int) -> None:
+        """Let a message have been received some days earlier."""
+        await self.served.gateway.parts.store.write(
+            (_AGE, (message_id, now_ms() - days * 86_400_000)),
+        )
+
+    async def settled(self) -> None:
+        await until(lambda: self.served.gateway.parts.dispatcher.waiting == 0)
+
+    async def why(self, given: str) -> Found:
+        status, found = await self.served.ask("GET", f"/api/why/{quote(given, safe='')}")
+        assert status == 200, found
+        return found
+
+    async def until(self, given: str, code: str) -> Found:
+        """Return the explanation once its verdict has a code."""
+        async with asyncio.timeout(60):
+            while (found := await self.why(given))["verdict"]["code"] != code:
+                await asyncio.sleep(0.02)
+        return found
+
+    async def told(self, given: str, user: str = "ada", chat: str = "kitchen", **fields: Any) -> str:
+        """Return the reply to /why."""
+        before = len(self.platform.answers(chat))
+        await self.write(f"/why {given}".strip(), user, chat, **fields)
+        await until(lambda: len(self.platform.answers(chat)) > before)
+        return self.platform.answers(chat)[-1]
+
+    async def printed(self, *arguments: str) -> str:
+        """Return what the command line prints."""
+        command = ["why", *arguments, "--config", str(self.config)]
+        return (await asyncio.to_thread(CliRunner().invoke, trunkline, command)).output
+
+
+@asynccontextmanager
+async def line(tmp_path: Path, fake: FakeModels, **settings: Any) -> AsyncGenerator[Case]:
+    channels = settings.pop("channels", {"line": {"allow": ["ada", "ben"]}})
+    async with (
+        PollingPlatform() as platform,
+        serving(tmp_path / "data", Pier(platform), fake=fake, channels=channels, **settings) as served,
+    ):
+        config = tmp_path / "trunkline.toml"
+        port = served.url.rpartition(":")[2]
+        config.write_text(f'data_dir = "{tmp_path / "data"}"\n[server]\nport = {port}\n')
+        yield Case(served, platform, config)
+
+
+def texts(found: Found) -> list[str]:
+    return [station["text"] for station in found["stations"]]
+
+
+def kinds(found: Found) -> list[str]:
+    return [action["kind"] for action in found["verdict"]["actions"]]
