@@ -128,13 +128,13 @@ class Money {
     const [filter, deeper] = DEEPER[this.#split];
     const table = new Table({ label: t(`money.table.${this.#split}`), columns, keyOf: (row) => row.key, open: (row) => row.key && this.#change({ [filter]: row.key, by: deeper }) });
     table.setRows(splits);
-    return h("section", { class: "card spend", }, h("header", {}, h("h2", {}, t(`money.table.${this.#split}`)), h("span", { class: "muted end" }, t("money.count", { count: counted(total.calls) }))), splits.length ? table.element : emptyState({ icon: "money", title: t("money.none"), text: t("money.none_text") }));
+    return h("section", { class: "card spend" }, h("header", {}, h("h2", {}, t(`money.table.${this.#split}`)), h("span", { class: "muted end" }, callsOf(total.calls))), splits.length ? table.element : emptyState({ icon: "money", title: t("money.none"), text: t("money.none_text") }));
   }
 
   #dearest(top) {
     const row = ({ session, title, channel, calls, usd }) => {
       const name = title || t("money.deleted");
-      return h("li", {}, h("span", { class: "channel", title: channel }, shortChannel(channel)), h("span", { class: "grow" }, title && this.#context.has("conversations") ? h("a", { href: addressOf("conversations", [session]) }, name) : name, h("br"), h("span", { class: "muted" }, t("money.count", { count: counted(calls) }))), h("b", { class: "num" }, money(usd)));
+      return h("li", {}, h("span", { class: "channel", title: channel }, shortChannel(channel)), h("span", { class: "grow" }, title && this.#context.has("conversations") ? h("a", { href: addressOf("conversations", [session]) }, name) : name, h("br"), h("span", { class: "muted" }, callsOf(calls))), h("b", { class: "num" }, money(usd)));
     };
     return h("section", { class: "card", "aria-labelledby": "money-top" }, h("header", {}, h("h2", { id: "money-top" }, t("money.dearest"))), top.length ? h("ul", { class: "rows" }, ...top.map(row)) : emptyState({ icon: "talks", title: t("money.no_talks"), text: t("money.none_text") }));
   }
@@ -169,8 +169,12 @@ function figures(days, groups) {
 /** Name what has no price, since its cost is not in any sum. */
 function unpriced(rows) {
   if (rows.length === 0) return [];
-  const items = rows.map(({ key, unpriced: calls }) => h("li", {}, h("code", { class: "grow" }, key), h("span", { class: "muted num" }, t("money.count", { count: counted(calls) }))));
+  const items = rows.map(({ key, unpriced: calls }) => h("li", {}, h("code", { class: "grow" }, key), h("span", { class: "muted num" }, callsOf(calls))));
   return [h("section", { class: "card", "aria-labelledby": "money-unpriced" }, h("header", {}, h("h2", { id: "money-unpriced" }, t("money.not_counted"))), h("ul", { class: "rows" }, ...items), h("p", { class: "note muted" }, t("money.not_counted_text")))];
+}
+
+function callsOf(count) {
+  return t(count === 1 ? "money.count_one" : "money.count", { count: counted(count) });
 }
 
 /** Return a row of buttons of which one is pressed. */

@@ -9,7 +9,7 @@ import { read } from "./api.js";
 import { showCommand } from "./command_dialog.js";
 import { addressOf } from "./router.js";
 import { lineOf } from "./why_line.js";
-import { answerAll } from "./why_replay.js";
+import { answerAgain } from "./why_replay.js";
 import { stepLines, stepsCard, whereTimeWent } from "./why_steps.js";
 import { verdictCard } from "./why_verdict.js";
 import { shortChannel, shortId, word } from "./words.js";
@@ -122,7 +122,7 @@ class WhyView {
 
   /** Return what can be done. One replay answers all messages with the same cause; waiting needs no button. */
   #actions({ verdict, same_cause: same }) {
-    const actions = (verdict.actions ?? []).filter(({ kind }) => kind !== "wait");
+    const actions = (verdict.actions ?? []).filter(({ kind }) => kind !== "wait" && (this.#context.isAdmin || kind === "open"));
     return actions.map((action) => (action.kind === "replay" && same?.count > 1 ? { ...action, label: t("why.answer_all", { count: counted(same.count) }) } : action));
   }
 
@@ -172,11 +172,16 @@ class WhyView {
   #act(action, found) {
     const { kind, target } = action;
     if (kind === "open" && OPENS_MESSAGE.has(found.verdict.code)) return this.#context.open("why", [target]);
-    if (kind === "replay" && found.same_cause?.key) return answerAll(found.same_cause.key, () => this.#load());
+    if (kind === "replay" || kind === "send_again") return answerAgain(planOf(found), () => this.#load());
     const screen = kind === "allow" ? "waiting" : kind === "open" && target === "dead" ? "dead" : "";
     if (this.#context.has(screen)) return this.#context.open(screen, kind === "allow" ? [target] : []);
     showCommand(action);
   }
+}
+
+/** Return the path of the dry run: of all messages with the cause, or of this one alone. */
+function planOf({ message, same_cause: same }) {
+  return same?.count > 1 ? `/api/why/same-cause/${encodeURIComponent(same.key)}/plan` : `/api/why/${encodeURIComponent(message.id)}/plan`;
 }
 
 /** Return the messages of an id that several chats have. */

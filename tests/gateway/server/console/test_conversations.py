@@ -13,7 +13,7 @@ from gateway.testing.fake_models.server import FakeModels
 from tests.channels.websocket.test_page_axe import violations
 from tests.e2e.page_browser import chat
 from tests.gateway.server.console.test_frame import FOREIGN, WIDTHS, is_narrow
-from tests.gateway.why.test_verdicts import Case, line
+from tests.gateway.why.cases import Case, line
 
 __all__ = ["FOREIGN"]
 

@@ -101,6 +101,34 @@ async def test_why_tells_sentence_cause_and_action_at_a_glance(browser: Browser,
             await expect(heading).to_have_text(SENTENCE)
 
 
+async def test_all_messages_with_a_cause_are_answered_after_a_dry_run(
+    browser: Browser, tmp_path: Path
+) -> None:
+    async with (
+        FakeModels() as first,
+        FakeModels() as second,
+        line(tmp_path, first, **providers(first, second)) as case,
+    ):
+        await fail(case, first, second)
+        failed = await fail(case, first, second)
+        asked = len(first.requests)
+        async with chat(browser, f"{case.served.url}/console/why/{failed}", connected=False) as page:
+            await page.get_by_role("button", name="Answer all 2").press("Enter")
+            dialog = page.get_by_role("dialog", name="Answer again")
+            await expect(dialog.get_by_role("list", name="Messages").get_by_role("listitem")).to_have_count(2)
+            await expect(dialog).to_contain_text("2 messages would be answered.")
+            # The dry run changes nothing, and what it asks for is not the default.
+            await expect(dialog.get_by_role("button", name="Cancel")).to_be_focused()
+            assert len(first.requests) == asked
+            await dialog.get_by_role("button", name="Answer 2").press("Enter")
+            await expect(dialog).to_contain_text("Done: 2 messages were answered again.")
+            await page.keyboard.press("Enter")
+            heading = page.get_by_role("heading", level=1)
+            await expect(heading).to_contain_text("Answered in ")
+            await expect(heading).to_be_focused()
+            assert len(first.requests) == asked + 2
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_why_is_accessible_in_german_at_every_width(
     browser: Browser, foreign: Path, tmp_path: Path, scheme: Any
