@@ -49,7 +49,7 @@ _MARKED = {
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
-_LONG = ("test_storm", "test_coding_agents", "test_foreign", "test_kills")
+_LONG = ("test_storm", "test_coding_agents", "test_foreign", "test_coding_kills")
 """Files with tests of a minute and more."""
 _SLOW = ("e2e", "gateway/cli", "plugins/cli_backends")
 """Folders whose tests run processes."""

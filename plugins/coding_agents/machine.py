@@ -332,10 +332,11 @@ class _Tick:
             digest = self.state.question.digest
             self.events.append(QuestionGone(digest))
             # The same question may come again later; this answer was not meant for it.
-            kept = tuple(t for t in self.state.outbox if t.needs != "question" or t.subject != digest)
-            if kept != self.state.outbox:
+            meant = [t for t in self.state.outbox if t.needs == "question" and t.subject == digest]
+            # A recovered answer was typed before the restart: that is why the question is gone.
+            if any(not typing.recovered for typing in meant):
                 self.events.append(InputFailed(_UNANSWERED))
-            self.set(outbox=kept)
+            self.set(outbox=tuple(typing for typing in self.state.outbox if typing not in meant))
             # Before the first ready screen the program still starts: it may not take text yet.
             started = self.state.ready_at is not None or self.state.sent
             status = "busy" if started else "starting"

@@ -433,6 +433,9 @@ class Sessions:
         await asyncio.to_thread(prepare_home, home, launch)
         await asyncio.to_thread(write_secret, session.folder, record.key)
         env = _variables(session, known, {**given, **launch.env, **confined.env})
+        if confined.notice and not record.told:
+            # Durable before the program runs: a session that is only attached after a crash has it, too.
+            await session.tell("notice", confined.notice)
         await start_keeper(
             KeeperLaunch(
                 folder=session.folder,
@@ -447,8 +450,6 @@ class Sessions:
         await session.attach()
         self._begin(session)
         self._emit(session, events.SessionStarted)
-        if confined.notice:
-            await session.tell("notice", confined.notice)
 
     async def _serve_hook(self, record: SessionRecord, words: Sequence[str], stream: Stream) -> None:
         """Answer a report of a program's hook."""
@@ -515,7 +516,7 @@ class Sessions:
     async def _fail(self, session: Session, reason: str) -> None:
         """Note that a session could not be started."""
         session.ended.set()
-        await session.change(status="error", error=reason, ended_at=self.clock())
+        await session.change(status="error", error=reason, ended_at=self.clock(), notices=())
         self._running.pop(session.record.id, None)
         await asyncio.to_thread(self._remove, session)
 

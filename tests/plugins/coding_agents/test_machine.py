@@ -414,7 +414,8 @@ def test_a_question_without_known_keys_waits_for_the_user() -> None:
 
 
 def rule(**fields: Any) -> AutoResponse:
-    return AutoResponse(**{"pattern": "telemetry", "keys": ("n",), "description": "declined", **fields})
+    given: dict[str, Any] = {"pattern": "telemetry", "keys": ("n",), "description": "declined", **fields}
+    return AutoResponse(**given)
 
 
 def test_a_safe_rule_answers_with_its_keys_while_the_question_is_there() -> None:
@@ -649,6 +650,18 @@ def test_after_a_restart_an_answer_is_not_typed_into_another_question() -> None:
     trial.confirms = True
     trial.show("ASK May two run?", 60_000)
     assert trial.typed == [b"1"]
+
+
+def test_after_a_restart_an_answer_that_was_typed_is_not_told_as_failed() -> None:
+    trial = asked("May it run?")
+    trial.confirms = False
+    trial.answer("once")
+    trial.run()
+    trial.state = recover(trial.state, trial.now)
+    trial.show("BUSY", 5000)
+    assert trial.typed == [b"1"]
+    assert trial.said(QuestionGone)
+    assert not trial.said(InputFailed)
 
 
 def test_the_state_survives_as_json() -> None:
