@@ -11,6 +11,7 @@ from gateway.contract.deltas import (
     Delta,
     MetadataDelta,
     PartDelta,
+    RateLimit,
     StopReason,
     TextDelta,
     ToolCallDelta,
@@ -33,6 +34,7 @@ from gateway.contract.messages import (
 
 _arguments_decoder = msgspec.json.Decoder(dict[str, Any])
 _NOTHING = TextPart("")
+_Start = TextDelta | ToolCallStart | ToolResultStart | PartDelta
 
 
 class _Draft:
@@ -40,7 +42,7 @@ class _Draft:
 
     __slots__ = ("chunks", "end", "start")
 
-    def __init__(self, start: TextDelta | ToolCallStart | ToolResultStart | PartDelta) -> None:
+    def __init__(self, start: _Start) -> None:
         self.start = start
         self.chunks: list[str] = []
         self.end: ToolResultEnd | None = None
@@ -157,6 +159,17 @@ class Assembler:
                 self.metadata, self.stop_reason = delta.final_metadata, delta.stop_reason
             case _:
                 assert_never(delta)
+
+    @property
+    def waits_for(self) -> RateLimit | None:
+        """The rate limit that the answer waits for, until more of it arrives."""
+        waits = self._waits_at is not None and self._waits_at == self._progress()
+        return self._counts.rate_limit if waits and self._counts is not None else None
+
+    def outline(self, last: int) -> list[tuple[_Start, bool]]:
+        """Return how the last parts began, and whether each is the result of a tool that still runs."""
+        drafts = (self._drafts[index] for index in sorted(self._drafts)[-last:])
+        return [(draft.start, draft.runs) for draft in drafts]
 
     def snapshot(self) -> list[Delta]:
         """Return the fewest deltas that produce the current state; later deltas continue from there.

@@ -50,7 +50,7 @@ _TRIGGER_OF: Mapping[type[ProviderError], Trigger] = {
     StreamTimeoutError: "stall",
 }
 
-_FAILURES_TO_OPEN = 3
+FAILURES_TO_OPEN = 3
 _OPEN_SECONDS = 30.0
 
 
@@ -69,7 +69,7 @@ class Circuit(Struct):
     def record_failure(self, now: float) -> None:
         """Count a failure; several in a row open the circuit."""
         self.failures += 1
-        if self.failures >= _FAILURES_TO_OPEN:
+        if self.failures >= FAILURES_TO_OPEN:
             self.open_until = now + _OPEN_SECONDS
 
     def record_success(self) -> None:
@@ -125,6 +125,15 @@ class Fallback:
             self._circuits,
             defaults=self._defaults if chain is None else False,
         )
+
+    @property
+    def circuits(self) -> Mapping[str, tuple[int, float]]:
+        """The failures in a row of each provider, and the seconds for which it is still skipped."""
+        now = self._clock()
+        return {
+            name: (circuit.failures, max(0.0, circuit.open_until - now))
+            for name, circuit in self._circuits.items()
+        }
 
     def candidates(self, first: Route) -> Candidates:
         """Return the routes to try for a call that was meant for ``first``."""

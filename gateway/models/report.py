@@ -160,7 +160,7 @@ async def usage_report(
         asked.days,
         rows,
         _sum("", found),
-        [await _budget_state(ledger, budget, now) for budget in budgets],
+        [await budget_state(ledger, budget, now) for budget in budgets],
         asked.split,
         splits if split == "day" else _with_previous(splits, before, 1),
         _sum("", before),
@@ -293,7 +293,8 @@ def _round(usd: Decimal) -> Decimal:
     return usd.quantize(_PLACES, ROUND_HALF_UP)
 
 
-async def _budget_state(ledger: Ledger, budget: Budget, now: int) -> BudgetState:
+async def budget_state(ledger: Ledger, budget: Budget, now: int) -> BudgetState:
+    """Return the state of a budget with its forecast. ``now`` is milliseconds since the epoch."""
     when = period_at(budget.every, now)
     dimension: Dimension = budget.dimension or "provider"
     spent = await _amounts(ledger, budget, dimension, when.begins, now)

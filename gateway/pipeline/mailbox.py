@@ -224,6 +224,10 @@ class Dispatcher:
         mailbox = self._mailboxes.get(session_id)
         return None if mailbox is None else mailbox.worker
 
+    def mailboxes(self) -> list[Mailbox]:
+        """Return the mailboxes in which something waits or runs."""
+        return list(self._mailboxes.values())
+
     def announcing(self, session_id: str) -> asyncio.Task[None] | None:
         """Return the worker of a session in which an announcement is being delivered or waits."""
         mailbox = self._mailboxes.get(session_id)

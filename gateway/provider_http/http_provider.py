@@ -40,6 +40,7 @@ from gateway.provider_http.leases import (
     KeyLease,
     KeyScheduler,
     LeaseTicket,
+    LimitState,
     estimate_request,
     scheduler_for,
 )
@@ -113,6 +114,11 @@ class HttpProvider:
     def capabilities(self) -> Capabilities:
         """The capabilities of the vendor's models."""
         return self._adapter.capabilities
+
+    @property
+    def limits(self) -> LimitState | None:
+        """The use of its keys and limits now; None for a single key without a known limit."""
+        return None if self._scheduler is None else self._scheduler.state
 
     def capabilities_of(self, model: str) -> Capabilities:
         """Return the capabilities of one model, as far as the adapter knows them."""

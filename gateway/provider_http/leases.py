@@ -104,6 +104,26 @@ def _until(times: dict[str, float], model: str) -> float:
     return max(times.get(model, 0.0), times.get("", 0.0)) if times else 0.0
 
 
+class LimitState(Struct, frozen=True):
+    """The use of a provider's keys now. Limits are those of all keys together; None for an unlimited one.
+
+    ``refused`` are the positions of keys that the backend rejected, ``held`` the number of keys that wait for
+    a rate limit, at most ``held_seconds`` more. ``waiting`` calls are in line for a key.
+    """
+
+    keys: int
+    refused: tuple[int, ...] = ()
+    held: int = 0
+    held_seconds: float = 0.0
+    running: int = 0
+    concurrency: int | None = None
+    requests: int = 0
+    requests_per_minute: int | None = None
+    tokens: int = 0
+    tokens_per_minute: int | None = None
+    waiting: int = 0
+
+
 class KeyLease:
     """The right to make one call with one key. ``release`` ends it; further releases do nothing."""
 
@@ -201,6 +221,27 @@ class KeyScheduler:
         """The provider's settings with each key; rejected keys come last."""
         now = self._now()
         return [key.config for key in sorted(self._keys, key=lambda key: key.is_refused("", now))]
+
+    @property
+    def state(self) -> LimitState:
+        """The use of the keys now."""
+        now, keys, config = self._now(), self._keys, self._keys[0].config
+        held = [until - now for key in keys if (until := max(key.held.values(), default=0.0)) > now]
+        limits = (config.concurrency, config.requests_per_minute, config.tokens_per_minute)
+        concurrency, requests, tokens = (each and each * len(keys) for each in limits)
+        return LimitState(
+            keys=len(keys),
+            refused=tuple(key.position for key in keys if key.is_refused("", now)),
+            held=len(held),
+            held_seconds=max(held, default=0.0),
+            running=sum(key.running for key in keys),
+            concurrency=concurrency,
+            requests=sum(key.requests.used(now) for key in keys if key.requests is not None),
+            requests_per_minute=requests,
+            tokens=sum(key.tokens.used(now) for key in keys if key.tokens is not None),
+            tokens_per_minute=tokens,
+            waiting=sum(map(len, self._queues.values())),
+        )
 
     def acquire(self, request: CallRequest) -> KeyLease | LeaseTicket:
         """Return a lease if one is free now, else a ticket for the queue."""

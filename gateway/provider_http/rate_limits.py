@@ -53,6 +53,11 @@ class SlidingWindow:
             when = entry.at + MINUTE
         return when
 
+    def used(self, now: float) -> int:
+        """Return the amount within the last minute."""
+        self.available_at(0, now)
+        return self._used
+
     def take(self, amount: int, now: float) -> WindowEntry:
         """Record usage."""
         entry = WindowEntry(now, amount)

@@ -24,6 +24,7 @@ from gateway.server.connections import HEAD_SECONDS, connection_factory
 from gateway.server.console import ConsolePages
 from gateway.server.events import GatewayEvents, SessionEvents
 from gateway.server.guard import Guard
+from gateway.server.now import NowRoutes, Observer
 from gateway.server.openai.routes import OpenAiRoutes
 from gateway.server.openapi import describe_routes
 from gateway.server.plugins import ConfigRoutes, LivePluginRoutes, LoginRoutes, PluginPages, TeamRoutes
@@ -43,6 +44,8 @@ class Api:
         self._gateway = gateway
         self._events = SessionEvents(gateway.parts.host)
         self._bus = GatewayEvents(gateway.events, gateway.redactor.redact_text)
+        self.observer = Observer(gateway)
+        self.now = NowRoutes(self.observer)
         self._openai = OpenAiRoutes(gateway)
         self._selection = Selection(gateway.models, gateway.profiles, lambda: gateway.model)
         self._configs = PluginConfigs(gateway.settings, Path.home())
@@ -66,6 +69,7 @@ class Api:
             *WhyRoutes(parts.why, parts.replays).routes(),
             *self._events.routes(),
             *self._bus.routes(),
+            *self.now.routes(),
             *DeadLetterRoutes(parts.dead_letters).routes(),
             *self._openai.routes(),
             *AccessRoutes(parts.access).routes(),
@@ -97,6 +101,8 @@ class Api:
         """End the open streams and the requests that wait for an answer."""
         self._events.close()
         self._bus.close()
+        self.now.close()
+        self.observer.close()
         self._openai.close()
         self.plugins.sockets.close()
 
@@ -181,6 +187,8 @@ class Server:
             raise kind(
                 f"cannot listen on {host}:{port}: {error.strerror}; choose another server.port"
             ) from None
+        self._tasks = await asyncio.TaskGroup().__aenter__()
+        self._observing = self._tasks.create_task(self._api.observer.run(), name="observer")
         host, port = self._listener.sockets[0].getsockname()[:2]
         self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         return self
@@ -191,6 +199,8 @@ class Server:
         self._listener.close()
         await self._gateway.stop_background()
         self._api.close()
+        self._observing.cancel()
+        await self._tasks.__aexit__(None, None, None)
         await self._runner.cleanup()
 
 

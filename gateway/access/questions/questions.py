@@ -309,6 +309,10 @@ class Questions:
         held = self._held.get(question_id)
         return held.question if held is not None and held.is_open else None
 
+    def all_open(self) -> list[Held]:
+        """Return the open questions; those of a message that waits for the answer are ``waited_for``."""
+        return [held for held in self._held.values() if held.is_open]
+
     def find(self, question_id: str) -> Held | None:
         """Return a question that is open, or whose owner has not taken its end yet."""
         return self._held.get(question_id)

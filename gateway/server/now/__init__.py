@@ -1,0 +1,11 @@
+"""What the gateway does now, for its operator: a snapshot, and a stream of its changes.
+
+In: the parts of the running gateway, looked at once a second, and its counters. Out: ``/api/now`` and
+``/api/now/events``. All of it is in memory and begins anew with the process. Imported by the server alone.
+"""
+
+from gateway.server.now.observer import Observer
+from gateway.server.now.shapes import NowSnapshot
+from gateway.server.now.streams import NowRoutes, Reader, owner_as_reader
+
+__all__ = ["NowRoutes", "NowSnapshot", "Observer", "Reader", "owner_as_reader"]
