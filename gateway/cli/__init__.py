@@ -42,6 +42,9 @@ COMMANDS: Mapping[str, Entry] = {
     ),
     "why": Command("why:why", "Explain why a message got its answer, or none"),
     "usage": Command("commands.usage:usage", "Show tokens and cost of model calls, and the state of budgets"),
+    "audit": Command(
+        "commands.approvals:audit", "Show who decided what: approvals, answers, pairing, shares"
+    ),
     "backup": Command("commands.backup:backup", "Back up the database and the data directory to one archive"),
     "restore": Command("commands.backup:restore", "Restore a backup"),
     "auth": Group(

@@ -27,10 +27,12 @@ from gateway.server.guard import Guard
 from gateway.server.now import NowRoutes, Observer
 from gateway.server.openai.routes import OpenAiRoutes
 from gateway.server.openapi import describe_routes
+from gateway.server.operator import AuditRoutes, QuestionRoutes
 from gateway.server.plugins import ConfigRoutes, LivePluginRoutes, LoginRoutes, PluginPages, TeamRoutes
 from gateway.server.routes import Binder, PlainCall, PluginRoutes, Route
 from gateway.server.sessions import BranchRoutes, FileRoutes, SearchRoutes, SessionRoutes, WhyRoutes
 from gateway.server.status import DeadLetterRoutes, StatusRoutes
+from gateway.tables.audit import AuditLog
 
 _HANDLERS_SECONDS = 1.0
 _TEMPORARY = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
@@ -70,6 +72,8 @@ class Api:
             *self._events.routes(),
             *self._bus.routes(),
             *self.now.routes(),
+            *QuestionRoutes(parts.questions, self._gateway.registry.get_tools, parts.sessions.get).routes(),
+            *AuditRoutes(AuditLog(parts.store)).routes(),
             *DeadLetterRoutes(parts.dead_letters).routes(),
             *self._openai.routes(),
             *AccessRoutes(parts.access).routes(),

@@ -1,7 +1,7 @@
-"""Tables of plugins: durable JSON values by key, scoped to a plugin.
+"""Tables of plugins: durable JSON values by key, scoped to a plugin. Also uploads and the audit log.
 
-In: reads and writes of plugins through ``ctx.table``. Out: rows of the store. Imported by ``conversations``
-and ``app``.
+In: reads and writes of plugins through ``ctx.table``. Out: rows of the store. Imported by ``conversations``,
+``app``, ``server`` and ``cli``.
 """
 
 from gateway.tables.table import KeyLocks, PluginTable, PluginTables

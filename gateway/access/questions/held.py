@@ -62,6 +62,7 @@ class Held:
         self.closed = False
         """The chat shows its outcome."""
         self.delivering = False
+        self.ended_at = 0
         self.seq = 0
         self.shown: Placed | None = None
         self.earlier: list[Placed] = []

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import nullcontext
 from contextvars import Context
@@ -76,6 +77,7 @@ SERVER = "api"
 Handler = Callable[[Answer], Awaitable[None]]
 Effects = Callable[["Held", Answer], list[Op]]
 
+_DECIDED = 200
 _RETRY_SECONDS = 1.0
 """Delay before showing a question again when the platform defers it without a delay."""
 _DELIVERY = Backoff(0.5, 60, jitter=-0.5)
@@ -145,6 +147,8 @@ class Questions:
         self._channels = channels
         self._sessions = sessions
         self._redactor = redactor
+        self.decided = deque[Held](maxlen=_DECIDED)
+        """The latest questions that ended, for the list of all; the audit log keeps the answers."""
         self._held: dict[str, Held] = {}
         self._unclosed: list[Held] = []
         """Questions that nobody waits for, and that an earlier process did not close."""
@@ -273,18 +277,19 @@ class Questions:
         channel: str | None = None,
         user: str | None = None,
         shown: Placed | None = None,
+        by: UserRef = THE_OWNER,
     ) -> Answer:
         """Answer a question; return once that is durable.
 
-        ``user`` is the id of the answering user of ``channel``; None is the owner of the gateway. ``shown``
-        is the place of the pressed button. Raises NotFoundError if the question is not open (in this
-        session), UnauthorizedError if this user may not answer it, and InvalidRequestError for values that it
-        does not offer.
+        ``user`` is the id of the answering user of ``channel``; None is ``by``, an admin of the gateway.
+        ``shown`` is the place of the pressed button. Raises NotFoundError if the question is not open (in
+        this session), UnauthorizedError if this user may not answer it, and InvalidRequestError for values
+        that it does not offer.
         """
         held = self._held.get(question_id)
         if held is None or not held.is_open or session not in (None, held.question.session):
             raise await self._why_closed(question_id, session, shown)
-        question, by = held.question, THE_OWNER
+        question = held.question
         if user is not None:
             if user not in question.answerers or channel not in (None, question.address.channel):
                 raise UnauthorizedError(_ONLY[isinstance(question, ApprovalRequest)])
@@ -406,7 +411,8 @@ class Questions:
         """End a question, after the commit of its end."""
         if held.answer is not None:
             return
-        held.taken, held.answer = True, answer
+        held.taken, held.answer, held.ended_at = True, answer, now_ms()
+        self.decided.append(held)
         if held.timer is not None:
             held.timer.cancel()
         question = held.question

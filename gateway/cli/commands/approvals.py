@@ -1,13 +1,15 @@
-"""``trunkline approvals``: list and revoke what was decided for "always": tool calls, plugins' capabilities.
+"""``trunkline approvals`` and ``trunkline audit``: what was decided for "always", and who decided what.
 
-Uses the running gateway; without one, changes the store."""
+``approvals`` lists and revokes decisions about tool calls and plugins' capabilities. Both commands use the
+running gateway; without one, the store.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import msgspec
 import typer
@@ -22,8 +24,11 @@ from gateway.extensions.registry import ChannelRegistry
 from gateway.server.access import ToolApproval, ToolApprovalList
 from gateway.settings import Settings
 from gateway.store import Store
+from gateway.tables.audit import PAGE, AuditLog, AuditPage, AuditRow
 
 T = TypeVar("T")
+
+_MOST_ACTIONS = 10_000
 
 
 class ApprovalClient:
@@ -105,5 +110,61 @@ def _print(allowed: list[ToolApproval]) -> None:
     for each in allowed:
         user = f"{each.channel}:{each.user}" if each.channel else each.user
         cells = (each.id, user, each.session, each.tool, each.matches, moment(each.at), each.approved_by)
+        table.add_row(*(Text(" ".join(plain(cell).split())) for cell in cells))
+    print_table(table, width=200)
+
+
+def audit(
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", min=1, max=_MOST_ACTIONS, help="Number of latest actions.")
+    ] = 50,
+    actor: Annotated[
+        str | None, typer.Option(help="Only of this user, such as telegram:42.", show_default=False)
+    ] = None,
+    action: Annotated[
+        str | None,
+        typer.Option(help="Only this action, or all that begin so, such as approval.", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
+    config: File = None,
+) -> None:
+    """Show the audit log, newest first: approvals, answers, pairing, links, shares, actions of the console.
+
+    \b
+    Examples:
+      trunkline audit
+      trunkline audit --action approval
+      trunkline audit --actor telegram:42 --json
+    """
+    access = GatewayOrStore(settings_from(config))
+    given = {name: value for name, value in (("actor", actor), ("action", action)) if value is not None}
+    rows: list[AuditRow] = []
+    cursor: str | None = None
+    while len(rows) < lines:
+        page = _page(access, given, cursor, min(PAGE, lines - len(rows)))
+        rows += page.rows
+        if (cursor := page.next) is None:
+            break
+    if as_json:
+        echo_json(rows)
+    elif rows:
+        _print_actions(rows)
+    else:
+        typer.echo("The audit log has no such action.", err=True)
+
+
+def _page(access: GatewayOrStore, given: dict[str, str], cursor: str | None, most: int) -> AuditPage:
+    if access.running:
+        query = urlencode({**given, "limit": most, **({} if cursor is None else {"cursor": cursor})})
+        return msgspec.convert(access.request("GET", f"/api/audit?{query}"), AuditPage)
+    return access.run_in_store(lambda store: AuditLog(store).page(cursor, **given, most=most))
+
+
+def _print_actions(rows: list[AuditRow]) -> None:
+    table = Table(box=None, header_style="bold")
+    for title in ("time", "by", "action", "subject", "detail"):
+        table.add_column(title, overflow="fold")
+    for row in rows:
+        cells = (moment(row.at), row.actor, row.action, row.subject, row.detail)
         table.add_row(*(Text(" ".join(plain(cell).split())) for cell in cells))
     print_table(table, width=200)

@@ -6,6 +6,6 @@ In: the parts of the running gateway, looked at once a second, and its counters.
 
 from gateway.server.now.observer import Observer
 from gateway.server.now.shapes import NowSnapshot
-from gateway.server.now.streams import NowRoutes, Reader, owner_as_reader
+from gateway.server.now.streams import NowRoutes, Reader, ReaderOf, owner_as_reader
 
-__all__ = ["NowRoutes", "NowSnapshot", "Observer", "Reader", "owner_as_reader"]
+__all__ = ["NowRoutes", "NowSnapshot", "Observer", "Reader", "ReaderOf", "owner_as_reader"]

@@ -16,6 +16,7 @@ import structlog
 from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from gateway.access.tokens import OWNER
 from gateway.contract.errors import TooManyRequestsError
 from gateway.server.now.observer import Frames, Observer, sse
 from gateway.server.now.shapes import NowSnapshot
@@ -36,13 +37,15 @@ Cursor = Annotated[str, Meta(pattern=r"^[0-9a-f]{1,32}-[0-9]{1,15}$")]
 class Reader(Struct, frozen=True):
     """Who reads: the id of the login session, and the rights at the time of the request.
 
-    ``is_alive`` is asked once a second: whether the session still exists and has the same role.
+    ``is_alive`` is asked once a second: whether the session still exists and has the same role. ``name`` is
+    what the audit log gets.
     """
 
     session: str
     is_admin: bool = True
     sees_text: bool = True
     is_alive: Callable[[], bool] = lambda: True
+    name: str = OWNER
 
 
 ReaderOf = Callable[[web.Request], Reader]

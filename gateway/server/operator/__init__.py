@@ -1,0 +1,10 @@
+"""What an operator decides, and the log of it: the questions of all conversations, and the audit log.
+
+In: requests of admins and viewers. Out: answers, stored with the name of who gave them, and pages of the log.
+Imported by the server alone.
+"""
+
+from gateway.server.operator.audit import AuditRoutes
+from gateway.server.operator.questions import QuestionRoutes
+
+__all__ = ["AuditRoutes", "QuestionRoutes"]

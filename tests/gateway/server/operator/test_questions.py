@@ -1,0 +1,136 @@
+"""Questions of all conversations and the audit log, over REST and on the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from gateway import Plugin, Tool, tool_from
+from gateway.contract.errors import ForbiddenError
+from gateway.server.now import Reader
+from gateway.server.operator import AuditRoutes, QuestionRoutes
+from gateway.server.operator.audit import AuditQuery
+from gateway.server.operator.questions import QuestionAnswer, QuestionPath, QuestionQuery
+from gateway.server.routes import Call, Nothing
+from gateway.store import Store
+from gateway.store.writes import AUDIT
+from gateway.tables.audit import AuditLog
+from gateway.testing.fake_models.script import Reply, Say, Use
+from gateway.testing.served import serving
+from tests.gateway.cli.processes import trunkline
+
+pytestmark = pytest.mark.slow
+VIEWER = Reader("v", is_admin=False, sees_text=False, name="vera")
+
+
+class Shell(Plugin):
+    """A tool that runs nothing."""
+
+    name = "shell"
+
+    def __init__(self) -> None:
+        async def shell(command: str) -> str:
+            """Run a command.
+
+            Not really.
+            """
+            return f"ran {command}"
+
+        key = tool_from(shell, match_key=lambda arguments: arguments["command"], match_kind="command")
+        self._tools = [key]
+
+    def tools(self) -> Sequence[Tool]:
+        return self._tools
+
+
+def call(path: Any = None, query: Any = None, body: Any = None) -> Call[Any, Any, Any, Any]:
+    """A request whose reader the routes of a test know without looking at it."""
+    return Call(
+        web.Request.__new__(web.Request), "owner", path or Nothing(), query or Nothing(), Nothing(), body
+    )
+
+
+async def test_an_admin_sees_what_a_question_permits_and_answers_it_with_a_name(tmp_path: Path) -> None:
+    async with serving(tmp_path, Shell(), permissions={"shell": "ask"}) as served, served.socket() as client:
+        served.models.then(
+            Reply((Use("shell", json.dumps({"command": "/bin/rm \u202etmp"})),), "tools"),
+            Reply((Say("Done"),)),
+        )
+        await client.say("Tidy up", session="s")
+        asked = await client.until("approval_request")
+        status, listed = await served.ask("GET", "/api/questions")
+        [one] = listed["questions"]
+        assert (status, one["id"], one["kind"], one["tool"]) == (
+            200,
+            asked["approval_id"],
+            "approval",
+            "shell",
+        )
+        assert one["tool_text"] == "Run a command."
+        assert "\\u202e" in one["command"], "a character that turns the direction is shown"
+        assert one["effect"] == {"kind": "command", "text": "/bin/rm \u202etmp"}
+        assert one["rule"] == 'permissions.shell = "allow"'
+        assert (one["channel"], one["may_answer"], one["decision"]) == ("websocket", ["owner"], None)
+        assert one["expires_at"] > one["created_at"]
+
+        # The same list as a viewer sees it, who also may not answer.
+        parts, tools = served.gateway.parts, served.gateway.registry.get_tools
+        routes = QuestionRoutes(parts.questions, tools, parts.sessions.get, lambda _: VIEWER).routes()
+        seen = await routes[0].handler(call(query=QuestionQuery()))
+        assert seen.questions[0].expires_at == one["expires_at"]  # type: ignore[attr-defined]
+        assert not any(secret in repr(seen) for secret in ("rm", "Tidy", "permissions"))
+        answer = call(QuestionPath(one["id"]), body=QuestionAnswer(["once"]))
+        with pytest.raises(ForbiddenError):
+            await routes[1].handler(answer)
+
+        refused, error = await served.ask("POST", f"/api/questions/{one['id']}", json={"values": ["perhaps"]})
+        assert (refused, error["error_name"]) == (400, "InvalidRequestError")
+        admin = Reader("a", name="ada")
+        own = QuestionRoutes(parts.questions, tools, parts.sessions.get, lambda _: admin).routes()
+        decision = await own[1].handler(answer)
+        assert (decision.by, decision.state) == ("ada", "answered")  # type: ignore[attr-defined]
+        await client.until("complete")
+        gone, error = await served.ask("POST", f"/api/questions/{one['id']}", json={"values": ["once"]})
+        assert gone == 404
+        assert (await served.ask("GET", "/api/questions"))[1]["questions"] == []
+        [done] = (await served.ask("GET", "/api/questions?state=decided"))[1]["questions"]
+        assert (done["id"], done["decision"]["by"]) == (one["id"], "ada")
+        _, log = await served.ask("GET", "/api/audit?action=approval")
+        [row] = log["rows"]
+        assert (row["actor"], row["action"], row["subject"], log["next"]) == (
+            "ada",
+            "approval.once",
+            "shell",
+            None,
+        )
+        [route] = AuditRoutes(AuditLog(parts.store), lambda _: VIEWER).routes()
+        with pytest.raises(ForbiddenError):
+            await route.handler(call(query=AuditQuery()))
+
+
+async def test_the_log_is_read_in_pages_newest_first(store: Store) -> None:
+    log = AuditLog(store)
+    for number in range(25):
+        who, action = "ada" if number % 5 else "bob", f"console.login{number % 2}"
+        await store.write((AUDIT, (f"{number:08x}", number, who, action, str(number), None)))
+    await log.record("bob", "console.login1.more", "last", "why")
+    page, found = await log.page(most=10), list[str]()
+    while page.next is not None:
+        found += [row.subject for row in page.rows]
+        page = await log.page(page.next, most=10)
+    found += [row.subject for row in page.rows]
+    assert found == ["last", *map(str, range(24, -1, -1))]
+    mine = await log.page(actor="bob", action="console.login1")
+    assert [(row.subject, row.detail) for row in mine.rows] == [("last", "why"), ("15", ""), ("5", "")]
+    assert (await log.page(action="console")).rows[0].subject == "last"
+    assert (await log.page(action="cons")).rows == []
+
+
+def test_the_command_shows_the_log(tmp_path: Path) -> None:
+    none = trunkline("audit", home=tmp_path)
+    assert (none.returncode, none.stderr.strip()) == (0, "The audit log has no such action.")
