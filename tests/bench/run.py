@@ -27,6 +27,7 @@ from database_figures import DATABASE_FIGURES
 from figures import FIGURES, Bench, Row
 from life_figures import LIFE_FIGURES
 from mcp_figures import MCP_FIGURES
+from now_figures import NOW_FIGURES
 from plugin_figures import PLUGIN_FIGURES
 from processes import HERE, TREE, cores, laboratory
 from provider_figures import PROVIDER_FIGURES
@@ -45,6 +46,7 @@ _ALL = {
     **CODING_FIGURES,
     **AGENT_FIGURES,
     **PLUGIN_FIGURES,
+    **NOW_FIGURES,
 }
 RIVAL = TREE / ".venv-bench"
 PLAIN = TREE / ".venv-bench-plain"
