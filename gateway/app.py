@@ -262,7 +262,7 @@ class Gateway:
     def _start_background(self, tasks: asyncio.TaskGroup, parts: RunningGateway) -> None:
         logins = LoginWatcher(self._kept, self.providers, self.models, self._credentials_changed)
         for name, work in {
-            "retention": Retention(parts.store, self.settings.store.keep_days).run(),
+            "retention": Retention(parts.store, *self.settings.store.kept_days).run(),
             "tool outputs": self.outputs.run(),
             "titles": parts.titles.run(),
             "search": parts.search.run(),
@@ -361,7 +361,8 @@ class Gateway:
         agent = self._agent(tool_runner, store, sessions, caller, access)
         titles, context = self._titles(sessions, caller), RoomContext(access, self.channels, inbox)
         runner = self._runner(store, inbox, access, agent, context, deliverer, titles, questions)
-        dispatcher = Dispatcher(tasks, runner, store, inbox, limits.max_attempts, limits.session_inbox)
+        room, trail = limits.session_inbox, settings.store.trail
+        dispatcher = Dispatcher(tasks, runner, store, inbox, limits.max_attempts, room, trail)
         intake = Intake(
             store,
             inbox,

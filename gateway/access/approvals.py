@@ -95,6 +95,7 @@ class Approvals:
         elif not decided_before:
             self.questions.announce_again(held, turn.root.session)
         answer = await self.questions.wait(held)
+        _record(turn, held, answer)
         turn.questions.used.add(held.question.id)
         if recorded:
             turn.questions.unrecorded[calling.get()].append(held.question.id)
@@ -224,7 +225,17 @@ class Asker:
         held = await self._questions.ask(question, inbox_id=asked.inbox_id, subject=key)
         if held.question.id != question.id:
             self._questions.announce_again(held, turn.root.session)
-        return await self._questions.wait(held)
+        answer = await self._questions.wait(held)
+        _record(turn, held, answer)
+        return answer
+
+
+def _record(turn: Turn, held: Held, answer: Answer) -> None:
+    """Add a question to the trail of its message. What was answered is named for approvals only."""
+    asked = held.question
+    kind = "approval" if asked.owner == OWNER else "question"
+    said = answer.outcome if kind == "approval" else answer.state
+    turn.entry.trail.question(asked.id, kind, said, answer.by, asked.created_at)
 
 
 def asked_in(turn: Turn, owner: str, title: str, timeout_ms: int, key: str = "") -> dict[str, Any]:

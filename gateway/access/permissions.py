@@ -76,6 +76,14 @@ class Permissions:
         key = match_text(tool, arguments)
         return key is not None and patterns.decide(tool.match_kind, rule, key) == "ask"
 
+    def rule_for(self, tool: str, role: SenderRole) -> str:
+        """Return the name of the rule that ``decide`` follows, or default."""
+        names = (f"{tool}@{role}", tool, f"*@{role}")
+        name = next((name for name in names if name in self._rules), None)
+        if name is None:
+            return "default" if self._default is None else "rule *"
+        return f"rule {name}"
+
     def denies(self, name: str, role: SenderRole) -> bool:
         """Return whether the rules allow no call of a tool, for any arguments."""
         rule = self._rule(name, role)

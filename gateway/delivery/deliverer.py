@@ -107,7 +107,7 @@ class AnswerDelivery:
         to place. Returns the answer's sequence number in the session.
         """
         if self._pages is None:
-            ops = [self._entry.settle(outcome), *self._entry.settle_merged()]
+            ops = [self._entry.settle(outcome), *self._entry.settle_merged(), *self._entry.trail.finish()]
         else:
             ops = self._pages.intend(answer)
         seq = await turn.session.commit(turn, answer, [*ops, *extra])
@@ -128,7 +128,7 @@ class AnswerDelivery:
         if self._pages is None:
             # Marked before the write: newer content from here on is written after it, and reopens the entry.
             entry.closed = True
-            ops = [entry.settle("done")]
+            ops = [entry.settle("done"), *entry.trail.finish("answered")]
         else:
             self._intended = PendingAnswer(session.rendered(message), "done")
             ops = self._pages.intend(self._intended.answer)
@@ -189,6 +189,6 @@ class AnswerDelivery:
             for_model=False,
         )
         pages = self._pages
-        await session.add_message(
-            notice, entry.give_up(reason, None) if pages is None else pages.give_up(reason)
-        )
+        entry.trail.add("placement", entry.channel, "refused", error=reason)
+        ops = entry.give_up(reason, None) if pages is None else pages.give_up(reason)
+        await session.add_message(notice, [*ops, *entry.trail.finish("dead", "PlacementRefused")])

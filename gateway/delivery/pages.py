@@ -130,7 +130,9 @@ class AnswerPages:
 
     def intend(self, answer: Message) -> list[Op]:
         """Return the writes that record the answer and the intent to place it. Its message stays open."""
-        first = self._page(0)
+        first, trail = self._page(0), self._entry.trail
+        trail.decided()
+        trail.intend(self._channel.id, *([] if first.platform_id else [first.nonce]))
         return [
             *self._unsaved_ops(),
             self._outbox.intend(self._entry, first, answer),
@@ -150,7 +152,7 @@ class AnswerPages:
         """Commit that the answer is placed, and settle its message."""
         placed = [self._outbox.record(self._entry, page, "final") for page in self._pages.values()]
         self._unsaved.clear()
-        await self._outbox.write(*placed, self._entry.settle(outcome))
+        await self._outbox.write(*placed, self._entry.settle(outcome), *self._entry.trail.finish())
 
     def give_up(self, reason: str) -> list[Op]:
         """Return the writes that record that the answer will never be placed completely."""
@@ -174,7 +176,8 @@ class AnswerPages:
 
     async def settle_removed(self) -> None:
         """Commit that the pages are deleted as far as possible, and settle their entry."""
-        await self._outbox.write(self._outbox.remove(self._entry), self._entry.settle("done"))
+        trail = self._entry.trail.finish("nothing", "undone")
+        await self._outbox.write(self._outbox.remove(self._entry), self._entry.settle("done"), *trail)
 
     async def _remove(self, page: Page) -> None:
         channel, entry = self._channel, self._entry
@@ -203,6 +206,7 @@ class AnswerPages:
         Raises PlacementRefused.
         """
         failures = unexpected = 0
+        trail, channel = self._entry.trail, self._channel.id
         while True:
             try:
                 return await step()
@@ -211,16 +215,20 @@ class AnswerPages:
             except PlacementDeferred as deferred:
                 # A rate limit is not a failure: it neither counts nor lengthens the backoff.
                 if deferred.seconds is not None:
+                    trail.await_next("platform", deferred.seconds)
                     await asyncio.sleep(deferred.seconds)
                     continue
-            except PlacementUncertain:
-                log.debug("the platform did not confirm a page", channel=self._channel.id)
+                trail.fail_to_place(channel, "waiting", "PlacementDeferred", failures + 1, str(deferred))
+            except PlacementUncertain as error:
+                log.debug("the platform did not confirm a page", channel=channel)
+                trail.fail_to_place(channel, "waiting", "PlacementUncertain", failures + 1, str(error))
             except Exception as error:  # a channel is third-party code; its unknown errors are bounded here
                 if unexpected >= _MAX_UNEXPECTED:
                     reason = f"the platform answers in an unexpected way ({type(error).__name__}: {error})"
                     raise PlacementRefused(reason) from error
-                log.exception("a channel failed to place an answer", channel=self._channel.id)
+                log.exception("a channel failed to place an answer", channel=channel)
                 unexpected += 1
+                trail.fail_to_place(channel, "failed", type(error).__name__, unexpected, str(error))
                 await asyncio.sleep(_BACKOFF.pause(unexpected))
                 continue
             unexpected = 0
@@ -268,6 +276,7 @@ class AnswerPages:
         """Record the intent to place pages, except those that have one."""
         new = [self._page(number) for number in numbers if number not in self._pages]
         if new:
+            self._entry.trail.intend(self._channel.id, *(page.nonce for page in new))
             # The nonces are durable before the call, so that the next process can search for these pages.
             intents = [self._outbox.intend(self._entry, page) for page in new]
             await self._outbox.write(*self._unsaved_ops(), *intents)
@@ -334,6 +343,8 @@ class AnswerPages:
     def _placed(self, page: Page, placed: Placed) -> Op:
         """Note the message of a page. Returns the write that records it."""
         page.platform_id, page.uncertain = placed.platform_id, False
+        detail = {"nonce": page.nonce, "platform_id": placed.platform_id}
+        self._entry.trail.add("placement", self._channel.id, "ok", **detail)
         return self._outbox.record(self._entry, page, "placed")
 
     async def _find(self, channel: Reconciles, page: Page, outbound: OutboundMessage) -> Placed | None:
@@ -417,7 +428,7 @@ class AnswerPages:
     def _unsaved_ops(self) -> list[Op]:
         """Return the writes for the next commit, and forget them."""
         ops, self._unsaved = self._unsaved, []
-        return ops
+        return [*ops, *self._entry.trail.ops()]
 
 
 def is_quickly_paginated(message: Message) -> bool:

@@ -24,7 +24,9 @@ was called for where it would be skipped, ``open`` skips it where it would block
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any, Literal, cast
 
@@ -76,6 +78,11 @@ _SECONDS = {"session_compacting": 30.0}
 """Time limits of hooks that may call a model or a program."""
 
 OnFailure = Literal["open", "closed"]
+
+Observe = Callable[[str, str, str, float, str], None]
+"""Takes plugin, hook, verdict (pass, changed, allowed, intercepted, blocked or failed), seconds and error."""
+observing: ContextVar[Observe | None] = ContextVar("observing", default=None)
+"""The observer of the hooks that the current task calls, if any."""
 
 
 class AllowedResult(Struct, frozen=True):
@@ -129,10 +136,10 @@ _ALLOWED: Mapping[str, AllowedResult] = {
 class Hook:
     """One hook of one plugin."""
 
-    __slots__ = ("_allowed", "_function", "_limit", "is_closed", "label", "plugin")
+    __slots__ = ("_allowed", "_function", "_limit", "is_closed", "label", "name", "plugin")
 
     def __init__(self, plugin: Plugin, name: str, limit: Limit, on_failure: OnFailure | None = None) -> None:
-        self.plugin = plugin
+        self.plugin, self.name = plugin, name
         seconds = max(limit.seconds, _SECONDS.get(name, 0))
         self._limit = limit if seconds == limit.seconds else msgspec.structs.replace(limit, seconds=seconds)
         self.is_closed = name not in _OPEN if on_failure is None else on_failure == "closed"
@@ -143,6 +150,18 @@ class Hook:
 
     async def __call__(self, *args: Any) -> Any:
         """Call the hook. An exception or a value of a wrong type raises PluginError."""
+        begun, observe = time.monotonic(), observing.get()
+        try:
+            answer = await self._checked(*args)
+        except PluginError as error:
+            if observe is not None:
+                observe(self.plugin.name, self.name, "failed", time.monotonic() - begun, str(error))
+            raise
+        if observe is not None:
+            observe(self.plugin.name, self.name, _verdict(answer, args), time.monotonic() - begun, "")
+        return answer
+
+    async def _checked(self, *args: Any) -> Any:
         try:
             answer = await self._limit.call(self._function, *args)
         except CATCHABLE as error:
@@ -162,6 +181,19 @@ class Hook:
                 raise
             log.warning("a hook raised and was skipped", error=str(error))
             return None
+
+
+def _verdict(answer: Any, args: Sequence[Any]) -> str:
+    """Return what the answer of a hook means for what it was called with."""
+    if answer is None or isinstance(answer, Pass) or answer is args[0]:
+        return "pass"
+    if isinstance(answer, Intercept):
+        return "intercepted"
+    if isinstance(answer, ToolBlock) or answer is False:
+        return "blocked"
+    if answer is True:
+        return "allowed"
+    return "pass" if isinstance(answer, str) and answer == args[0] else "changed"
 
 
 class Hooks:

@@ -188,7 +188,7 @@ class Candidates:
     all.
     """
 
-    __slots__ = ("_asked", "_fallback", "_first", "_later", "_names")
+    __slots__ = ("_asked", "_fallback", "_first", "_later", "_names", "_skipped")
 
     def __init__(self, fallback: Fallback, first: Route) -> None:
         self._fallback = fallback
@@ -196,6 +196,16 @@ class Candidates:
         self._names: Iterator[str] | None = None
         self._asked: set[tuple[str, str]] = set()
         self._later: list[Route] = []
+        self._skipped: list[tuple[str, str]] = []
+
+    def take_skipped(self) -> list[tuple[str, str]]:
+        """Return the names that were passed over since the last call, each with the reason."""
+        skipped, self._skipped = self._skipped, []
+        return skipped
+
+    def unasked(self) -> list[str]:
+        """Return the names of the chain that were not reached."""
+        return [] if self._names is None else list(self._names)
 
     async def next(self) -> Route | None:
         """Return the next route; None if all were tried."""
@@ -208,6 +218,8 @@ class Candidates:
             route = await self._fallback.substitute(self._first, name)
             if route is not None and self._is_next(route):
                 return route
+            if route is None:
+                self._skipped.append((name, "no provider or key for it"))
         return self._later.pop(0) if self._later else None
 
     def _is_next(self, route: Route) -> bool:
@@ -219,6 +231,7 @@ class Candidates:
         if self._fallback.allows_call(route):
             return True
         self._later.append(route)
+        self._skipped.append((route.name, "its circuit is open: it failed several times in a row"))
         return False
 
 

@@ -28,6 +28,11 @@ class Decision(Struct, frozen=True):
     plugin: str = ""
 
     @property
+    def decided_by(self) -> str:
+        """Return who decided, for the trail: a user, or a grant of "always"."""
+        return "always" if self.outcome == "always" else "person"
+
+    @property
     def allows(self) -> bool:
         """Return whether the call may run."""
         return self.outcome in ("once", "always")

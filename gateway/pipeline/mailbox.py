@@ -11,6 +11,7 @@ from bisect import insort
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 
 import structlog
 
@@ -18,12 +19,14 @@ from gateway.backoff import Backoff
 from gateway.contract.errors import CATCHABLE, TrunklineError, is_cancellation_requested
 from gateway.contract.messages import now_ms
 from gateway.events.types import SessionIdle
+from gateway.extensions.hooks import observing
 from gateway.pipeline.revisions import supersede_older
 from gateway.pipeline.runner import Runner
 from gateway.rooms.context import without_context
 from gateway.session import Session
 from gateway.store import Store
 from gateway.store.inbox import Backlog, Entry, Inbox, SenderKey
+from gateway.trail import TrailMode, begin_trail
 
 log = structlog.get_logger("trunkline.dispatcher")
 
@@ -195,8 +198,10 @@ class Dispatcher:
         inbox: Inbox,
         max_attempts: int,
         room: int = 50,
+        trail: TrailMode = "full",
     ) -> None:
         self._tasks = tasks
+        self._begin_trail = partial(begin_trail, trail)
         self._runner = runner
         self._store = store
         self._inbox = inbox
@@ -403,6 +408,9 @@ class Dispatcher:
         """Answer one entry. Errors end here, as a dead letter, so that the next entries are answered."""
         first = entry.attempts == 1 and not entry.recovered
         before = 0 if first else entry.attempts
+        entry.trail = self._begin_trail(entry.id, session.redactor.redact_text)
+        # The worker's own context: the next message sets it anew.
+        observing.set(entry.trail.hook)
         try:
             async with session.changing:
                 pass
@@ -412,14 +420,16 @@ class Dispatcher:
             if is_cancellation_requested(error):
                 # The gateway is stopping: this attempt does not count towards the limit of the message.
                 entry.attempts = before
-                self._store.submit([entry.claim(), entry.interrupt()])
+                self._store.submit([entry.claim(), entry.interrupt(), *entry.trail.suspend()])
                 raise
             log.exception("failed to answer a message", session=session.id, message=entry.id)
+            entry.trail.reopen()
             await self._runner.dead_letter(session, entry, error)
 
     async def _claim(self, mailbox: Mailbox, session: Session, entry: Entry) -> bool:
         """Commit the attempt before it is made, so that one that kills the process is counted."""
         if entry.attempts >= self._max_attempts:
+            entry.trail.add("restart", attempt=entry.attempts)
             died = PoisonedMessageError(f"gave up after {entry.attempts} attempts (limits.max_attempts)")
             await self._runner.dead_letter(session, entry, died)
             return False
@@ -428,13 +438,15 @@ class Dispatcher:
             return True
         entry.attempts += 1
         entry.not_before = now_ms() + round(retry_pause(entry.attempts, self.longest_wait) * 1000)
-        await self._store.write(entry.claim(), session.put())
+        begun = entry.trail.start(entry.attempts, entry.received_at, recovered=entry.recovered)
+        await self._store.write(entry.claim(), session.put(), *begun)
         return True
 
     async def _wait(self, mailbox: Mailbox, entry: Entry) -> None:
         """Wait until the next attempt is due. A stopped message calls no model, so it does not wait."""
         pause = seconds_until_due(entry, now_ms(), self.longest_wait)
         if pause and entry.interrupted != "stopped":
+            entry.trail.await_next("retry", pause)
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await mailbox.interrupted.wait()

@@ -53,6 +53,7 @@ from gateway.pipeline.tools import ToolRunner
 from gateway.rooms.envelope import Envelopes
 from gateway.session import Turn, clamp_usage
 from gateway.session.compaction import part_size, shorten
+from gateway.trail.calls import ModelStep, describe
 
 log = structlog.get_logger("trunkline.model")
 
@@ -103,7 +104,9 @@ class ModelCaller:
         notice = _FallbackNotice(turn)
         fallback = self._agents.get(turn.agent).fallback
         candidates = fallback.candidates(first)
+        trail = turn.entry.trail
         while (route := await candidates.next()) is not None:
+            trail.skip(candidates.take_skipped())
             missing = missing_capability(
                 route, [message for _, message in turn.shown], turn.options.tools or ()
             )
@@ -112,15 +115,19 @@ class ModelCaller:
                 if not failures:
                     raise missing
                 failures.append(Failure(route, missing))
+                trail.skip([(route.name, str(missing))])
                 continue
             if failures:
+                trail.add("fallback", route.name, asked=True, reason=failures[-1].error.name)
                 notice.show(failures[-1], route)
             begin = turn.assembler.next_index
             turn.usage.model, turn.usage.provider = route.model, route.provider.id
             try:
-                stop = await self._call_fitting(turn, route, prompt, tools, messages)
+                with ModelStep(trail, turn.usage, route.provider.id, route.model, len(failures) + 1):
+                    stop = await self._call_fitting(turn, route, prompt, tools, messages)
             except (ProviderError, BudgetExceededError) as error:
                 if not fallback.record_failure(route, error):
+                    trail.skip([(name, f"not asked after {error.name}") for name in candidates.unasked()])
                     _restore(turn, withdrawn)
                     raise
                 failures.append(Failure(route, error))
@@ -128,6 +135,7 @@ class ModelCaller:
             else:
                 fallback.record_success(route)
                 return route, stop
+        trail.skip(candidates.take_skipped())
         notice.remove()
         _restore(turn, withdrawn)
         raise exhausted_error(failures)
@@ -175,6 +183,9 @@ class ModelCaller:
     ) -> None:
         provider, model = route.provider.id, route.model
         self._counters.retries[provider, model, failure.name] += 1
+        detail = {"provider": provider, "model": model, "attempt": attempt, **describe(failure)}
+        turn.entry.trail.add("model", route.name, "failed", **detail)
+        turn.entry.trail.await_next("rate" if failure.retry_after else "retry", seconds)
         log.info(
             "retrying a model call",
             provider=provider,

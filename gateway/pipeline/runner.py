@@ -181,7 +181,9 @@ class Runner:
                 assert_never(verdict)
         command = _COMMAND.fullmatch(text.strip())
         if command is not None:
-            await self._reply(turn, delivery, await self._run_command(turn, command))
+            reply = await self._run_command(turn, command)
+            entry.trail.add("command", command[1], "failed" if isinstance(reply, ErrorPart) else "ok")
+            await self._reply(turn, delivery, reply, "answered")
         elif entry.inbound.kind == "audio" and not (text or entry.inbound.parts):
             await self._reply(turn, delivery, TextPart(_NO_SPEECH_TO_TEXT))
         else:
@@ -251,7 +253,9 @@ class Runner:
             compact=partial(self._agent.compact, turn),
         )
 
-    async def _reply(self, turn: Turn, delivery: AnswerDelivery, part: Part | None) -> None:
+    async def _reply(
+        self, turn: Turn, delivery: AnswerDelivery, part: Part | None, outcome: str = "notice"
+    ) -> None:
         """Answer without the model, which never sees the question or the answer. None: no answer at all."""
         # Before a crash it may have run the agent: the message was deleted since, or a hook answers it now.
         await self._agent.end_runs(turn)
@@ -264,6 +268,7 @@ class Runner:
             self._report(turn, "unanswered", "", Metadata())
             return
         turn.emit_part(part)
+        turn.entry.trail.decide(outcome)
         await self._commit(turn, delivery, "end_turn", for_model=False)
 
     async def _run_agent(
@@ -315,6 +320,7 @@ class Runner:
         """Commit the answer through its delivery, then show that it is complete."""
         entry = turn.entry
         answer = msgspec.structs.replace(turn.build_message(stop), for_model=for_model)
+        entry.trail.decide(*_outcome(turn, answer, stop, outcome))
         # An earlier attempt may have left steps that this one did not load, if it was stopped, refused or
         # intercepted first. A first attempt without tools is spared the two statements.
         if outcome == "done" and (turn.steps_written or turn.questions.asked or turn.is_repeated):
@@ -324,7 +330,8 @@ class Runner:
 
     def _settled(self, entry: Entry) -> list[Op]:
         """Return the writes that settle a message without an answer."""
-        return [*entry.settle_silently(), *self._drop_recorded(entry)]
+        trail = entry.trail.finish("nothing", entry.interrupted or "")
+        return [*entry.settle_silently(), *self._drop_recorded(entry), *trail]
 
     def _drop_recorded(self, entry: Entry) -> list[Op]:
         """Return the writes that delete a message's recorded tool steps and questions."""
@@ -435,6 +442,17 @@ def _earlier_messages(session: Session, entry: Entry) -> list[Message]:
             if is_new:
                 found.append(msgspec.structs.replace(message, session_id=session.id))
     return found
+
+
+def _outcome(turn: Turn, answer: Message, stop: StopReason, outcome: Outcome) -> tuple[str, str]:
+    """Return the outcome of a turn for its trail, and the name of the error that ended it."""
+    failed = next((part for part in reversed(answer.parts) if isinstance(part, ErrorPart)), None)
+    code = "" if failed is None else failed.error_name
+    if outcome == "dead":
+        return "dead", code
+    if stop == "cancelled" and turn.aborted:
+        return "stopped", code
+    return ("failed", code) if failed or stop == "cancelled" else (turn.entry.trail.outcome or "answered", "")
 
 
 def _late_notice(session: Session, entry: Entry) -> Message:

@@ -116,7 +116,7 @@ class ToolCalls:
             # Counted before the commit: /stop may cancel the wait for it, and the answer's commit deletes
             # the steps only if this count says that there are some.
             turn.steps_written = step + 1 + len(calls)
-            await self._steps.record(turn.entry.id, step, parts, calls)
+            await self._steps.record(turn.entry.id, step, parts, calls, *turn.entry.trail.ops())
         outputs: list[ToolOutput] = []
         begun: list[_BegunCall] = []
         for number, call in enumerate(calls, step + 1):
@@ -220,8 +220,9 @@ class ToolCalls:
         async def begin(tool: Tool) -> None:
             # An idempotent tool needs no intent: after a crash it is simply run again.
             if turn.durable and not tool.idempotent:
+                used = self._runner.approvals.used(turn)
                 await self._steps.intend(
-                    turn.entry.id, number, call.tool_call_id, *self._runner.approvals.used(turn)
+                    turn.entry.id, number, call.tool_call_id, *used, *turn.entry.trail.ops()
                 )
 
         nest = self._nest(turn, call.tool_call_id)
@@ -244,7 +245,8 @@ class ToolCalls:
             display=start.display,
         )
         if turn.durable:
-            await self._steps.report(turn.entry.id, number, result, *self._runner.approvals.used(turn))
+            used = self._runner.approvals.used(turn)
+            await self._steps.report(turn.entry.id, number, result, *used, *turn.entry.trail.ops())
         self._show_result(turn, start.part_index, result, took_ms)
         return output
 
@@ -327,7 +329,7 @@ class ToolRunner:
     ) -> tuple[ToolOutput, int]:
         """Run a call. Returns its output and its duration in milliseconds."""
         self._activity.emit("tool_start", call.tool_name, turn.root.session.id)
-        begun, outcome = time.monotonic(), "aborted"
+        begun, outcome, trail = time.monotonic(), "aborted", turn.entry.trail
         try:
             output = sound(await self._call(turn, tools, call, services))
             redactor = turn.session.redactor
@@ -339,6 +341,7 @@ class ToolRunner:
             outcome = "failed" if output.is_error else "ok"
         finally:
             self._activity.emit("tool_end", call.tool_name, outcome)
+            trail.tool(call.tool_name, call.tool_call_id, outcome, time.monotonic() - begun)
         return output, round((time.monotonic() - begun) * 1000)
 
     async def may(self, turn: Turn, tool: str, arguments: Mapping[str, Any]) -> bool:
@@ -424,6 +427,8 @@ class ToolRunner:
         action = self._permissions.decide(
             tool, call.arguments, role, built_in=built_in, ask_by_default=by_default
         )
+        rule = self._permissions.rule_for(tool.name, role)
+        turn.entry.trail.judge(call.id, rule, refused=action == "deny")
         if action == "deny":
             return ToolBlock(f"Error: Tool '{call.name}' denied by the permissions.")
         reason = _reason_to_ask(turn, tool, call.id, built_in=built_in)
@@ -448,6 +453,8 @@ class ToolRunner:
             always=always,
             by_rule=self._permissions.asks_by_rule(tool, call.arguments, role),
         )
+        by = f"plugin {decision.plugin}" if decision.plugin else decision.decided_by
+        turn.entry.trail.judge(call.id, by, refused=not decision.allows)
         return call if decision.allows else ToolBlock(f"Error: {_refusal(turn, call.name, decision, reason)}")
 
     async def _execute(

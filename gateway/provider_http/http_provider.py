@@ -242,6 +242,7 @@ class HttpProvider:
             return await self._open_call(adapter, request, options, lease)
         except ProviderError as error:
             failure = redact(error, own, self._tokens)
+        failure.key = 0 if lease is None or len(own.keys) < 2 else lease.position
         if lease is None and isinstance(failure, RateLimitError) and failure.retry_after:
             self._require_scheduler().record_failure(1, options.model, failure)
         return failure

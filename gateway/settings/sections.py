@@ -138,6 +138,22 @@ class StoreSettings(Section):
     keep_days: Days = Field(
         default=30, gt=0, description="Days to remember messages, to detect repeated deliveries; default 30"
     )
+    trail: Literal["full", "failures", "off"] = Field(
+        default="full",
+        description="Messages whose path (waits, hooks, model and tool calls, placements) is stored for the "
+        "question why: full (all), failures (those that failed, were refused or repeated) or off; default "
+        "full",
+    )
+    keep_trail_days: Days = Field(
+        default=30,
+        gt=0,
+        description="Days to keep the paths of messages, and ids of refused ones; default 30",
+    )
+
+    @property
+    def kept_days(self) -> tuple[int, int]:
+        """Days to keep settled messages, and their trails."""
+        return self.keep_days, self.keep_trail_days
 
 
 class ShareSettings(Section):

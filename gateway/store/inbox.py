@@ -22,6 +22,8 @@ from gateway.contract.messages import Message, new_id, now_ms
 from gateway.store import schema as t
 from gateway.store.database import Store
 from gateway.store.writes import Op, Write
+from gateway.trail import NO_TRAIL, Trail
+from gateway.trail.recorder import DROP_WITHDRAWN_TRAIL
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(InboundMessage).decode
@@ -127,6 +129,8 @@ class Entry(Struct, kw_only=True):
     """Newer content of the announced message, to be delivered before the entry is settled."""
     closed: bool = False
     """The write that settles the announcement was submitted: newer content needs another delivery."""
+    trail: Trail = NO_TRAIL
+    """The recorder of its steps, from its first attempt in this process; nested runs share it."""
 
     @classmethod
     def of(
@@ -278,7 +282,8 @@ def withdraw_ops(channel: str, account: str, dedup_key: str) -> list[Op]:
     # Signals and messages may arrive in either order; the unique key decides which insert wins.
     deleted = InboundMessage(session="", dedup_key=dedup_key, address=address, sender=Sender(""))
     row = (channel, account, dedup_key, "withdrawn")
-    return [Entry.of(channel, deleted, 0, 0).accept("done"), (WITHDRAW, row)]
+    gone: Op = DROP_WITHDRAWN_TRAIL, row[:3]
+    return [gone, Entry.of(channel, deleted, 0, 0).accept("done"), (WITHDRAW, row)]
 
 
 def quarantine_op(channel: str, rejected: Rejected) -> Op:

@@ -1,4 +1,4 @@
-"""Retention: removal of settled inbox and outbox rows that no platform repeats, old rooms and uploads."""
+"""Retention: removal of settled rows of inbox and outbox, of trails, and of old rooms and uploads."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from gateway.store.database import Store
 from gateway.store.inbox import FORGET_INBOX
 from gateway.store.outbox import FORGET_OUTBOX
 from gateway.store.writes import Write
+from gateway.trail.recorder import DROP_TRAIL
 
 log = structlog.get_logger("trunkline.retention")
 
@@ -20,6 +21,7 @@ FORGET_UPLOAD = Write("delete", 4, t.upload, "id")
 FORGET_ROOM = Write("delete", 74, t.room, "id")
 FORGET_FEEDBACK = Write("delete", 76, t.feedback, "id")
 FORGET_QUESTION = Write("delete", 90, t.question, "id")
+FORGET_REFUSED = Write("delete", 39, t.refused, "id")
 FORGET_ACTION = Write("delete", 93, t.plugin_action, "id")
 
 _DAY_MS = 86_400_000
@@ -30,11 +32,15 @@ _FIRST_SECONDS, _INTERVAL_SECONDS = 60.0, 3600.0
 
 
 class Retention:
-    """Cleaner that removes settled rows after some days, in small batches that delay no other write."""
+    """Cleaner that removes settled rows after some days, in small batches that delay no other write.
 
-    def __init__(self, store: Store, days: int) -> None:
+    Trails, and the ids of refused messages, are removed after days of their own.
+    """
+
+    def __init__(self, store: Store, days: int, trail_days: int = 30) -> None:
         self._store = store
         self._days = days
+        self._trail_days = trail_days
 
     async def run(self, first: float = _FIRST_SECONDS) -> None:
         """Clean up after ``first`` seconds, then once an hour, until cancelled."""
@@ -50,11 +56,13 @@ class Retention:
     async def clean(self, now: int) -> int:
         """Remove rows older than the retention period before ``now`` (ms). Return their number."""
         horizon, rooms = now - self._days * _DAY_MS, now - _ROOM_DAYS * _DAY_MS
-        removed = 0
+        trails = now - self._trail_days * _DAY_MS
+        removed = await self._clean_trails(trails)
         # Rows of dead letters are kept: the operator can still replay them.
         for write, table, column, states, before in (
             (FORGET_INBOX, t.inbox, "received_at", ("done", "merged"), horizon),
             (FORGET_OUTBOX, t.outbox, "sent_at", ("final", "removed"), horizon),
+            (FORGET_REFUSED, t.refused, "at", (), trails),
             (FORGET_ACTION, t.plugin_action, "at", (), horizon),
             (FORGET_ROOM, t.room, "seen_at", (), rooms),
             (FORGET_FEEDBACK, t.feedback, "at", (), rooms),
@@ -64,6 +72,17 @@ class Retention:
             while ids := await self._find_expired(table, column, states, before):
                 await self._delete(write, ids)
                 removed += len(ids)
+        return removed
+
+    async def _clean_trails(self, horizon: int) -> int:
+        """Remove the trails of messages older than the horizon (ms)."""
+        # Ids begin with their time, so that the rows need no index of it.
+        column, first = t.trail.c.inbox_id, f"{horizon >> 16:08x}-{horizon & 0xFFFF:04x}"
+        query = select(column).where(column < first).distinct().limit(_MAX_ROWS)
+        removed = 0
+        while ids := await self._store.read(lambda c: list(c.execute(query).scalars())):
+            await self._delete(DROP_TRAIL, ids)
+            removed += len(ids)
         return removed
 
     async def _find_expired(

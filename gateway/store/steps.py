@@ -53,16 +53,19 @@ class Steps:
         )
 
     async def record(
-        self, inbox_id: str, first: int, parts: Sequence[Part], calls: Sequence[ToolCallPart]
+        self, inbox_id: str, first: int, parts: Sequence[Part], calls: Sequence[ToolCallPart], *also: Op
     ) -> None:
-        """Record a model's parts as step ``first``, and its tool calls as the steps that follow."""
+        """Record a model's parts as step ``first``, and its tool calls as the steps that follow.
+
+        ``also`` are further writes of the same transaction.
+        """
         # One commit for output and calls: a repeated turn must not find the one without the other.
         said = (inbox_id, first, "llm", f"{inbox_id}:{first}", "done", _encode(parts).decode())
         called = [
             (PUT_STEP, (inbox_id, number, "tool", make_key(inbox_id, call.tool_call_id), "called", None))
             for number, call in enumerate(calls, first + 1)
         ]
-        await self._store.write((PUT_STEP, said), *called)
+        await self._store.write((PUT_STEP, said), *called, *also)
 
     async def intend(self, inbox_id: str, number: int, call_id: str, *also: Op) -> None:
         """Record that the tool of a call is about to run, together with other writes."""

@@ -6,7 +6,7 @@ CLI read; it imports the contract and the store.
 """
 
 from gateway.trail.path import Path, read, read_path
-from gateway.trail.recorder import NO_TRAIL, Trail, TrailMode
+from gateway.trail.recorder import NO_TRAIL, Trail, TrailMode, begin_trail
 from gateway.trail.steps import Kind, State, Step, pack, unpack
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "Step",
     "Trail",
     "TrailMode",
+    "begin_trail",
     "pack",
     "read",
     "read_path",

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, select
 from gateway.contract.channel import Address
 from gateway.store import Store
 from gateway.store import schema as t
-from gateway.trail.steps import Step, unpack
+from gateway.trail.steps import Step, Value, unpack
 
 
 class Path(Struct, frozen=True):
@@ -92,26 +92,35 @@ def complete(recorded: Iterable[Step]) -> list[Step]:
     ``unrecorded`` step, unless the gateway ended in order or the attempt is a replay.
     """
     steps: list[Step] = []
-    intents: dict[str, int] = {}
+    decided: Mapping[str, Value] = {}
     for step in recorded:
-        nonce = step.detail.get("nonce")
-        if step.kind == "placement" and isinstance(nonce, str):
-            begun = intents.pop(nonce, None)
-            if begun is not None and step.state != "running":
-                first = steps[begun]
-                detail = {**first.detail, **step.detail}
-                steps[begun] = replace(
-                    step, at=first.at, took=max(step.took, _since(first, step)), detail=detail
-                )
-                continue
+        if step.kind == "final":
+            # Decided before the answer is placed; after a crash another process settles the message.
             if step.state == "running":
-                intents[nonce] = len(steps)
+                decided = step.detail
+                continue
+            step = replace(step, detail={**decided, **step.detail})
+        elif step.kind == "placement" and step.state == "ok":
+            step = _placed(steps, step)
         elif step.kind == "restart" and step.state == "ok":
             steps += _before_restart(steps, step)
-        elif step.kind == "final" and "outcome" not in step.detail:
-            step = replace(step, detail={**_decided(steps), **step.detail})
         steps.append(step)
     return steps
+
+
+def _placed(steps: list[Step], placed: Step) -> Step:
+    """Return a placement with what its intent has, which is removed."""
+    for at, step in enumerate(reversed(steps), 1):
+        if step.kind == "restart":
+            break
+        if step.state == "running" and step.detail.get("nonce") == placed.detail.get("nonce"):
+            # After attempts that failed, the placement is the last of several steps.
+            tried = any(other.kind == "placement" and "code" in other.detail for other in steps[-at:])
+            begun = placed if tried else step
+            del steps[-at]
+            took = max(placed.took, placed.at * 1000 + placed.took - begun.at * 1000)
+            return replace(placed, at=begun.at, took=took, detail={**step.detail, **placed.detail})
+    return placed
 
 
 def _before_restart(steps: Sequence[Step], restart: Step) -> list[Step]:
@@ -123,15 +132,3 @@ def _before_restart(steps: Sequence[Step], restart: Step) -> list[Step]:
     if isinstance(attempt, int) and attempt < 2 and last is None:
         return []
     return [Step(restart.at, 0, "restart", "not recorded: gateway restarted", "unrecorded")]
-
-
-def _decided(steps: Sequence[Step]) -> dict[str, str | int | float | bool]:
-    """Return the outcome that an earlier process committed together with the intent to place the answer."""
-    for step in reversed(steps):
-        if "outcome" in step.detail:
-            return {key: step.detail[key] for key in ("outcome", "code") if key in step.detail}
-    return {}
-
-
-def _since(first: Step, last: Step) -> int:
-    return max(0, last.at * 1000 + last.took - first.at * 1000)

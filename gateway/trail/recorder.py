@@ -6,19 +6,42 @@ of its own. What a kill cuts off before that is one step ``unrecorded`` of the p
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from msgspec.structs import replace
+from sqlalchemy import Dialect
 
 from gateway.contract.messages import now_ms
 from gateway.store import schema as t
-from gateway.store.writes import Op, OwnStatement, Write
+from gateway.store.writes import MAX_ROWS, Op, OwnStatement, Row, Statement, Write, flatten
 from gateway.trail.steps import Kind, Mask, State, Step, Value, pack
 
 TrailMode = Literal["full", "failures", "off"]
 """Messages whose steps are stored: all, those that did not simply get their answer, or none."""
 
-PUT_TRAIL = Write("upsert", 39, t.trail, "inbox_id n at steps", key="inbox_id n")
+
+class _PaddedInsert(Write):
+    """Insert of up to 64 rows by one statement: the last row is repeated up to the next power of two.
+
+    Each statement of a batch costs the writer a fight for the interpreter lock. The usual three for a number
+    of rows that is no power of two made a turn of 2 tokens a tenth dearer.
+    """
+
+    def statements(self, dialect: Dialect, rows: Sequence[Row]) -> Iterator[Statement]:
+        """Yield the statements that write the rows; those that are there already are skipped."""
+        for start in range(0, len(rows), MAX_ROWS):
+            chunk = list(rows[start : start + MAX_ROWS])
+            size = 1 << (len(chunk) - 1).bit_length()
+            chunk += chunk[-1:] * (size - len(chunk))
+            yield Statement(self._text(dialect, size), flatten(chunk))
+
+    def _build(self, dialect: Dialect, rows: int) -> str:
+        return f"{super()._build(dialect, rows)} ON CONFLICT DO NOTHING"
+
+
+PUT_TRAIL = _PaddedInsert("insert", 39, t.trail, "inbox_id n at steps")
+PUT_TRAIL_AGAIN = Write("upsert", 39, t.trail, "inbox_id n at steps", key="inbox_id n")
 DROP_TRAIL = Write("delete", 39, t.trail, "inbox_id", key="inbox_id")
 DROP_SESSION_TRAIL = OwnStatement(
     39,
@@ -29,9 +52,27 @@ DROP_SESSION_TRAIL = OwnStatement(
     "WHERE m.session_id = CAST(?1 AS TEXT))",
 )
 """Delete the trails of a conversation; before its log, in the same transaction."""
+DROP_WITHDRAWN_TRAIL = OwnStatement(
+    39,
+    t.trail,
+    "DELETE FROM trail WHERE inbox_id IN (SELECT id FROM inbox WHERE channel = CAST(?1 AS TEXT) "
+    "AND account = CAST(?2 AS TEXT) AND dedup_key = CAST(?3 AS TEXT))",
+)
+"""Delete the trail of a message that its sender deleted."""
 
 MOST_STEPS = 200
 """Steps between two transactions; those beyond are counted in the last one."""
+_ALWAYS: frozenset[Kind] = frozenset(("restart", "placement", "final"))
+"""Kinds that are recorded beyond that number: a path without its end would be wrong."""
+_SHORTEST_WAIT = 0.01
+"""Seconds; a shorter wait is no step of its own."""
+_HOOK_STATES: Mapping[str, State] = {
+    "pass": "ok",
+    "changed": "changed",
+    "allowed": "ok",
+    "intercepted": "refused",
+    "blocked": "refused",
+}
 _FAILED: frozenset[State] = frozenset(("failed", "refused", "unrecorded"))
 
 
@@ -40,9 +81,11 @@ class Trail:
 
     __slots__ = (
         "_full",
+        "_judged",
         "_mask",
         "_n",
         "_omitted",
+        "_passed",
         "_reopened",
         "_steps",
         "_taken",
@@ -61,6 +104,10 @@ class Trail:
         self._omitted = 0
         self._reopened = False
         self._steps: list[Step] = []
+        self._passed: dict[str, int] = {}
+        """Index of the step of each plugin whose hooks changed nothing so far."""
+        self._judged: dict[str, tuple[str, bool]] = {}
+        """For each tool call that has not ended, the rule or person that allowed or refused it."""
         self._taken: list[Step] = []
         """The steps of the newest row, which may not have been committed."""
 
@@ -68,14 +115,98 @@ class Trail:
         self, kind: Kind, name: str = "", state: State = "ok", took: float = 0.0, /, **detail: Value
     ) -> None:
         """Record a step that ends now and took some seconds."""
-        if len(self._steps) >= MOST_STEPS:
+        if len(self._steps) >= MOST_STEPS and kind not in _ALWAYS:
             self._omitted += 1
             return
         self._steps.append(Step(now_ms() - int(took * 1e3), int(took * 1e6), kind, name, state, detail))
 
+    def start(self, attempt: int, received_at: int, *, recovered: bool) -> list[Op]:
+        """Record that a message which waited, or was accepted by an earlier process, is now answered."""
+        if recovered or attempt > 1:
+            self.add("restart", attempt=attempt)
+        else:
+            self.wait("message", (now_ms() - received_at) / 1000, attempt=attempt)
+        return self.ops()
+
+    def wait(self, reason: str, seconds: float, **detail: Value) -> None:
+        """Record a wait that ended now."""
+        if seconds >= _SHORTEST_WAIT:
+            self.add("waited", reason, "ok", seconds, **{"for": reason}, **detail)
+
+    def await_next(self, reason: str, seconds: float, **detail: Value) -> None:
+        """Record a wait that begins now."""
+        until = now_ms() + round(seconds * 1000)
+        self.add("waited", reason, "ok", 0.0, **{"for": reason}, until=until, **detail)
+
+    def suspend(self) -> list[Op]:
+        """Record that the gateway ends in order before the message is answered."""
+        self.add("restart", "shutdown", "waiting")
+        return self.ops()
+
+    def hook(self, plugin: str, hook: str, verdict: str, seconds: float, error: str = "") -> None:
+        """Record the call of a hook. Those of a plugin that change nothing are one step."""
+        if verdict == "pass" and (at := self._passed.get(plugin)) is not None:
+            step = self._steps[at]
+            calls = int(step.detail.get("calls", 1)) + 1
+            took = step.took + int(seconds * 1e6)
+            self._steps[at] = replace(step, took=took, detail={**step.detail, "calls": calls})
+            return
+        detail: dict[str, Value] = {"hook": hook, "verdict": verdict}
+        if error:
+            detail["error"] = error
+        if verdict == "pass" and len(self._steps) < MOST_STEPS:
+            self._passed[plugin] = len(self._steps)
+        self.add("hook", plugin, _HOOK_STATES.get(verdict, "failed"), seconds, **detail)
+
+    def judge(self, call: str, by: str, *, refused: bool = False) -> None:
+        """Note the rule or person that allowed or refused a tool call, for the step at its end."""
+        self._judged[call] = by, refused
+
+    def tool(self, name: str, call: str, outcome: str, seconds: float) -> None:
+        """Record a tool call that ended: ok, failed or aborted."""
+        by, refused = self._judged.pop(call, ("", False))
+        state: State = "refused" if refused else "ok" if outcome == "ok" else "failed"
+        detail: dict[str, Value] = {"call": call}
+        if by:
+            detail["refused_by" if refused else "allowed_by"] = by
+        if outcome == "aborted":
+            detail["code"] = outcome
+        self.add("tool", name, state, seconds, **detail)
+
+    def skip(self, models: Iterable[tuple[str, str]]) -> None:
+        """Record the models that are not asked, each with the reason."""
+        for name, reason in models:
+            self.add("fallback", name, "skipped", asked=False, reason=reason)
+
+    def question(self, question: str, kind: str, answer: str, by: str, since: int) -> None:
+        """Record a question that was open from a time (ms) until now."""
+        detail: dict[str, Value] = {"id": question, "kind": kind, "answer": answer, "by": by}
+        self.add("question", kind, "ok" if by else "skipped", (now_ms() - since) / 1000, **detail)
+
+    def intend(self, channel: str, *nonces: str) -> None:
+        """Record that pages are about to be placed."""
+        for nonce in nonces:
+            self.add("placement", channel, "running", nonce=nonce)
+
+    def fail_to_place(self, channel: str, state: State, code: str, attempt: int, error: str = "") -> None:
+        """Record an attempt to place a page. Those that fail in the same way in a row are one step."""
+        last = self._steps[-1] if self._steps else None
+        detail: dict[str, Value] = {"code": code, "attempt": attempt, "error": error}
+        if last is not None and last.kind == "placement" and last.detail.get("code") == code:
+            took = (now_ms() - last.at) * 1000
+            self._steps[-1] = replace(last, took=took, detail=detail)
+            return
+        self.add("placement", channel, state, **detail)
+
     def decide(self, outcome: str, code: str = "") -> None:
         """Note the outcome of the turn, for the step that ends the trail."""
         self.outcome, self.code = outcome, code
+
+    def decided(self) -> None:
+        """Record the outcome of a turn whose answer has to be placed: a later process does not know it."""
+        if self.outcome:
+            code: dict[str, Value] = {"code": self.code} if self.code else {}
+            self.add("final", "", "running", outcome=self.outcome, **code)
 
     def finish(self, outcome: str = "", code: str = "") -> list[Op]:
         """Record that the message is settled, and return the writes of all steps until then."""
@@ -97,10 +228,14 @@ class Trail:
         if self._omitted:
             steps[-1] = replace(steps[-1], detail={**steps[-1].detail, "omitted": self._omitted})
         now = now_ms()
-        if not self._reopened:
+        put: Write = PUT_TRAIL
+        if self._reopened:
+            put = PUT_TRAIL_AGAIN
+        else:
             self._n = max(self._n + 1, now)
         self._taken, self._steps, self._omitted, self._reopened = steps, [], 0, False
-        return [(PUT_TRAIL, (self.inbox_id, self._n, now, pack(steps, self._mask)))]
+        self._passed.clear()
+        return [(put, (self.inbox_id, self._n, now, pack(steps, self._mask)))]
 
     def reopen(self) -> None:
         """Take back the steps of the newest row: the transaction that wrote it may have failed.
@@ -110,6 +245,7 @@ class Trail:
         if self._taken:
             self._steps, self._taken = [*self._taken, *self._steps], []
             self._reopened = True
+            self._passed.clear()
 
     def _has_failed(self) -> bool:
         """Return whether a step so far did not go well, so that all of them are kept."""
@@ -131,5 +267,16 @@ class NoTrail(Trail):
     def decide(self, outcome: str, code: str = "") -> None:
         """Note nothing: one recorder serves all messages."""
 
+    def hook(self, plugin: str, hook: str, verdict: str, seconds: float, error: str = "") -> None:
+        """Record nothing."""
+
+    def judge(self, call: str, by: str, *, refused: bool = False) -> None:
+        """Note nothing."""
+
 
 NO_TRAIL = NoTrail("")
+
+
+def begin_trail(mode: TrailMode, inbox_id: str, mask: Mask) -> Trail:
+    """Return the recorder of a message, as the settings want it."""
+    return NO_TRAIL if mode == "off" else Trail(inbox_id, mode, mask)

@@ -39,8 +39,8 @@ superseded  by: the newer revision of the same message
 waited      for (message, key, retry, rate, person, platform, mailbox or budget), until (ms), id
 hook        name is the plugin; hook, verdict (pass, changed, intercepted or blocked), calls, error
 command     name is the command
-model       name is provider/model; provider, model, key (alias), attempt, code, error, retryable,
-            yours (the operator can fix it), input_tokens, output_tokens, cached_tokens, nano_usd
+model       name is provider/model; provider, model, key (alias), attempt, code, status (of HTTP), error,
+            retryable, yours (the operator can fix it), input_tokens, output_tokens, cached_tokens, nano_usd
 fallback    name is provider/model; asked, reason
 tool        name is the tool; call, allowed_by (rule …, always, person …, plugin … or default)
 question    id, kind, answer, by

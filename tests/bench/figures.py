@@ -178,6 +178,18 @@ def _saturated_rows(tokens: int, goal: float, results: dict[str, list[Result]]) 
         yield Row(label, "µs", None, note="not measured: NoneBot2 could not be installed")
 
 
+def trail(bench: Bench) -> Iterator[Row]:
+    """Turns of 2 tokens whose path is stored, and the same without."""
+    servers = {
+        "relay": bench.lab.gateway(tables='[store]\ntrail = "off"'),
+        "ours": bench.lab.gateway(tables='[store]\ntrail = "full"'),
+    }
+    results = bench.talks(servers, mode="s02", clients=200)
+    bench.lab.stop(*servers.values())
+    label = "a turn of 2 tokens with its trail (floor: without)"
+    yield row(label, "µs", each(results, cost), 1.05, note="processor for a turn")
+
+
 def first_token(bench: Bench) -> Iterator[Row]:
     """What is added to the model's own time before the first token is there."""
     servers = bench.servers()
@@ -248,6 +260,7 @@ def accept(bench: Bench) -> Iterator[Row]:
 
 FIGURES: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "saturated": saturated,
+    "trail": trail,
     "first": first_token,
     "streams": streams,
     "parallel": parallel,

@@ -6,7 +6,8 @@ from msgspec.structs import replace
 
 from gateway.contract.channel import Address, InboundMessage, Sender
 from gateway.store import Store
-from gateway.store.inbox import Entry
+from gateway.store.inbox import Entry, withdraw_ops
+from gateway.store.retention import Retention
 from gateway.trail import Trail, read
 
 
@@ -65,3 +66,19 @@ async def test_a_message_that_another_one_answers_names_it(store: Store):
 async def test_an_unknown_message_has_no_steps(store: Store):
     path = await read(store, replace(entry("1"), id="none").id)
     assert (path.steps, path.is_known) == ((), False)
+
+
+async def test_old_trails_and_those_of_deleted_messages_are_removed(store: Store):
+    kept, old, gone = entry("1"), entry("2"), entry("3")
+    # An id has the time of its message.
+    month = 40 * 86_400_000
+    before = kept.received_at - month
+    old.id = f"{before >> 16:08x}-{before & 0xFFFF:04x}{kept.id[13:]}"
+    trails = [Trail(one.id) for one in (kept, old, gone)]
+    ops = [op for one in (kept, old, gone) for op in [one.accept()]]
+    await store.write(*ops, *(op for trail in trails for op in trail.finish("answered")))
+    assert await Retention(store, 90, 41).clean(kept.received_at) == 0
+    assert await Retention(store, 90, 39).clean(kept.received_at) == 1
+    await store.write(*withdraw_ops("telegram", "bot", "3"))
+    found = [(await read(store, one.id)).rows["trail"] for one in (kept, old, gone)]
+    assert found == [1, 0, 0]

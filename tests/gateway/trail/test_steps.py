@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from gateway.session.redaction import MASK, Redactor
+from gateway.store import Op
 from gateway.trail import NO_TRAIL, Step, Trail, pack, unpack
 from gateway.trail.path import complete
-from gateway.trail.recorder import MOST_STEPS, PUT_TRAIL
+from gateway.trail.recorder import MOST_STEPS, PUT_TRAIL, PUT_TRAIL_AGAIN
 from gateway.trail.steps import MOST_BYTES, MOST_TEXT
 
 SECRET = "sk-test-0123456789abcdef"
 
 
-def rows(*written: list[tuple[object, tuple[object, ...]]]) -> list[list[Step]]:
+def rows(*written: Sequence[Op]) -> list[list[Step]]:
     found: list[list[Step]] = []
     for ops in written:
         for write, row in ops:
-            assert write is PUT_TRAIL
+            assert write in (PUT_TRAIL, PUT_TRAIL_AGAIN)
             found.append(unpack(str(row[3])))
     return found
 
@@ -126,16 +129,16 @@ def test_a_message_with_very_many_steps_says_how_many_are_missing():
 
 
 def test_an_intent_and_its_placement_are_one_step():
-    intent = Step(
-        1_000, 0, "placement", "telegram", "running", {"nonce": "n", "outcome": "notice", "code": "X"}
-    )
+    decided = Step(1_000, 0, "final", "", "running", {"outcome": "notice", "code": "X"})
+    intent = Step(1_000, 0, "placement", "telegram", "running", {"nonce": "n"})
     placed = Step(1_200, 50_000, "placement", "telegram", "ok", {"nonce": "n", "platform_id": "7"})
-    final = Step(1_260, 0, "final")
-    one, last = complete([intent, placed, final])
+    one, last = complete([decided, intent, placed, Step(1_260, 0, "final")])
     assert (one.at, one.took, one.state) == (1_000, 250_000, "ok")
     assert one.detail["platform_id"] == "7"
     assert last.detail == {"outcome": "notice", "code": "X"}
-    assert complete([intent]) == [intent]
+    assert complete([decided, intent]) == [intent]
+    tried = Step(1_100, 0, "placement", "telegram", "waiting", {"code": "PlacementUncertain"})
+    assert complete([intent, tried, placed]) == [tried, placed]
 
 
 def test_what_a_kill_cut_off_is_one_station():
