@@ -9,7 +9,7 @@ import { read } from "./api.js";
 import { dayChart, dayName } from "./day_chart.js";
 import { budgetsCard } from "./money_budgets.js";
 import { addressOf } from "./router.js";
-import { shortChannel, word } from "./words.js";
+import { shortChannel, shortId, word } from "./words.js";
 
 const SPLITS = ["provider", "model", "agent", "channel", "person", "plugin"];
 /** The filter that a key of a grouping becomes, and the grouping that then says more. */
@@ -133,7 +133,8 @@ class Money {
 
   #dearest(top) {
     const row = ({ session, title, channel, calls, usd }) => {
-      const name = title || t("money.deleted");
+      // Who may not read messages gets no titles.
+      const name = title === "" ? t("money.deleted") : (title ?? shortId(session));
       return h("li", {}, h("span", { class: "channel", title: channel }, shortChannel(channel)), h("span", { class: "grow" }, title && this.#context.has("conversations") ? h("a", { href: addressOf("conversations", [session]) }, name) : name, h("br"), h("span", { class: "muted" }, callsOf(calls))), h("b", { class: "num" }, money(usd)));
     };
     return h("section", { class: "card", "aria-labelledby": "money-top" }, h("header", {}, h("h2", { id: "money-top" }, t("money.dearest"))), top.length ? h("ul", { class: "rows" }, ...top.map(row)) : emptyState({ icon: "talks", title: t("money.no_talks"), text: t("money.none_text") }));
