@@ -5,6 +5,7 @@ import this module.
 """
 
 from gateway.api.beneath import FOLDER, open_below
+from gateway.api.pages import AnswersHttp, RawRequest, RawResponse
 from gateway.confinement.programs import (
     PermissionService,
     ProcessService,
@@ -18,6 +19,7 @@ from gateway.contract.tool import FileChange
 
 __all__ = [
     "FOLDER",
+    "AnswersHttp",
     "ApiCall",
     "ApiConnection",
     "ApiRoute",
@@ -29,6 +31,8 @@ __all__ = [
     "ProgramAccess",
     "ProgramAction",
     "ProgramPrefix",
+    "RawRequest",
+    "RawResponse",
     "RunningProgram",
     "open_below",
 ]

@@ -10,7 +10,7 @@ import inspect
 import re
 from collections.abc import Mapping, Sequence
 from types import NoneType
-from typing import Any, Protocol, get_args, get_origin, get_type_hints, runtime_checkable
+from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Struct
@@ -60,55 +60,8 @@ class PluginRoute(Struct, frozen=True):
         return f"{self.route.method} {self.route.path}"
 
 
-class RawRequest(Struct, frozen=True):
-    """A request for a plugin that runs in a process of its own. ``path`` follows the plugin's path."""
-
-    method: str
-    path: str
-    query: Mapping[str, str]
-    headers: Mapping[str, str]
-    body: bytes
-    user: str
-
-
-class RawResponse(Struct, frozen=True):
-    """An answer of such a plugin, with the headers that it may have."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-
-@runtime_checkable
-class AnswersHttp(Protocol):
-    """A plugin that answers requests under ``/plugins/NAME``."""
-
-    @property
-    def name(self) -> str:
-        """The name of the plugin."""
-        ...
-
-    @property
-    def pages(self) -> Sequence[tuple[str, str]]:
-        """Method and path of each route; none without the grant."""
-        ...
-
-    @property
-    def is_public(self) -> bool:
-        """Return whether requests need no token."""
-        ...
-
-    def is_ready(self) -> bool:
-        """Return whether the plugin can answer now."""
-        ...
-
-    async def answer_http(self, request: RawRequest) -> RawResponse:
-        """Answer a request. Raises TrunklineError."""
-        ...
-
-
 def pages_of(plugin: str) -> str:
-    """Return the path under which a plugin in a process of its own answers."""
+    """Return the path under which a plugin reads and answers requests itself."""
     return f"/plugins/{plugin}"
 
 

@@ -26,8 +26,9 @@ from gateway import (
     ToolCall,
     TurnContext,
     UserInput,
+    now_ms,
 )
-from gateway.api import ApiRoute, ApiSocket, Figure
+from gateway.api import ApiRoute, ApiSocket, Figure, RawRequest, RawResponse
 from plugins.coding_agents.api import (
     PreflightReport,
     SessionRoutes,
@@ -61,6 +62,8 @@ class CodingAgents(Plugin):
     asks_by_default = True
     settings_model = CodingAgentSettings
     api_prefixes = ("/api/coding-agents", "/api/workspaces")
+    is_public = True
+    """Webhooks prove the secret of their forge; they have no token of the gateway."""
     environ = tuple(
         sorted(SHARED_VARIABLES.union(_TOKENS, GIT_VARIABLES, *(one.variables for one in _PROGRAMS)))
     )
@@ -124,6 +127,30 @@ class CodingAgents(Plugin):
     def routes(self) -> Sequence[ApiRoute | ApiSocket]:
         """Return the routes of sessions and workspaces."""
         return [*self._routes.routes(), *WorkspaceRoutes(self.desk).routes()]
+
+    @property
+    def pages(self) -> Sequence[tuple[str, str]]:
+        """The routes of webhooks, which are open if a forge has a secret for them."""
+        secrets = (one.webhook_secret for one in self._settings.forges.values())
+        return (("POST", "/webhooks/{host}"),) if any(secrets) else ()
+
+    def is_ready(self) -> bool:
+        """Return whether the plugin is active."""
+        return self._ctx is not None
+
+    async def answer_http(self, request: RawRequest) -> RawResponse:
+        """Let the watch look at what a webhook names."""
+        # Only here, as above: it imports the clients of forges.
+        from plugins.coding_agents.forges.webhooks import answer, read_webhook
+
+        found = read_webhook(request, self._settings.forges)
+        if isinstance(found, RawResponse):
+            return found
+        table = self._ctx.table if self._ctx is not None else None
+        if table is None or not await table("pull_requests").keys():
+            return answer(200, "no pull request is watched")
+        count = await (await self.desk()).services.watch.hurry(found, now_ms())
+        return answer(200, f"{count} watched")
 
     def figures(self) -> Sequence[Figure]:
         """Return the metrics of sessions; none before the first one."""

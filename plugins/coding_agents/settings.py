@@ -109,6 +109,11 @@ class ForgeSettings(Section):
     read_token: SecretStr | None = Field(
         default=None, description="Access token that may only read; agents that fetch by themselves get it"
     )
+    webhook_secret: SecretStr | None = Field(
+        default=None,
+        min_length=16,
+        description="Secret of its webhooks, at least 16 characters; without one they are not accepted",
+    )
 
 
 class SetupSettings(Section):

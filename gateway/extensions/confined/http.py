@@ -16,10 +16,11 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from gateway.api import RawRequest, RawResponse
 from gateway.contract.errors import InvalidRequestError, NotFoundError, OverloadedError, PluginError
 from gateway.extensions.broker.network import MOST_INLINE, as_descriptor
 from gateway.extensions.process.frames import Reply
-from gateway.extensions.routes import RawRequest, RawResponse, pages_of
+from gateway.extensions.routes import pages_of
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 MOST_ANSWER = 5 * 1024 * 1024

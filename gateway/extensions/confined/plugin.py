@@ -17,6 +17,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
+from gateway.api import RawRequest, RawResponse
 from gateway.contract.errors import OverloadedError, PluginError, ToolError, TrunklineError
 from gateway.contract.events import BusEvent, ChatMessage, PermissionAsked, ToolStarting
 from gateway.contract.messages import Message, now_ms, to_json
@@ -45,7 +46,6 @@ from gateway.extensions.confined.http import HttpRoutes
 from gateway.extensions.confined.page import PagePlaces
 from gateway.extensions.process.frames import Connection, ProcessEnded, RemoteError, Serve
 from gateway.extensions.process.records import Recorded
-from gateway.extensions.routes import RawRequest, RawResponse
 from gateway.settings import PluginSettings
 
 log = structlog.get_logger("trunkline.plugins")

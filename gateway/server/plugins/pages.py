@@ -1,7 +1,7 @@
-"""The routes ``/plugins/NAME/…``: requests for plugins that run in a process of their own.
+"""The routes ``/plugins/NAME/…``: requests that plugins read and answer themselves.
 
-Such a plugin may come from an author whom the operator does not know. So it gets neither the token nor
-cookies, its pages run no scripts and belong to no origin, and all it answers is bounded.
+Most of them run in a process of their own, and may come from an author whom the operator does not know. So
+none gets the token or cookies, its pages run no scripts and belong to no origin, and all answers are bounded.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import structlog
 from aiohttp import web
 from msgspec import Struct, defstruct
 
+from gateway.api import AnswersHttp, RawRequest, RawResponse
 from gateway.contract.errors import (
     CATCHABLE,
     InternalError,
@@ -25,7 +26,7 @@ from gateway.contract.errors import (
     is_cancellation_requested,
 )
 from gateway.extensions.registry import PluginRegistry
-from gateway.extensions.routes import AnswersHttp, RawRequest, RawResponse, pages_of
+from gateway.extensions.routes import pages_of
 from gateway.server.errors import SlowRequestError, TooLargeError
 from gateway.server.responses import error_response
 from gateway.server.routes import Binder, Call, Nothing, Route, Signature

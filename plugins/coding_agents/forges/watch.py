@@ -18,12 +18,16 @@ from msgspec import Struct, structs
 
 from gateway import TrunklineError, now_ms
 from plugins.coding_agents.errors import CredentialDeniedError
+from plugins.coding_agents.forges import locate
 from plugins.coding_agents.forges.contract import Check, Comment, Forge, ForgeError, PullRequest
+from plugins.coding_agents.forges.webhooks import ChangedPlace
 
 log = structlog.get_logger("trunkline.coding_agents")
 
 INTERVAL_MS = 60_000
 """Shortest time between two looks at a pull request."""
+HURRY_MS = 5_000
+"""Shortest time between two looks if webhooks tell of changes: they come in bursts."""
 LONGEST_PAUSE_MS = 3_600_000
 """Longest time between two looks, after failures."""
 MOST_COMMENTS = 30
@@ -96,6 +100,8 @@ class PullRequestWatch:
         self._forge_for = forge_for
         self._report = report
         self._added = asyncio.Event()
+        self._again: set[str] = set()
+        """Those of which a webhook told since the last look at them began."""
 
     async def add(self, url: str, pull: PullRequest, context: Mapping[str, Any]) -> None:
         """Watch a pull request of the repository at ``url``; durable on return. Once is enough."""
@@ -106,6 +112,22 @@ class PullRequestWatch:
     async def remove(self, pull_url: str) -> None:
         """Watch a pull request no longer."""
         await self._table.delete(pull_url)
+
+    async def hurry(self, place: ChangedPlace, now: int) -> int:
+        """Look soon at the pull requests of a place. Return how many there are; failures keep their pause."""
+        found = 0
+        for key, stored in await self._table.items():
+            watched = msgspec.convert(stored, Watched)
+            if not _is_at(watched, place):
+                continue
+            found += 1
+            self._again.add(key)
+            due = max(now, watched.next_at - INTERVAL_MS + HURRY_MS)
+            if due < watched.next_at and not watched.failures:
+                entry = msgspec.to_builtins(structs.replace(watched, next_at=due))
+                await self._table.put(key, entry, expected=stored)
+        self._added.set()
+        return found
 
     async def run(self) -> None:
         """Look at the pull requests until cancelled."""
@@ -133,7 +155,10 @@ class PullRequestWatch:
     async def _look_at(self, limit: asyncio.Semaphore, key: str, stored: Any, now: int) -> None:
         async with limit:
             watched = msgspec.convert(stored, Watched)
+            self._again.discard(key)
             found, pause = (watched, INTERVAL_MS) if watched.pending else await self._read(watched)
+            if key in self._again and not found.failures:
+                pause = HURRY_MS  # what was read may be older than what the webhook told of
             found = structs.replace(found, next_at=now + pause)
             # If it was removed meanwhile, it stays removed and is not reported.
             if await self._table.put(key, entry := msgspec.to_builtins(found), expected=stored):
@@ -179,6 +204,14 @@ class PullRequestWatch:
             if not await self._table.put(key, left := msgspec.to_builtins(watched), expected=stored):
                 return
             stored = left
+
+
+def _is_at(watched: Watched, place: ChangedPlace) -> bool:
+    known = locate(watched.url)
+    hosts = (known.host, known.host.partition(":")[0])
+    # A service below a path, https://example.org/git: the path is no part of the repository's name there.
+    path, named = f"/{known.path}".casefold(), f"/{place.repository}".casefold()
+    return place.host in hosts and path.endswith(named) and place.number in (0, watched.pull.number)
 
 
 def _with_event(watched: Watched, kind: EventKind, **content: Any) -> Watched:
