@@ -331,6 +331,8 @@ class Sessions:
     async def _version(self, adapter: Adapter) -> str:
         """Return the version of a program; it is asked once for each file."""
         program = self._program(adapter)
+        if adapter.program:  # the other one is a shell that runs it
+            program = find_program(adapter.program, self._environ) or program
         changed = (await asyncio.to_thread(Path(program).stat)).st_mtime_ns
         if not self._versions.get((program, changed)):
             # On a busy machine some need long; without a version no rule would answer their questions.

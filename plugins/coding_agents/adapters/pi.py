@@ -36,6 +36,7 @@ ADAPTER = Adapter(
     read=read,
     answer=shell.answer,
     aliases=("pi-ai", "piai", "pi-coding-agent", "picodingagent"),
+    known_versions=("0.73",),
     variables=_VARIABLES,
     key="OPENAI_API_KEY",
     hosts=(

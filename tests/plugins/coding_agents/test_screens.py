@@ -17,7 +17,7 @@ import pytest
 from msgspec import structs
 
 from plugins.coding_agents.adapters import adapters
-from plugins.coding_agents.adapters.contract import Adapter, AgentRequest, Lines, Preset, Reading
+from plugins.coding_agents.adapters.contract import Adapter, AgentRequest, Launch, Lines, Preset, Reading
 from plugins.coding_agents.adapters.preflight import is_known
 from plugins.coding_agents.machine import (
     LoginRequired,
@@ -149,7 +149,7 @@ def test_the_bare_glyph_of_a_prompt_or_a_menu_is_no_ready_cue(screen: Screen) ->
         assert screen.read(bare).state == "unknown"
 
 
-INPUT_ROWS = {"claude": 1, "codex": 0, "gemini": 4, "opencode": 1, "aider": 0, "shell": 0}
+INPUT_ROWS = {"claude": 1, "codex": 0, "gemini": 4, "opencode": 1, "aider": 0, "pi": 0, "shell": 0}
 """Rows of the input area above the input line itself."""
 
 
@@ -240,7 +240,7 @@ def test_a_text_is_submitted_when_the_recorded_input_line_shows_it(screen: Scree
 @every_adapter
 def test_an_adapter_has_what_the_contract_asks(adapter: Adapter) -> None:
     presets: tuple[Preset, ...] = ("readonly", "standard", "permissive", "autonomous")
-    launches = []
+    launches: list[Launch] = []
     for preset in presets:
         request = AgentRequest(
             workdir="/w",
@@ -253,7 +253,7 @@ def test_an_adapter_has_what_the_contract_asks(adapter: Adapter) -> None:
         launches.append(adapter.launch(request))
         assert not any("sk-test" in part for part in launches[-1].argv), "keys of others are in no argument"
         assert not any(
-            path.startswith("/") or ".." in path for path in launches[-1].files | launches[-1].settings
+            path.startswith("/") or ".." in path for path in {**launches[-1].files, **launches[-1].settings}
         )
     assert adapter.install
     assert adapter.title

@@ -9,11 +9,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gateway.app import Gateway
 from gateway.events import BusEvent
-from plugins.coding_agents import events
+from gateway.testing.chat import chatting
+from plugins.coding_agents import CodingAgents, events
 from plugins.coding_agents.adapters import find_adapter
 from plugins.coding_agents.errors import (
     NoInputError,
@@ -29,7 +32,7 @@ from plugins.coding_agents.errors import (
 )
 from plugins.coding_agents.records import public_status
 from plugins.coding_agents.sessions import SpawnRequest, free_memory_mb
-from tests.plugins.coding_agents.rig import OWNER, agents, processes, until, until_shown, until_status
+from tests.plugins.coding_agents.rig import OWNER, Agents, agents, processes, until, until_shown, until_status
 
 pytestmark = pytest.mark.slow
 
@@ -370,6 +373,26 @@ async def test_a_driver_types_with_ids_that_are_never_used_again(tmp_path: Path)
         await again.send_text("echo after the driver")
         await until_shown(again, "pty> echo after the driver", "after the driver")
         await again.stop()
+
+
+async def test_a_program_that_a_shell_runs_has_a_version_of_its_own(tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "pi"
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\n[ "$1" = --version ] && exec echo 0.73.1\nprintf "%s, done.\\n" "$2"\n')
+    program.chmod(0o755)
+
+    class InPath(Gateway):
+        def __init__(self, *given: Any, **named: Any) -> None:
+            path = f"{program.parent}:{os.environ['PATH']}"
+            super().__init__(*given, environ={"PATH": path}, **named)
+
+    plugin, table = CodingAgents(), {"sandbox": "off", "min_free_memory_mb": 0}
+    async with chatting(tmp_path / "data", plugin, kind=InPath, plugins={"coding_agents": table}) as chat:
+        session = await Agents(chat, plugin, await plugin.service()).spawn("Say it.", agent="pi")
+        await until(session, lambda: session.record.task_done)
+        assert (session.record.version, session.state.known) == ("0.73.1", True)
+        assert "Say it., done." in session.tail(5)
+        await session.stop()
 
 
 async def test_what_happens_is_told_on_the_bus(tmp_path: Path) -> None:
