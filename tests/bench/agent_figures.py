@@ -33,6 +33,17 @@ _KEY_SECONDS = 0.12
 _PATIENCE = 120.0
 _DRAW = "seq 1000; for i in $(seq 300); do printf '\\e[5;1H\\e[2K\\e[32mstep %s\\e[0m\\e[40;1H' $i; done"
 """A task whose output has lines, and a screen that is drawn again and again: about 16 KB."""
+CHROMIUM = "TRUNKLINE_TEST_CHROMIUM"
+"""The variable that names the browser, also for tests."""
+_WATCH = """() => {
+    const rows = document.querySelector(".terminal .rows");
+    let typed = "", begun = 0;
+    window.took = [];
+    document.addEventListener("keydown", (event) => { typed += event.key; begun = performance.now(); }, true);
+    new MutationObserver(() => {
+        if (begun && rows.textContent.includes(typed)) { took.push(performance.now() - begun); begun = 0; }
+    }).observe(rows, { subtree: true, childList: true, characterData: true });
+}"""
 _PLUGIN = """
 [plugins]
 enabled = ["coding_agents"]
@@ -107,12 +118,20 @@ def agents_echo(bench: Bench) -> Iterator[Row]:
     try:
         for _ in range(bench.rounds):
             took["ours"].append(uvloop.run(_type_keys(server)))
+            if browser := os.environ.get(CHROMIUM):
+                took["page"].append(_typed_on_page(server, browser))
             took["relay"].append(_floor_echo())
     finally:
         bench.lab.stop(server)
         _end_sessions(folder)
     yield row("a key to its echo at the websocket: median", "ms", took)
     yield row("a key to its echo: more than the floor", "ms", _more(took), 30, absolute=True)
+    label = "a key to its echo on the page, in Chromium: more than the floor"
+    if took["page"]:
+        page = {"ours": took["page"], "relay": took["relay"]}
+        yield row(label, "ms", _more(page), 30, absolute=True, note="from keydown to the changed row")
+    else:
+        yield Row(label, "ms", None, note=f"not measured: {CHROMIUM} names no browser")
 
 
 def agents_worktree(bench: Bench) -> Iterator[Row]:
@@ -265,6 +284,41 @@ async def _type_keys(server: Process) -> float:
     return median(took)
 
 
+def _typed_on_page(server: Process, browser: str) -> float:
+    """Type in a terminal of the page and return the median time until its row has the echo, in ms."""
+    from playwright.async_api import Error  # only here: other figures need no browser
+
+    try:
+        return asyncio.run(_type_on_page(server, browser))
+    except Error as error:
+        raise RuntimeError(f"the page: {error}") from error
+
+
+async def _type_on_page(server: Process, browser: str) -> float:
+    from playwright.async_api import async_playwright
+
+    session = await _request(server, "POST", "/api/coding-agents", agent="shell")
+    async with async_playwright() as driver:
+        chromium = await driver.chromium.launch(executable_path=browser, args=["--no-sandbox"])
+        page = await chromium.new_page()
+        await page.goto(server.address)
+        await page.get_by_role("button", name="Coding agents").click()
+        await page.get_by_role("dialog").get_by_role("button", name="shell running").click()
+        await page.get_by_role("button", name="Take the keyboard").click()
+        await page.locator(".terminal .rows").filter(has_text="pty>").wait_for()
+        await page.evaluate(_WATCH)
+        typed = ""
+        for number in range(_KEYS):
+            await asyncio.sleep(_KEY_SECONDS)
+            typed += chr(ord("a") + number % 26)
+            await page.keyboard.press(typed[-1])
+            await page.locator(".terminal .rows").filter(has_text=typed).wait_for()
+        took: list[float] = await page.evaluate("took")
+        await chromium.close()
+    await _request(server, "POST", f"/api/coding-agents/{session['id']}/stop", force=True)
+    return median(took)
+
+
 @asynccontextmanager
 async def _terminal(server: Process, base: str) -> AsyncGenerator[aiohttp.ClientWebSocketResponse]:
     async with (
@@ -291,8 +345,10 @@ def _floor_echo() -> float:
     master, slave = os.openpty()
     command = ["bash", "--noprofile", "--norc", "-i"]
     took: list[float] = []
-    ends = {"stdin": slave, "stdout": slave, "stderr": slave}
-    with subprocess.Popen(command, **ends, start_new_session=True, env={"PS1": "pty> "}) as shell:
+    env = {"PS1": "pty> "}
+    with subprocess.Popen(
+        command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True, env=env
+    ) as shell:
         os.close(slave)
         seen = b""
         while b"pty> " not in seen:
