@@ -395,7 +395,7 @@ class Gateway:
             *own,
             self._drafts(caller, permissions, access),
             *(self._grants, self._actions, completions),
-            Why(store, sessions, access, self.channels, self.providers),
+            Why(store, sessions, access, self.channels, self.providers, dispatcher.mailbox),
             *(Replays(store, access, letters, dispatcher.worker), host),
         )
 

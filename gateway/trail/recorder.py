@@ -111,6 +111,11 @@ class Trail:
         self._taken: list[Step] = []
         """The steps of the newest row, which may not have been committed."""
 
+    @property
+    def unsaved(self) -> tuple[Step, ...]:
+        """The steps that no transaction has taken yet."""
+        return tuple(self._steps)
+
     def add(
         self, kind: Kind, name: str = "", state: State = "ok", took: float = 0.0, /, **detail: Value
     ) -> None:

@@ -125,13 +125,14 @@ def failures_of(records: Records, calls: Iterable[Failure] = ()) -> list[Failure
     Empty if the answer has no error, or if only its delivery failed.
     """
     error = records.error
-    if error is None:
-        if not records.dead_at or is_undelivered(records):
-            return []
-        code, _, text = records.dead_reason.partition(": ")
-        return [Failure("", "", code, text)]
+    if is_undelivered(records) or (error is None and not records.dead_at):
+        return []
     if found := list(calls):
         return found
+    if error is None or records.dead_at:
+        # The notice of an unexpected failure names none.
+        code, _, text = records.dead_reason.partition(": ")
+        return [Failure("", "", code, text)]
     return stored_failures(error, *_last_model(records))
 
 
@@ -141,13 +142,13 @@ def stored_failures(error: ErrorPart, provider: str, model: str) -> list[Failure
     if not attempts:
         of_provider = error.error_name in _OF_PROVIDERS
         code = error.metadata.code if error.metadata is not None and error.metadata.code else ""
-        status = int(code) if code.isdecimal() else _status(error.message)
+        status = int(code) if code.isdecimal() else status_in(error.message)
         where = (provider, model) if of_provider else ("", "")
         return [Failure(*where, error.error_name, error.message, status=status)]
     found: list[Failure] = []
     for attempt, following in zip(attempts, [*attempts[1:], None], strict=True):
         text = error.message[attempt.end() : following.start() if following else None]
-        found.append(Failure(attempt[1], attempt[2], attempt[3], text, status=_status(text)))
+        found.append(Failure(attempt[1], attempt[2], attempt[3], text, status=status_in(text)))
     return found
 
 
@@ -161,6 +162,7 @@ def _last_model(records: Records) -> tuple[str, str]:
     return ("", "") if metadata is None else (metadata.provider or "", metadata.model or "")
 
 
-def _status(text: str) -> int:
+def status_in(text: str) -> int:
+    """Return the HTTP status that the text of a provider's error names, or 0."""
     found = _STATUS.search(text)
     return int(found[1]) if found else 0

@@ -11,7 +11,7 @@ from gateway.contract.messages import ErrorPart, Message, TextPart, is_notice
 from gateway.trail.path import read_path
 from gateway.trail.steps import Step, Value
 from gateway.why.causes import Failure, Named, failures_of, the_cause
-from gateway.why.finder import NotAccepted
+from gateway.why.finder import NotAccepted, has_gap
 from gateway.why.path import failures_in, has_trail, steps_from
 from gateway.why.records import Records, last_event_at, read_records
 from gateway.why.stations import Station, draw_line
@@ -112,7 +112,7 @@ def explain(
     records = read_records(connection, message_id)
     if records is None:
         return None
-    steps, failures, rows = read_steps(connection, records)
+    steps, failures, rows = read_steps(connection, records, live.steps if live is not None else ())
     verdict = decide(Case(records, steps, failures, named, now, live, running))
     stations = tuple(draw_line(steps, named))
     explanation = Explanation(
@@ -129,13 +129,17 @@ def explain(
 
 
 def read_steps(
-    connection: Connection, records: Records
+    connection: Connection, records: Records, unsaved: Sequence[Step] = ()
 ) -> tuple[Sequence[Step], list[Failure], dict[str, int]]:
-    """Read the steps of a message, its failures, and the number of rows of the trail."""
+    """Read the steps of a message, its failures, and the number of rows of the trail.
+
+    ``unsaved`` are the newest steps, which no transaction has taken along yet.
+    """
     path = read_path(connection, records.id)
-    recorded = has_trail(path.steps)
-    failures = failures_of(records, failures_in(path.steps) if recorded else ())
-    steps = path.steps if recorded else steps_from(records, failures)
+    found = (*path.steps, *unsaved)
+    recorded = has_trail(found)
+    failures = failures_of(records, failures_in(found) if recorded else ())
+    steps = found if recorded else steps_from(records, failures)
     trail = path.rows.get("trail", 0)
     return steps, failures, {"trail": trail} if trail else {}
 
@@ -143,7 +147,7 @@ def read_steps(
 def explain_unknown(connection: Connection, channel: str) -> Explanation:
     """Explain that a message was never stored. ``channel`` is the one that it should have come from."""
     last = last_event_at(connection, channel) if channel else None
-    return _bare(unknown(channel, last))
+    return _bare(unknown(channel, last, gap=has_gap(connection, channel)))
 
 
 def explain_not_accepted(found: NotAccepted) -> Explanation:

@@ -131,12 +131,26 @@ def is_in(place: Place, address: Address) -> bool:
 
 
 def _find_not_accepted(connection: Connection, place: Place, message: str, key: str) -> NotAccepted | None:
-    q = t.quarantine.c
-    unreadable = select(q.channel, q.at).where(q.key.in_({message, key or message}))
+    r, q, wanted = t.refused.c, t.quarantine.c, {message, key or message}
+    heard = select(t.refused).where(r.platform_id.in_(wanted)).order_by(r.id.desc()).limit(MOST_FOUND)
+    for row in connection.execute(heard):
+        if place.channel in ("", row.channel) and is_in(place, Address(row.channel, row.account, row.chat)):
+            return NotAccepted(row.channel, row.reason, row.at)
+    unreadable = select(q.channel, q.at).where(q.key.in_(wanted))
     row = connection.execute(unreadable.limit(1)).first()
     if row is not None and place.channel in ("", row.channel):
         return NotAccepted(row.channel, "unreadable", row.at)
     return None
+
+
+def has_gap(connection: Connection, channel: str) -> bool:
+    """Return whether messages of a channel (or of any) were not accepted and came too fast to be recorded."""
+    r = t.refused.c
+    query = select(r.id).where(r.reason == "gap")
+    return (
+        connection.execute((query.where(r.channel == channel) if channel else query).limit(1)).first()
+        is not None
+    )
 
 
 def first_id_since(at: int) -> str:

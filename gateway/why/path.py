@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from gateway.contract.messages import ToolCallPart, ToolResultPart
 from gateway.trail.steps import Step
-from gateway.why.causes import Failure
+from gateway.why.causes import Failure, status_in
 from gateway.why.records import Records
 
 _PLAIN = frozenset(("received", "accepted", "merged", "superseded"))
@@ -21,28 +21,33 @@ def has_trail(steps: Iterable[Step]) -> bool:
     return any(step.kind not in _PLAIN for step in steps)
 
 
-def failures_in(steps: Iterable[Step]) -> list[Failure]:
+def last_attempt(steps: Sequence[Step]) -> Sequence[Step]:
+    """Return the steps of the last attempt: those after the last restart."""
+    begun = max((at for at, step in enumerate(steps) if step.kind == "restart"), default=-1)
+    return steps[begun + 1 :]
+
+
+def failure_of(step: Step) -> Failure:
+    """Return the failure that the step of a failed call tells."""
+    provider, _, model = step.name.partition("/")
+    text = str(step.detail.get("error", ""))
+    code, key = str(step.detail.get("code", "")), str(step.detail.get("key", ""))
+    return Failure(provider, model, code, text, key, status_in(text))
+
+
+def failures_in(steps: Sequence[Step]) -> list[Failure]:
     """Return the failed calls of models of the last attempt, and the models that were not asked.
 
     Empty if a later call succeeded.
     """
     found: list[Failure] = []
-    for step in steps:
-        if step.kind == "restart" or (step.kind == "model" and step.state == "ok"):
+    for step in last_attempt(steps):
+        if step.kind == "model" and step.state == "ok":
             found.clear()
         elif step.kind == "model" and step.state in ("failed", "refused"):
-            provider, _, model = step.name.partition("/")
-            detail = step.detail
-            failure = Failure(
-                provider,
-                model,
-                str(detail.get("code", "")),
-                str(detail.get("error", "")),
-                str(detail.get("key", "")),
-                _number(detail.get("status", 0)),
-            )
+            failure = failure_of(step)
             # One model is called again after a temporary failure: its last failure counts.
-            found = [one for one in found if (one.provider, one.model) != (provider, model)]
+            found = [one for one in found if (one.provider, one.model) != (failure.provider, failure.model)]
             found.append(failure)
         elif step.kind == "fallback" and not step.detail.get("asked", True):
             provider, _, model = step.name.partition("/")
@@ -130,7 +135,3 @@ def _tool_steps(records: Records, began: int) -> list[Step]:
             )
         )
     return steps
-
-
-def _number(value: object) -> int:
-    return value if isinstance(value, int) else 0

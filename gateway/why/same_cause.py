@@ -37,7 +37,7 @@ def find_same_cause(connection: Connection, key: str, now: int) -> Iterator[Reco
     i, m, p = t.inbox.c, t.messages.c, t.parts.c
     # By the ids, which begin with the time: no other index leads to the failed messages.
     failed = (
-        select(i.id, p.content, m.metadata)
+        select(i.id, i.state, p.content, m.metadata)
         .join(t.messages, m.id == i.answer_id)
         .join(t.parts, p.message_id == m.id)
         .where(i.id >= first_id_since(now - SEARCHED_MS), i.state.in_(("done", "dead")), p.type == "error")
@@ -46,7 +46,7 @@ def find_same_cause(connection: Connection, key: str, now: int) -> Iterator[Reco
         .limit(_MOST_SEARCHED)
     )
     counted: set[str] = set()
-    for message_id, content, metadata in connection.execute(failed).all():
+    for message_id, state, content, metadata in connection.execute(failed).all():
         if message_id in counted or len(counted) >= MOST_COUNTED:
             continue
         error, used = decode_part(content), _metadata(metadata)
@@ -54,7 +54,9 @@ def find_same_cause(connection: Connection, key: str, now: int) -> Iterator[Reco
             continue
         cause = the_cause(stored_failures(error, used.provider or "", used.model or ""))
         # The stored answer does not know the alias of the key: only for those that may fit the trail is read.
-        if cause is None or (cause.provider or "-", cause.code) != (provider, code):
+        fits = cause is not None and (cause.provider or "-", cause.code) == (provider, code)
+        # The notice of a dead letter does not name its failure.
+        if not (fits or state == "dead"):
             continue
         records = read_records(connection, message_id)
         if records is not None and cause_key(connection, records) == key:

@@ -15,9 +15,11 @@ from gateway.contract.errors import NotFoundError, TooManyRequestsError
 from gateway.contract.messages import ToolCallPart, ToolResultPart, now_ms
 from gateway.extensions.backends import ProviderRegistry
 from gateway.extensions.registry import ChannelRegistry
+from gateway.pipeline.mailbox import Mailbox
 from gateway.session import Sessions, Turn
 from gateway.store import Store
 from gateway.store import schema as t
+from gateway.trail import Step
 from gateway.why.explanation import (
     Explained,
     Explanation,
@@ -37,7 +39,10 @@ NOT_YOURS = "There is no message of yours here with that id."
 
 
 class Why:
-    """Explains messages. Rows are read; of the running gateway only the running turns are looked at."""
+    """Explains messages. Rows are read; of the running gateway only the running turns are looked at.
+
+    ``mailbox`` returns that of a session, if messages wait in it.
+    """
 
     def __init__(
         self,
@@ -46,6 +51,7 @@ class Why:
         access: Access,
         channels: ChannelRegistry,
         providers: ProviderRegistry,
+        mailbox: Callable[[str], Mailbox | None],
         clock: Callable[[], int] = now_ms,
     ) -> None:
         self._store = store
@@ -53,6 +59,7 @@ class Why:
         self._access = access
         self._channels = channels
         self._providers = providers
+        self._mailbox = mailbox
         self._clock = clock
         self._asked = Attempts(_MOST_QUESTIONS, _QUESTIONS_SECONDS)
 
@@ -132,13 +139,17 @@ class Why:
 
     def _live(self, session_id: str, message_id: str) -> Live | None:
         """Return what the running turn of a message does."""
-        session = self._sessions.get(session_id)
-        turn = session.turn if session is not None else None
-        if not isinstance(turn, Turn) or message_id not in {
-            one.id for one in (*turn.entry.merged, turn.entry)
-        }:
+        mailbox, session = self._mailbox(session_id), self._sessions.get(session_id)
+        entry = None if mailbox is None else mailbox.running
+        if entry is None or message_id not in {one.id for one in (*entry.merged, entry)}:
             return None
-        return Live(current_step(turn), turn.assembler.message().created_at)
+        turn = session.turn if session is not None else None
+        unsaved = _marked(entry.trail.unsaved, self._clock())
+        if not isinstance(turn, Turn) or turn.entry is not entry:
+            return Live("the delivery" if entry.answered else "the hooks", self._clock(), unsaved)
+        last = unsaved[-1] if unsaved else None
+        begun = turn.assembler.message().created_at if last is None else last.at + last.took // 1000
+        return Live(current_step(turn), begun, unsaved)
 
     def _links(self, given: str) -> list[tuple[str, MessageLink]]:
         found: list[tuple[str, MessageLink]] = []
@@ -166,6 +177,14 @@ def with_same_cause(connection: Connection, found: Explained, now: int) -> Expla
         return found
     same = count_same_cause(connection, found.cause.cause_key, now)
     return replace(found, explanation=replace(found.explanation, same_cause=same))
+
+
+def _marked(steps: tuple[Step, ...], now: int) -> tuple[Step, ...]:
+    """Return steps, the last one as ``waiting`` if it is a wait that has not ended."""
+    until = steps[-1].detail.get("until") if steps else None
+    if not isinstance(until, int) or until <= now:
+        return steps
+    return (*steps[:-1], replace(steps[-1], state="waiting"))
 
 
 def current_step(turn: Turn) -> str:

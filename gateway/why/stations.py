@@ -10,9 +10,11 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 
 from gateway.trail.steps import Step
-from gateway.why.causes import Failure, Named
+from gateway.why.causes import Named
+from gateway.why.path import failure_of
 
 MOST_STATIONS = 8
 """Stations of a line that is not folded."""
@@ -54,7 +56,7 @@ class Station(Struct, frozen=True, omit_defaults=True):
 def draw_line(steps: Sequence[Step], named: Named) -> list[Station]:
     """Return the stations of a message, the first one first. ``named`` names providers."""
     stations: list[Station] = []
-    for group, found in groupby(steps, _group_of):
+    for group, found in groupby(mark_replays(steps), _group_of):
         run = list(found)
         match group:
             case "received":
@@ -71,7 +73,26 @@ def draw_line(steps: Sequence[Step], named: Named) -> list[Station]:
                 stations.append(_waits(run))
             case _:
                 stations += [_other(step) for step in run]
-    return _fold(stations)
+    return _fold(_with_one_break(stations))
+
+
+def _with_one_break(stations: list[Station]) -> list[Station]:
+    """Return the stations; the end of a line that broke earlier is no second break."""
+    last = stations[-1] if stations else None
+    if last is None or last.kind != "final" or not any(one.state in _FAILED for one in stations[:-1]):
+        return stations
+    return [*stations[:-1], replace(last, state="ok")]
+
+
+def mark_replays(steps: Sequence[Step]) -> list[Step]:
+    """Return the steps, with those of a restart that followed an outcome as ``skipped``: it was a replay."""
+    before = [None, *steps]
+    return [
+        replace(step, state="skipped")
+        if step.kind == "restart" and last is not None and last.kind == "final"
+        else step
+        for last, step in zip(before, steps, strict=False)
+    ]
 
 
 def _group_of(step: Step) -> str:
@@ -101,8 +122,7 @@ def _other(step: Step) -> Station:
             answer = str(step.detail.get("answer", ""))
             detail = f"answered {answer}" if answer else "no answer yet" if state == "waiting" else ""
         case "restart":
-            lost = state == "unrecorded"
-            text = "Not recorded: gateway restarted" if lost else "Gateway restarted, taken up again"
+            text = _RESTARTS.get(state, "Gateway restarted, taken up again")
         case "final":
             text = _FINALS.get(str(step.detail.get("outcome", "")), "Settled")
         case _:
@@ -110,6 +130,11 @@ def _other(step: Step) -> Station:
     return Station(step.kind, text, step.at, step.took, state, detail or UNSET)
 
 
+_RESTARTS = {
+    "unrecorded": "Not recorded: gateway restarted",
+    "waiting": "Gateway stopped in order",
+    "skipped": "Answered again on request",
+}
 _FINALS = {
     "answered": "Answer complete",
     "done": "Settled",
@@ -164,14 +189,7 @@ def _failed_models(run: Sequence[Step], named: Named) -> Station:
                 )
             continue
         tries[step.name] = tries.get(step.name, 0) + 1
-        provider, _, model = step.name.partition("/")
-        status = step.detail.get("status", 0)
-        failure = Failure(
-            provider,
-            model,
-            str(step.detail.get("code", "")),
-            status=status if isinstance(status, int) else 0,
-        )
+        failure = failure_of(step)
         reason = failure.in_words(named) if failure.code else "failed"
         if tries[step.name] > 1:
             reason += f", tried {tries[step.name]} times"

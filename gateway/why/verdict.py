@@ -17,8 +17,9 @@ from gateway.access.pairing import REFUSAL
 from gateway.contract.messages import is_notice
 from gateway.trail.steps import Step
 from gateway.why.causes import Failure, Named, is_undelivered, the_cause
+from gateway.why.path import last_attempt
 from gateway.why.records import Records, is_overflow
-from gateway.why.stations import platform_name
+from gateway.why.stations import mark_replays, platform_name
 
 Code = Literal[
     "unknown",
@@ -67,10 +68,11 @@ class Verdict(Struct, frozen=True):
 
 
 class Live(Struct, frozen=True):
-    """The running turn of a message: what it does, and since when (ms)."""
+    """The running turn of a message: what it does, since when (ms), and its steps that are not stored yet."""
 
     step: str
     since: int
+    steps: tuple[Step, ...] = ()
 
 
 class Case(Struct, frozen=True):
@@ -168,11 +170,10 @@ def _waiting(case: Case) -> Verdict | None:
         what = f"to decide whether {question.tool} may run" if question.tool else "to answer a question"
         allow = Action("allow", "Decide", question.id, "")
         return _waits(f"a person {what}", allow)
-    last = case.steps[-1] if case.steps else None
     if records.has_body:
-        if last is not None and last.kind == "waited" and last.detail.get("for") == "platform":
-            return _waits(case.platform, Action("open", "Channel health", records.channel, _CHANNELS))
-        return None
+        return _waiting_for_platform(case)
+    if (waited := _current_wait(case)) is not None:
+        return waited
     if case.live is not None:
         return None
     if not case.running:
@@ -183,6 +184,43 @@ def _waiting(case: Case) -> Verdict | None:
     if records.not_before > case.now:
         return _waits(f"its next attempt at {clock(records.not_before)}", Action("wait", "Wait"))
     return _waits("its turn", Action("wait", "Wait"))
+
+
+def _waiting_for_platform(case: Case) -> Verdict | None:
+    """Return the verdict of an answer that its platform does not take at the moment."""
+    last = case.steps[-1] if case.steps else None
+    if last is None or last.detail.get("code") == "PlacementUncertain":
+        return None
+    asked = last.kind == "waited" and last.detail.get("for") == "platform"
+    if not asked and (last.kind, last.state) != ("placement", "waiting"):
+        return None
+    what = f"{case.platform}{_until(last, case.now)}"
+    return _waits(what, Action("open", "Channel health", case.records.channel, _CHANNELS))
+
+
+def _current_wait(case: Case) -> Verdict | None:
+    """Return the verdict of a turn that pauses before its next call of a model."""
+    last = case.steps[-1] if case.steps else None
+    if case.live is None or last is None or last.kind != "waited":
+        return None
+    until = last.detail.get("until")
+    if not isinstance(until, int) or until <= case.now:
+        return None
+    failed = next((step for step in reversed(case.steps) if step.kind == "model"), None)
+    provider = case.named(failed.name.partition("/")[0]) if failed is not None else "the provider"
+    whats = {
+        "rate": f"the rate limit of {provider}",
+        "key": f"a free key of {provider}",
+        "retry": f"its next call of {provider}",
+    }
+    what = whats.get(str(last.detail.get("for")), "its next attempt")
+    stop = Action("stop", "Stop", case.records.session, "/stop")
+    return _waits(f"{what}{_until(last, case.now)}", Action("wait", "Wait"), stop)
+
+
+def _until(step: Step, now: int) -> str:
+    until = step.detail.get("until")
+    return f" until {clock(until)}" if isinstance(until, int) and until > now else ""
 
 
 def _running(case: Case) -> Verdict | None:
@@ -202,8 +240,11 @@ def _stopped(case: Case) -> Verdict | None:
     if cause is not None and cause.code == "BudgetExceededError":
         raised = Action("raise_budget", "Raise the budget", _budget_of(cause.text), "trunkline usage")
         return _stop(f"a budget stopped it: {_sentence(cause.text)}", raised)
-    hook = next((step for step in case.steps if step.kind == "hook" and step.state == "refused"), None)
-    if hook is not None and not case.failures:
+    hook = next(
+        (one for one in last_attempt(case.steps) if (one.kind, one.state) == ("hook", "refused")), None
+    )
+    # A hook that answers in place of the model has not stopped anything.
+    if hook is not None and (records.answer is None or records.error is not None):
         info = Action("open", "Show the plugin", hook.name, f"trunkline plugin info {hook.name}")
         return _stop(f"the plugin {hook.name} stopped it", info)
     if records.interrupted == "stopped" or _was_cancelled(records):
@@ -242,14 +283,16 @@ def _answered(case: Case) -> Verdict:
     took = max(0, records.settled_at - records.received_at) if records.settled_at else 0
     text = f"Answered in {duration(took)}"
     failed = {
-        step.name for step in case.steps if step.kind == "model" and step.state in ("failed", "refused")
+        step.name
+        for step in last_attempt(case.steps)
+        if step.kind == "model" and step.state in ("failed", "refused")
     }
     if failed:
         which = _ORDINALS.get(len(failed) + 1)
         text += f" by the {which} model" if which else " by a later model"
     elif _was_answered_by_another(records):
         text += " by another model"
-    restarts = sum(step.kind == "restart" and step.state != "unrecorded" for step in case.steps)
+    restarts = sum(step.kind == "restart" and step.state == "ok" for step in mark_replays(case.steps))
     if restarts:
         text += f" after {restarts} restart{'s' if restarts > 1 else ''}"
     return Verdict("answered", f"{text}.")

@@ -17,7 +17,9 @@ from gateway.contract.channel import (
     Address,
     InboundMessage,
     MessageLink,
+    OutboundMessage,
     Placed,
+    PlacementDeferred,
     Receipt,
     Sender,
     SessionKey,
@@ -41,11 +43,18 @@ Found = dict[str, Any]
 
 
 class Line(PollingChannel):
-    """A platform that has links to messages."""
+    """A platform that has links to messages. While it is limited, the attic takes no message."""
+
+    is_limited = False
 
     def read_link(self, link: str) -> MessageLink | None:
         found = LINK.fullmatch(link)
         return None if found is None else MessageLink(found[1], found[2], f"{found[1]}:{found[2]}")
+
+    async def send(self, outbound: OutboundMessage) -> Placed:
+        if outbound.address.chat == "attic" and self.is_limited:
+            raise PlacementDeferred("slow down", 600)
+        return await super().send(outbound)
 
     async def ask_question(self, question: Question) -> Placed:
         return Placed("0")
@@ -65,7 +74,8 @@ class Pier(Plugin):
         async def no_cursors(_channel: str) -> list[Any]:
             return []
 
-        ctx.channels.register(Line(self.platform.url, no_cursors))
+        self.line = Line(self.platform.url, no_cursors)
+        ctx.channels.register(self.line)
 
     async def transform_user_input(self, text: str, ctx: TurnContext) -> UserInput:
         return Intercept("") if text == "secret" else Pass()
@@ -80,8 +90,9 @@ class Pier(Plugin):
 class Case:
     """A served gateway with the line. ``write`` sends a message of a user, as the platform would."""
 
-    def __init__(self, served: Served, platform: PollingPlatform, config: Path) -> None:
+    def __init__(self, served: Served, platform: PollingPlatform, config: Path, pier: Pier) -> None:
         self.served = served
+        self.pier = pier
         self.platform = platform
         self.config = config
         self._next = 100
@@ -143,12 +154,14 @@ async def line(tmp_path: Path, fake: FakeModels, **settings: Any) -> AsyncGenera
     channels = settings.pop("channels", {"line": {"allow": ["ada", "ben"]}})
     async with (
         PollingPlatform() as platform,
-        serving(tmp_path / "data", Pier(platform), fake=fake, channels=channels, **settings) as served,
+        serving(
+            tmp_path / "data", pier := Pier(platform), fake=fake, channels=channels, **settings
+        ) as served,
     ):
         config = tmp_path / "trunkline.toml"
         port = served.url.rpartition(":")[2]
         config.write_text(f'data_dir = "{tmp_path / "data"}"\n[server]\nport = {port}\n')
-        yield Case(served, platform, config)
+        yield Case(served, platform, config, pier)
 
 
 def texts(found: Found) -> list[str]:

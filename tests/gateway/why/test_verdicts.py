@@ -30,8 +30,10 @@ async def test_answered_and_failed_messages_have_one_sentence_everywhere(tmp_pat
         sentence = found["verdict"]["text"]
         assert (found["verdict"]["code"], kinds(found)) == ("answered", [])
         assert re.fullmatch(r"Answered in [\d.]+ m?s\.", sentence)
-        assert texts(found)[:2] == ["Received", "Stored"]
-        assert "Placed in Line" in texts(found)
+        model = "Model openai/fake-small"
+        placed = ["Placed in Line", "Answer complete"]
+        assert texts(found) == ["Received", "Stored", "Hook pier", model, *placed]
+        assert found["proof"]["trail"] >= 1
         assert [(one["kind"], one["text"]) for one in found["seen"]] == [("answer", "You said: Hello")]
         assert found["seen"][0]["platform_id"] == str(case.platform.rooms["kitchen"][-1].id)
         assert found["proof"]["inbox"] == 1
@@ -62,13 +64,16 @@ async def test_answered_and_failed_messages_have_one_sentence_everywhere(tmp_pat
         assert "sk-secret" not in printed + str(found)
 
 
-async def test_the_cause_that_the_operator_can_fix_comes_first(tmp_path: Path) -> None:
+@pytest.mark.parametrize("trail", ["full", "off"])
+async def test_the_cause_that_the_operator_can_fix_comes_first(tmp_path: Path, trail: str) -> None:
     async with FakeModels() as second, FakeModels() as fake:
         providers = {
             "openai": {"base_url": fake.openai_url, "api_key": "k", "max_retries": 0},
             "groq": {"base_url": second.openai_url, "api_key": "k", "max_retries": 0},
         }
-        async with line(tmp_path, fake, providers=providers, fallback=("groq/fake-small",)) as case:
+        async with line(
+            tmp_path, fake, providers=providers, fallback=("groq/fake-small",), store={"trail": trail}
+        ) as case:
             fake.then(Refusal(529, "overloaded"))
             second.then(Refusal(401, "wrong key"))
             failed = await case.write("Hello")
@@ -134,6 +139,25 @@ async def test_messages_that_wait_or_run(tmp_path: Path) -> None:
         )
 
 
+async def test_messages_that_wait_for_a_limit(tmp_path: Path) -> None:
+    async with FakeModels() as fake:
+        providers = {"openai": {"base_url": fake.openai_url, "api_key": "k", "max_retries": 3}}
+        limits = {"drain_seconds": 0}
+        async with line(tmp_path, fake, providers=providers, limits=limits) as case:
+            fake.then(Refusal(429, "slow down", {"retry-after": "20"}))
+            limited = await case.write("Hello")
+            found = await case.until(limited.message_id, "waiting")
+            begin = "No answer yet: it waits for the rate limit of OpenAI until "
+            assert found["verdict"]["text"].startswith(begin), found["verdict"]
+            assert kinds(found) == ["wait", "stop"]
+            assert texts(found)[-1] == "Waits for the rate limit of the provider"
+            case.pier.line.is_limited = True
+            answered = await case.write("Hello", "ben", "attic")
+            found = await case.until(answered.message_id, "waiting")
+            assert found["verdict"]["text"].startswith("No answer yet: it waits for Line until ")
+            assert kinds(found) == ["open"]
+
+
 async def test_messages_that_are_not_answered_on_purpose(tmp_path: Path) -> None:
     budgets = {"tiny": {"per": "day", "stop": 0.000001}}
     prices = {"openai/fake-small": {"input_price": 1, "output_price": 1}}
@@ -148,7 +172,7 @@ async def test_messages_that_are_not_answered_on_purpose(tmp_path: Path) -> None
             rejected=[Rejected("bot", "kitchen:77", "{}", "no text")]
         )
         expected = {
-            kept.message_id: ("stopped", "No answer: "),
+            kept.message_id: ("stopped", "No answer: the plugin pier stopped it."),
             over.message_id: ("stopped", "No answer: a budget stopped it: "),
             gone.message_id: ("stopped", "No answer: the sender deleted the message."),
             foreign.message_id or "hall:104": ("refused", "Not for the bot: the sender is not allowed."),
