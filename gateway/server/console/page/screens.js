@@ -26,7 +26,7 @@ export const SCREENS = [
   lateScreen({ name: "conversations", title: () => t("talks.title"), icon: "talks", group: "watch", roles: BOTH }, () => import("./conversations_screen.js")),
   lateScreen({ name: "why", title: () => t("why.title"), icon: "path", group: "watch", roles: BOTH }, () => import("./why_screen.js")),
   lateScreen({ name: "money", title: () => t("money.title"), icon: "money", group: "watch", roles: BOTH }, () => import("./money_screen.js")),
-  // act: waiting, dead
+  lateScreen({ name: "waiting", title: () => t("waiting.title"), icon: "hand", group: "act", roles: BOTH }, () => import("./waiting_screen.js")),
   dead,
   // set_up: agents, models, rooms, plugins, settings
 ];

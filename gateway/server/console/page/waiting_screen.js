@@ -1,0 +1,204 @@
+/** Screen Waiting: what waits for a person, with everything that a decision needs. */
+import { announce } from "/shared/announcer.js";
+import { copyButton } from "/shared/copy_button.js";
+import { h } from "/shared/dom.js";
+import { icon } from "/shared/icons.js";
+import { t } from "/shared/language.js";
+import { emptyState, failedState, showLoading } from "/shared/states.js";
+import { ago, counted, lasted, since } from "./amounts.js";
+import { read, send } from "./api.js";
+import { addressOf } from "./router.js";
+import { channelName, shortChannel } from "./words.js";
+
+/** Milliseconds between two looks: a question may be decided elsewhere, or expire. */
+const LOOK_MS = 2_000;
+const SHOWN_DECIDED = 20;
+
+class Waiting {
+  #context;
+  #asked = new AbortController();
+  #timer = 0;
+  /** @type {any[]} */
+  #open = [];
+  #decided = [];
+  #chosen = "";
+  #shown = "";
+  #loaded = () => {};
+  #ready = false;
+
+  constructor(host, context) {
+    this.#context = context;
+    host.classList.add("waiting");
+    this.count = h("span", { class: "pill warn", hidden: true });
+    this.list = h("ul", { class: "rows asks" });
+    this.listCard = h("div", { class: "card" }, h("header", {}, h("h2", {}, t("waiting.open")), h("span", { class: "muted" }, t("waiting.order"))), this.list);
+    this.done = h("ul", { class: "rows" });
+    this.doneCard = h("div", { class: "card" }, h("header", {}, h("h2", {}, t("waiting.decided"))), this.done);
+    this.detail = h("section", { class: "card ask", "aria-label": t("waiting.one") });
+    host.append(h("header", { class: "head" }, h("h1", { tabindex: "-1" }, t("waiting.heading")), this.count), h("div", { class: "asks-grid" }, h("div", { class: "stack" }, this.listCard, this.doneCard), this.detail));
+    context.keys({
+      j: { label: t("keys.next"), act: () => this.#walk(1) },
+      k: { label: t("keys.previous"), act: () => this.#walk(-1) },
+      a: { label: t("waiting.once"), act: () => this.detail.querySelector("[data-answer=once]")?.click() },
+      d: { label: t("waiting.deny"), act: () => this.detail.querySelector("[data-answer=deny]")?.click() },
+    });
+    this.#loaded = showLoading(this.detail);
+    this.#look();
+  }
+
+  dispose() {
+    this.#asked.abort();
+    clearTimeout(this.#timer);
+    this.#loaded();
+  }
+
+  /** @param {import("./router.js").Params} params */
+  update({ path }) {
+    this.#chosen = path[0] ?? "";
+    if (this.#ready) this.#draw();
+  }
+
+  async #look() {
+    clearTimeout(this.#timer);
+    const { signal } = this.#asked;
+    try {
+      const [open, decided, pairs] = await Promise.all([read("/api/questions", { state: "open" }, { signal }), read("/api/questions", { state: "decided" }, { signal }), this.#context.isAdmin ? read("/api/pairs", {}, { signal }) : { waiting: [] }]);
+      this.#decided = decided.questions;
+      this.#open = [...open.questions, ...pairs.waiting.map(asPairing)].sort((a, b) => a.expires_at - b.expires_at);
+      this.#loaded();
+      this.#ready = true;
+      this.#draw();
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      this.#loaded();
+      if (this.#shown === "") this.detail.replaceChildren(failedState({ text: error.message, again: () => this.#look() }));
+    }
+    this.#timer = setTimeout(() => this.#look(), LOOK_MS);
+  }
+
+  #draw() {
+    const count = this.#open.length;
+    this.count.hidden = count === 0;
+    this.count.textContent = t("waiting.count", { count: counted(count) });
+    this.#context.setCount("waiting", count, true);
+    const chosen = this.#open.find(({ id }) => id === this.#chosen) ?? this.#decided.find(({ id }) => id === this.#chosen) ?? this.#open[0];
+    const focused = this.list.contains(document.activeElement) ? document.activeElement.dataset.id : null;
+    this.list.replaceChildren(...(count ? this.#open.map((one) => row(one, one.id === chosen?.id)) : [h("li", { class: "muted" }, t("waiting.none"))]));
+    if (focused) this.list.querySelector(`[data-id="${CSS.escape(focused)}"]`)?.focus();
+    this.done.replaceChildren(...(this.#decided.length ? this.#decided.slice(0, SHOWN_DECIDED).map(decidedRow) : [h("li", { class: "muted" }, t("waiting.none_decided"))]));
+    // The same question stays as it is, with what was typed.
+    const shown = chosen ? JSON.stringify([chosen.id, chosen.decision ?? null]) : "none";
+    if (shown === this.#shown) return;
+    this.#shown = shown;
+    this.detail.replaceChildren(...(chosen ? this.#view(chosen) : [emptyState({ icon: "hand", title: t("waiting.none"), text: t("waiting.none_text") })]));
+  }
+
+  #walk(by) {
+    const links = [...this.list.querySelectorAll("a")];
+    const at = links.indexOf(document.activeElement);
+    links[at < 0 ? 0 : Math.max(0, Math.min(at + by, links.length - 1))]?.focus();
+  }
+
+  #view(one) {
+    const over = one.decision;
+    const kind = h("span", { class: over ? "pill" : "pill warn" }, t(`waiting.kind.${one.kind}`));
+    const when = h("span", { class: "muted num" }, [t("waiting.asked", { ago: ago(one.created_at) }), over ? "" : t("waiting.expires", { time: since(one.expires_at) })].filter(Boolean).join(" · "));
+    const why = one.message && h("a", { class: "button small end", href: addressOf("why", [one.message]) }, icon("path"), t("why.title"));
+    const facts = [
+      ["tool", one.tool && [one.tool, one.tool_text].filter(Boolean).join(": ")],
+      ["effect", one.effect && `${t(`waiting.effect.${one.effect.kind}`)} ${one.effect.text}`],
+      ["who", one.owner],
+      ["conversation", one.conversation],
+      ["channel", channelName(one.channel)],
+      ["may_answer", one.may_answer?.length ? [...one.may_answer, t("waiting.admins")].join(", ") : t("waiting.admins")],
+      ["on_expiry", one.on_expiry],
+    ].filter(([, value]) => value);
+    return [
+      h("header", {}, kind, when, why),
+      h(
+        "div",
+        { class: "body ask-body" },
+        h("h2", {}, titleOf(one)),
+        over ? h("p", { class: "muted" }, decisionOf(one)) : this.#context.isAdmin && this.#choices(one),
+        one.command && h("pre", { tabindex: "0", "aria-label": t("waiting.command") }, one.command),
+        one.reason && h("p", { class: "reason" }, icon("warning"), one.reason),
+        one.detail && h("p", { class: "detail" }, one.detail),
+        one.rule && h("p", { class: "muted" }, `${t("waiting.rule")} `, h("code", {}, one.rule), copyButton(t("waiting.copy_rule"), () => one.rule)),
+        h("dl", { class: "facts" }, ...facts.flatMap(([name, value]) => [h("dt", {}, t(`waiting.fact.${name}`)), h("dd", {}, value)])),
+      ),
+    ];
+  }
+
+  /** Return the buttons of a question; of one with several answers the boxes and a button. */
+  #choices(one) {
+    const answer = (values) => () => this.#answer(one, () => send("POST", `/api/questions/${encodeURIComponent(one.id)}`, { values }));
+    const button = (label, act, more = {}) => h("button", { type: "button", onclick: act, ...more }, label);
+    if (one.kind === "pairing") {
+      // Of a code from before the last start only its hash is known.
+      if (!one.code) return h("p", { class: "muted" }, t("waiting.old_code"));
+      const pair = (role) => () => this.#answer(one, () => send("POST", "/api/pairs", { code: one.code, role }));
+      return h("div", { class: "acts" }, button(t("waiting.pair"), pair("user"), { class: "primary", "data-answer": "once" }), button(t("waiting.pair_admin"), pair("admin")));
+    }
+    if (one.kind === "approval") return h("div", { class: "acts" }, h("button", { type: "button", class: "primary", "data-answer": "once", onclick: answer(["once"]) }, icon("check"), t("waiting.once"), h("kbd", { "aria-hidden": "true" }, "A")), one.always && button(t("waiting.always", { pattern: one.always }), answer(["always"])), h("button", { type: "button", "data-answer": "deny", onclick: answer(["deny"]) }, icon("cross"), t("waiting.deny"), h("kbd", { "aria-hidden": "true" }, "D")));
+    const boxes = one.choices.map(({ value, label = "" }) => [value, h("input", { type: "checkbox", value }), label || value]);
+    const text = h("input", { type: "text", maxlength: 4_000, "aria-label": t("waiting.own") });
+    return h(
+      "div",
+      { class: "acts" },
+      ...(one.multiple ? [...boxes.map(([, box, label]) => h("label", {}, box, ` ${label}`)), button(t("waiting.answer"), () => answer(boxes.filter(([, box]) => box.checked).map(([value]) => value))(), { class: "primary" })] : boxes.map(([value, , label]) => button(label, answer([value])))),
+      ...(one.free_text ? [h("form", { class: "acts", onsubmit: (event) => (event.preventDefault(), text.value.trim() && answer([text.value.trim()])()) }, text, h("button", { type: "submit" }, t("waiting.answer")))] : []),
+    );
+  }
+
+  async #answer(one, act) {
+    for (const button of this.detail.querySelectorAll("button")) button.disabled = true;
+    try {
+      await act();
+      announce([h("p", {}, t("waiting.sent"))]);
+    } catch (error) {
+      this.#context.notify(error.message);
+    }
+    this.#shown = "";
+    this.#chosen = "";
+    await this.#look();
+    this.list.querySelector("a")?.focus();
+  }
+}
+
+function asPairing({ code, channel, user: owner, name, created_at, expires_at }) {
+  return { id: `pair-${channel}-${owner}`, kind: "pairing", code, channel, owner, name, created_at, expires_at, may_answer: [] };
+}
+
+function titleOf(one) {
+  if (one.kind === "pairing") return t("waiting.lets", { name: one.name || one.owner });
+  if (one.kind === "approval") return t("waiting.wants", { tool: one.tool });
+  return one.title || t("waiting.kind.question");
+}
+
+/** Return what the row says: the effect of a call says more than its tool. */
+function row(one, current) {
+  const left = Math.max(0, one.expires_at - Date.now());
+  const bar = h("i", { "data-level": left < 120_000 ? "soon" : "later" });
+  bar.style.setProperty("width", `${Math.min(100, (100 * left) / Math.max(1, one.expires_at - one.created_at))}%`);
+  const about = one.kind === "pairing" ? t("waiting.code", { code: one.code || "–" }) : [one.conversation, one.owner].filter(Boolean).join(" · ");
+  return h(
+    "li",
+    {},
+    h("a", { class: "grow ask-row", href: addressOf("waiting", [one.id]), "data-id": one.id, "aria-current": current && "true" }, h("span", { class: "who" }, icon({ approval: "tool", pairing: "person" }[one.kind] ?? "talks"), h("b", { class: "clip" }, one.effect ? `${one.tool} ${one.effect.text}` : titleOf(one)), h("span", { class: left < 120_000 ? "warn num end" : "muted num end" }, lasted(left))), h("span", { class: "who muted" }, h("span", { class: "channel", title: one.channel }, shortChannel(one.channel)), h("span", { class: "clip" }, about)), h("span", { class: "bar", "aria-hidden": "true" }, bar)),
+  );
+}
+
+function decisionOf({ decision: { state, outcome, by, at } }) {
+  return [state === "answered" ? outcome : t(`waiting.state.${state}`), by ? t("waiting.by", { name: by }) : "", since(at)].filter(Boolean).join(" · ");
+}
+
+function decidedRow(one) {
+  return h("li", {}, h("a", { class: "grow ask-row", href: addressOf("waiting", [one.id]) }, h("b", { class: "clip" }, titleOf(one)), h("span", { class: "muted" }, decisionOf(one))));
+}
+
+/** @type {import("./screens.js").Screen["render"]} */
+export function render(host, params, context) {
+  const view = new Waiting(host, context);
+  view.update(params);
+  return view;
+}

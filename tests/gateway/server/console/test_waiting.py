@@ -1,0 +1,83 @@
+"""The screen Waiting in a browser: a tool that asks, and what is decided here and elsewhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, expect
+
+from gateway.testing.fake_models.script import Reply, Use
+from gateway.testing.fake_models.server import FakeModels
+from gateway.testing.served import until
+from tests.channels.websocket.test_page_axe import violations
+from tests.e2e.page_browser import chat
+from tests.gateway.server.console.test_frame import FOREIGN, WIDTHS, is_narrow
+from tests.gateway.why.cases import Case, line
+
+__all__ = ["FOREIGN"]
+
+ASKING = {"permissions": {"door": "ask", "*": "allow"}}
+MARKUP = "<img src=x onerror=alert(1)>"
+
+
+async def ask(case: Case, fake: FakeModels) -> str:
+    """Let a tool ask for its approval; return the question's id."""
+    fake.then(Reply((Use("door", json.dumps({"which": MARKUP})),), "tools"))
+    receipt = await case.write("Open the door")
+    questions = case.served.gateway.parts.questions
+    await until(lambda: bool(questions.of_message(receipt.message_id)))
+    return questions.of_message(receipt.message_id)[0].question.id
+
+
+async def test_questions_are_decided_here_and_elsewhere(browser: Browser, tmp_path: Path) -> None:
+    async with (
+        FakeModels() as fake,
+        line(tmp_path, fake, **ASKING) as case,
+        chat(browser, f"{case.served.url}/console/waiting", connected=False) as page,
+    ):
+        await expect(page.get_by_role("heading", name="Waiting for people")).to_be_visible()
+        await expect(page.locator(".ask")).to_contain_text("Nothing waits for a person")
+        await ask(case, fake)
+        question = page.get_by_role("region", name="The question")
+        await expect(question.get_by_role("heading")).to_have_text("May the tool door run?")
+        await expect(question.locator("pre")).to_contain_text(MARKUP)
+        assert await page.locator("#main img").count() == 0
+        await expect(page.get_by_role("link", name="Waiting")).to_contain_text("1")
+        # A key decides; the turn goes on, and the audit of the screen names who did it.
+        await page.keyboard.press("a")
+        await expect(question).to_contain_text("Nothing waits for a person")
+        await case.settled()
+        assert "open" in str(fake.requests[-1])
+        decided = page.get_by_role("listitem").filter(has_text="May the tool door run?")
+        await expect(decided).to_have_count(1)
+        # Decided in the chat: the card closes by itself, and says that it is over.
+        await ask(case, fake)
+        await expect(question.get_by_role("button", name="Deny")).to_be_visible()
+        await case.write("/stop")
+        await case.settled()
+        await expect(question).to_contain_text("Nothing waits for a person")
+        await expect(decided).to_have_count(2)
+        await decided.first.get_by_role("link").press("Enter")
+        await expect(question.get_by_role("button", name="Deny")).to_have_count(0)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_waiting_is_accessible_in_german_at_every_width(
+    browser: Browser, foreign: Path, tmp_path: Path, scheme: Any
+) -> None:
+    axe = (foreign / "node_modules" / "axe-core" / "axe.min.js").read_text()
+    how: dict[str, Any] = {"locale": "de-AT", "color_scheme": scheme, "bypass_csp": True}
+    async with FakeModels() as fake, line(tmp_path, fake, **ASKING) as case:
+        await ask(case, fake)
+        async with chat(browser, f"{case.served.url}/console/waiting", connected=False, **how) as page:
+            await expect(page.get_by_role("button", name="Einmal erlauben")).to_be_visible()
+            for width in WIDTHS:
+                await page.set_viewport_size({"width": width, "height": 800})
+                assert await is_narrow(page), width
+                if width in (320, 1280):
+                    assert await violations(page, axe) == [], width
+        await case.write("/stop")
+        await case.settled()
