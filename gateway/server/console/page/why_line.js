@@ -24,7 +24,7 @@ const YOURS = / · yours to fix$/;
  */
 export function lineOf(stations, code, openSteps) {
   const shown = code === "answered" ? stations : withBreak(stations);
-  const stop = code === "answered" ? -1 : shown.findLastIndex(({ state }) => isBreak(state));
+  const stop = code === "answered" ? -1 : breakOf(shown);
   const items = shown.map((one, at) => {
     const next = shown[at + 1];
     const rail = !next ? "none" : at === stop || next.state === "never" ? "broken" : "whole";
@@ -37,13 +37,14 @@ export function lineOf(stations, code, openSteps) {
   return list;
 }
 
-function isBreak(state) {
-  return state === "failed" || state === "refused";
+/** Return the place where the message stopped, -1 if it did not. The end itself only repeats that something failed. */
+function breakOf(stations) {
+  return stations.findLastIndex(({ kind, state }) => kind !== "final" && (state === "failed" || state === "refused"));
 }
 
 /** Return the stations with what followed the break as its sidings, and the answer that was not reached. */
 function withBreak(stations) {
-  const stop = stations.findLastIndex(({ state }) => isBreak(state));
+  const stop = breakOf(stations);
   const last = stations.at(-1);
   const answer = { kind: "answer", text: t("why.answer"), at: 0, took: 0, state: "never" };
   if (stop < 0) return last && (last.state === "waiting" || last.state === "running") ? [...stations, answer] : stations;

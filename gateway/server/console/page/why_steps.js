@@ -99,7 +99,7 @@ export function stepName({ kind, name, state, detail }) {
 
 /** Return the row of a step and the row with its details, which is open for the cause of a failure. */
 function rows(step, index, { start, span, stride, open: opened }) {
-  const facts = Object.entries(step.detail ?? {}).filter(([name, value]) => !SAID.has(name) && value !== "" && value !== null && !(name === "attempt" && value === 1) && !step.name.startsWith(`${value}/`));
+  const facts = Object.entries(step.detail ?? {}).filter(([name, value]) => !SAID.has(name) && value !== "" && value !== null && !(name === "attempt" && value === 1) && !step.name.split("/").includes(value));
   const name = h("span", { class: "clip", title: stepName(step) }, stepName(step));
   const opens = facts.length > 0;
   const what = opens
@@ -140,7 +140,7 @@ function axis(span, stride) {
   for (let at = 0; at <= span + stride / 1e3; at += stride) {
     const last = at + stride > span;
     // The name of the last mark is right-aligned, and would cover a near one before it.
-    if (!last && at > 0 && at + 2 * stride > span && stride < span * 0.3) continue;
+    if (!last && at > 0 && at + 2 * stride > span && stride < span * 0.36) continue;
     const label = h("span", { class: last && "last" }, `${Number((at / unit[1]).toFixed(2))}${last ? ` ${unit[0]}` : ""}`);
     label.style.setProperty("left", `${(100 * at) / span}%`);
     labels.append(label);
