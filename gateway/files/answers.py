@@ -107,6 +107,8 @@ def one_line(text: str) -> str:
     return _CONTROL.sub("", " ".join(text.split()))[:_LONGEST_LINE]
 
 
+PATCH = "text/x-diff"
+"""The type of a file with a patch."""
 MOST_DIFF = 100_000
 """Characters of the diffs in one file."""
 
@@ -125,5 +127,8 @@ def diff_of(result: ToolResultPart | None, most: int = MOST_DIFF) -> str:
 
 def diff_file(parts: Sequence[Part]) -> str:
     """Return the diffs of all results of an answer, for a file that a chat folds; "" if there is none."""
-    diffs = [diff for part in parts if isinstance(part, ToolResultPart) and (diff := diff_of(part))]
+    results = [part for part in parts if isinstance(part, ToolResultPart)]
+    if any(one.mime_type == PATCH for part in results for one in part.attachments):
+        return ""  # the answer has the whole patch as a file, and chats show the text of both
+    diffs = [diff for part in results if (diff := diff_of(part))]
     return "\n\n".join(diffs)[:MOST_DIFF]

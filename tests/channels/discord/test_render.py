@@ -241,6 +241,13 @@ EDIT: tuple[Part, ...] = (
 )
 
 
+def test_an_answer_with_a_whole_patch_shows_it_once() -> None:
+    patch = Attachment("text/x-diff", base64.b64encode(DIFF.encode()).decode(), "changes.patch")
+    whole = ToolResultPart("1", DIFF, attachments=(patch,), display=DisplayHints(kind="diff"))
+    [page] = shown(EDIT[0], whole, *EDIT, TextPart("Done."))
+    assert [file.name for file in page.files] == ["changes.patch"]
+
+
 def test_the_diffs_of_an_answer_are_a_file_that_discord_folds() -> None:
     [page] = shown(*EDIT, *EDIT, TextPart("Done."))
     [file] = page.files

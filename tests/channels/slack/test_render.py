@@ -412,6 +412,13 @@ EDIT: tuple[Part, ...] = (
 )
 
 
+def test_an_answer_with_a_whole_patch_shows_it_once() -> None:
+    patch = Attachment("text/x-diff", base64.b64encode(DIFF.encode()).decode(), "changes.patch")
+    whole = ToolResultPart("1", DIFF, attachments=(patch,), display=DisplayHints(kind="diff"))
+    found = pages(message(EDIT[0], whole, *EDIT, TextPart("Done.")), final=True)
+    assert [page.name for page in found if isinstance(page, File)] == ["changes.patch"]
+
+
 def test_the_diffs_of_an_answer_are_a_file_that_slack_folds() -> None:
     _, file = pages(message(*EDIT, *EDIT, TextPart("Done.")), final=True)
     assert isinstance(file, File)
