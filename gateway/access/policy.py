@@ -117,9 +117,17 @@ class AccessPolicy:
 
     def admins(self, channel: str) -> tuple[str, ...]:
         """Return the ids of a channel's admins, sorted, without those whom only a group makes admins."""
-        listed = self.rules(channel).admins
+        listed = self.admins_and_groups(channel)
+        return tuple(one for one in listed if one not in _groups_in(listed))
+
+    def may_answer(self, channel: str, user: str, answerers: Collection[str]) -> bool:
+        """Return whether a user is among those who may answer a question, or in one of their groups."""
+        return self._names(channel, user, answerers)
+
+    def admins_and_groups(self, channel: str) -> tuple[str, ...]:
+        """Return the ids of a channel's admins and the groups whose users are, sorted."""
         members = (one for one in self._members.list() if one.channel == channel and one.role == "admin")
-        return tuple(sorted((frozenset(listed) - _groups_in(listed)) | {one.user_id for one in members}))
+        return tuple(sorted({*self.rules(channel).admins, *(one.user_id for one in members)}))
 
     def listed(self, channel: str) -> frozenset[str]:
         """Return the ids and groups that the rules of a channel and its rooms name, without ``*``."""

@@ -72,11 +72,11 @@ class ProgramPermissions:
         await self._access.grants.write(*ops)
 
     def answerers(self, action: ProgramAction) -> tuple[str, ...]:
-        """Return the ids of those who may answer in the chat: the user, and the admins of its channel."""
+        """Return who may answer in the chat: the user, and ids and groups of the admins of its channel."""
         channel = _address(action.address).channel
         user = UserRef.parse(action.user)
         own = (user.user,) if user.channel in ("", channel) else ()
-        return tuple(dict.fromkeys((*own, *self._access.policy.admins(channel))))
+        return tuple(dict.fromkeys((*own, *self._access.policy.admins_and_groups(channel))))
 
     def _tool(self, action: ProgramAction) -> Tool:
         if not action.name.startswith(f"{self._plugin}:"):

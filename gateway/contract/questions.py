@@ -44,7 +44,8 @@ class Choice(Struct, frozen=True, omit_defaults=True):
 
 
 class Question(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="question"):
-    """A question in a chat. ``answerers`` are the ids of the users who may answer, besides the owner.
+    """A question in a chat. ``answerers`` may answer, besides the owner: ids of users, and groups of users
+    such as ``role:123``.
 
     Without ``choices``, or with ``free_text``, any text is an answer. With ``multiple`` an answer has one
     choice or more. ``owner`` gets the answer; of one owner, the same ``key`` asks once. Times are in

@@ -291,7 +291,7 @@ class Questions:
             raise await self._why_closed(question_id, session, shown)
         question = held.question
         if user is not None:
-            if user not in question.answerers or channel not in (None, question.address.channel):
+            if channel not in (None, question.address.channel) or not await self._may_answer(question, user):
                 raise UnauthorizedError(_ONLY[isinstance(question, ApprovalRequest)])
             by = UserRef(question.address.channel, user)
         if shown is not None:
@@ -474,6 +474,17 @@ class Questions:
             self._spawn(self._close, ended)
         return NotFoundError(_CLOSED.get(row["state"], _CLOSED["answered"]))
 
+    async def _may_answer(self, question: Question, user: str) -> bool:
+        """Return whether a question names a user; the platform is asked for the groups."""
+        if user in question.answerers:
+            return True
+        address = question.address
+        asked = InboundMessage(
+            session=question.session, dedup_key=question.id, address=address, sender=Sender(user)
+        )
+        await self.access.confirm(address.channel, asked)
+        return self.access.policy.may_answer(address.channel, user, question.answerers)
+
     async def _confirm(self, question: Question, user: str | None) -> None:
         """Refuse a user who may not use the bot any more."""
         address = question.address
@@ -517,7 +528,7 @@ class Questions:
             if held.is_open
             and held.question.session == session.id
             and held.question.address.channel == channel
-            and message.sender.id in held.question.answerers
+            and self.access.policy.may_answer(channel, message.sender.id, held.question.answerers)
             and self._is_near(held, message)
         ]
         held = next((one for one in waiting if _is_reply(one, message)), None)
