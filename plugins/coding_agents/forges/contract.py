@@ -102,10 +102,6 @@ class Forge(Protocol):
         """Return the comments of users, without those that the service made."""
         ...
 
-    async def comment(self, number: int, text: str) -> Comment:
-        """Write a comment on a pull request."""
-        ...
-
 
 class ForgeError(ForgeRefusedError):
     """A request that a service refused or did not answer.

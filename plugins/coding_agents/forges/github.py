@@ -139,11 +139,6 @@ class GitHub:
             for one in found
         ]
 
-    async def comment(self, number: int, text: str) -> Comment:
-        """Write a comment on a pull request."""
-        path = f"{self._path}/issues/{number}/comments"
-        return _comment("comment", await self._api.post(path, _Comment, {"body": text}))
-
     async def _create(self, body: Mapping[str, object]) -> PullRequest:
         return _pull(await self._api.post(f"{self._path}/pulls", _Pull, body))
 

@@ -102,11 +102,6 @@ class GitLab:
         address = (await self.pr_state(number)).url if notes else ""
         return [_comment(one, address) for one in notes if not one.system]
 
-    async def comment(self, number: int, text: str) -> Comment:
-        """Write a note on a merge request."""
-        path = f"{self._path}/merge_requests/{number}/notes"
-        return _comment(await self._api.post(path, _Note, {"body": text}), "")
-
     async def _create(self, body: dict[str, str]) -> PullRequest:
         return _pull(await self._api.post(f"{self._path}/merge_requests", _MergeRequest, body))
 

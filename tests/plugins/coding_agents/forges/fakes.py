@@ -222,11 +222,6 @@ def _github_talk(fake: FakeForge, router: web.UrlDispatcher) -> None:
             "original_line": one.get("line"),
         }
 
-    async def write(request: web.Request) -> web.Response:
-        number = fake.pull(request).number
-        fake.add_comment((await request.json())["body"], author="bot")
-        return web.json_response(seen(len(fake.comments) - 1, fake.comments[-1], number), status=201)
-
     async def runs(request: web.Request) -> web.Response:
         ended = {"passed": "success", "failed": "failure"}
         found = [
@@ -246,7 +241,6 @@ def _github_talk(fake: FakeForge, router: web.UrlDispatcher) -> None:
         return web.json_response({"state": "pending", "statuses": [], "sha": SHA, "total_count": 0})
 
     router.add_get(f"{base}/issues/{{number}}/comments", comments("comment"))
-    router.add_post(f"{base}/issues/{{number}}/comments", write)
     router.add_get(f"{base}/pulls/{{number}}/reviews", comments("review", "pending"))
     router.add_get(f"{base}/pulls/{{number}}/comments", comments("line"))
     router.add_get(f"{base}/commits/{{sha}}/check-runs", runs)
@@ -308,11 +302,6 @@ def _gitlab(fake: FakeForge, router: web.UrlDispatcher) -> None:
         found = [note(at, one) for at, one in enumerate(fake.comments) if one["kind"] != "pending"]
         return fake.page(request, found)
 
-    async def write(request: web.Request) -> web.Response:
-        fake.pull(request)
-        fake.add_comment((await request.json())["body"], author="bot")
-        return web.json_response(note(len(fake.comments) - 1, fake.comments[-1]), status=201)
-
     async def statuses(request: web.Request) -> web.Response:
         states = {"passed": "success", "failed": "failed", "pending": "running"}
         return fake.page(
@@ -331,7 +320,6 @@ def _gitlab(fake: FakeForge, router: web.UrlDispatcher) -> None:
     router.add_get(f"{base}/merge_requests", listed)
     router.add_get(f"{base}/merge_requests/{{number}}", one)
     router.add_get(f"{base}/merge_requests/{{number}}/notes", notes)
-    router.add_post(f"{base}/merge_requests/{{number}}/notes", write)
     router.add_get(f"{base}/repository/commits/{{sha}}/statuses", statuses)
 
 
@@ -410,11 +398,6 @@ def _gitea_talk(fake: FakeForge, router: web.UrlDispatcher) -> None:
         at = int(request.match_info["review"])
         return web.json_response([seen(at, fake.comments[at])])
 
-    async def write(request: web.Request) -> web.Response:
-        fake.pull(request)
-        fake.add_comment((await request.json())["body"], author="bot")
-        return web.json_response(seen(len(fake.comments) - 1, fake.comments[-1]), status=201)
-
     async def status(request: web.Request) -> web.Response:
         states = {"passed": "success", "failed": "failure", "pending": "pending"}
         found = [
@@ -429,7 +412,6 @@ def _gitea_talk(fake: FakeForge, router: web.UrlDispatcher) -> None:
         return web.json_response({"state": "pending", "sha": SHA, "statuses": shown or None})
 
     router.add_get(f"{base}/issues/{{number}}/comments", comments)
-    router.add_post(f"{base}/issues/{{number}}/comments", write)
     router.add_get(f"{base}/pulls/{{number}}/reviews", reviews)
     router.add_get(f"{base}/pulls/{{number}}/reviews/{{review}}/comments", lines)
     router.add_get(f"{base}/commits/{{sha}}/status", status)

@@ -107,13 +107,6 @@ async def test_all_pages_of_comments_are_read(fake: FakeForge, forge: Forge) -> 
     assert len(await forge.comments(made.number)) == 250
 
 
-async def test_a_comment_is_written(fake: FakeForge, forge: Forge) -> None:
-    made = await forge.create_pr(DRAFT)
-    written = await forge.comment(made.number, "Done.")
-    assert fake.comments[0]["body"] == written.body == "Done."
-    assert written.id == (await forge.comments(made.number))[0].id
-
-
 async def test_checks_are_pending_passed_or_failed(fake: FakeForge, forge: Forge) -> None:
     assert list(await forge.checks(SHA)) == []
     fake.checks += [("build", "passed"), ("test", "failed"), ("lint", "pending")]
