@@ -333,10 +333,12 @@ def _action(record: SessionRecord, asked: AskedQuestion) -> ProgramAction:
 
 
 def _session_text(session: Session) -> str:
-    """Return the message of a session: status, folder, activity and the last lines of its screen."""
+    """Return the message of a session: status, folder, cost, activity, the last lines of its screen."""
     record = session.record
     status = record.public_status if record.status != "busy" else "working"
-    parts = [f"**{session.adapter.title}** {_code(record.short_id)} · {status} · {_code(record.workdir)}"]
+    cost = f" · {record.cost}" if record.cost else ""
+    head = f"**{session.adapter.title}** {_code(record.short_id)} · {status} · {_code(record.workdir)}{cost}"
+    parts = [head]
     if session.state.activity and record.status == "busy":
         parts.append(_code(_cut(session.state.activity, 200)))
     if lines := session.tail(_LINES):

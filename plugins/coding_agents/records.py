@@ -120,6 +120,13 @@ class SessionRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.id.rpartition("-")[2]
 
     @property
+    def cost(self) -> str:
+        """The cost as users read it, such as ``$0.12``; "" if the program reports none."""
+        if not self.cost_usd:
+            return ""
+        return f"${self.cost_usd:.2f}" if self.cost_usd >= 0.01 else "<$0.01"
+
+    @property
     def is_ended(self) -> bool:
         """Return whether its program has ended."""
         return self.status in ENDED

@@ -53,7 +53,8 @@ class SessionPath(Struct, frozen=True):
 class SessionView(Struct, frozen=True):
     """A session of the requesting user. Times are milliseconds.
 
-    ``public_status`` is running, blocked, completed or error. ``question`` is what its program asks.
+    ``public_status`` is running, blocked, completed or error. ``question`` is what its program asks,
+    and ``cost_usd`` what it has cost by its own report, null if it reports none.
     """
 
     id: str
@@ -74,6 +75,7 @@ class SessionView(Struct, frozen=True):
     exit_status: int | None
     question: AskedQuestion | None
     resumes: str
+    cost_usd: float | None
 
 
 class SessionList(Struct, frozen=True):

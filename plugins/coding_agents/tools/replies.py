@@ -41,7 +41,7 @@ def started(title: str, record: SessionRecord) -> str:
 
 
 def listed(records: Sequence[SessionRecord], *, prompts: bool = True) -> str:
-    """Return the numbered list of sessions: agent, id, status and folder, and what they ask.
+    """Return the numbered list of sessions: agent, id, status, folder and cost, and what they ask.
 
     A model gets no ``prompts``: they are texts of programs.
     """
@@ -51,7 +51,8 @@ def listed(records: Sequence[SessionRecord], *, prompts: bool = True) -> str:
     for number, one in enumerate(records, 1):
         asks = f": {code(one.question.prompt[:80])}" if prompts and one.question is not None else ""
         status = f"{one.public_status}{asks}"
-        lines.append(f"{number}. **{one.agent}** {code(one.short_id)} · {status} · {code(one.workdir)}")
+        cost = f" · {one.cost}" if one.cost else ""
+        lines.append(f"{number}. **{one.agent}** {code(one.short_id)} · {status} · {code(one.workdir)}{cost}")
     return "\n".join(lines)
 
 

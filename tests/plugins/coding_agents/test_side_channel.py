@@ -22,6 +22,7 @@ from plugins.coding_agents.adapters.contract import AgentRequest, Fact, HookComm
 from plugins.coding_agents.keeper_client import SIBLING_SOCKET
 from plugins.coding_agents.session import Session
 from plugins.coding_agents.side_channel import hook_command, intake, report, secret_of
+from plugins.coding_agents.tools.replies import listed
 from tests.plugins.coding_agents.rig import processes, until, until_status
 from tests.plugins.coding_agents.test_chat import Place, place
 
@@ -122,6 +123,8 @@ async def test_a_hook_tells_the_command_the_session_the_costs_and_the_answer_and
         await chat.press(question.id, "once")
         await until(session, lambda: session.record.task_done)
         assert any("The answer is 1" in text for text in await chat.until_log("has finished"))
+        await chat.until_log(session.record.short_id, " · $0.25")
+        assert listed([session.record]).endswith(" · $0.25")
         secret = secret_of(session.record.key)
         file = session.folder / "inside" / "hook"
         assert file.read_text() == secret
