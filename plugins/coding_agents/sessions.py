@@ -25,7 +25,7 @@ from gateway.api import Figure
 from gateway.events import BusEvent
 from plugins.coding_agents import events, machine
 from plugins.coding_agents.adapters import find_adapter
-from plugins.coding_agents.adapters.contract import Adapter, AgentRequest
+from plugins.coding_agents.adapters.contract import LAST, Adapter, AgentRequest
 from plugins.coding_agents.adapters.preflight import is_known, prepare_home, program_version
 from plugins.coding_agents.confinement.profile import Confinement
 from plugins.coding_agents.errors import (
@@ -361,7 +361,7 @@ class Sessions:
             workspace=request.workspace,
             spawn_key=request.key,
             home=str(self._data / "homes" / owner / adapter.name),
-            program_session=old.program_session if old is not None else _uuid(),
+            program_session=_program_session(adapter, old),
             resumes=request.resumes,
             version=await self._version(adapter),
         )
@@ -427,7 +427,7 @@ class Sessions:
             key=confined.key or given.get(adapter.key, ""),
             base_url=confined.base_url or given.get(adapter.url, ""),
             preset=own.preset,
-            resume=record.program_session if record.resumes else "",
+            resume=(record.program_session or LAST) if record.resumes else "",
             hook=hook_command(),
         )
         launch = adapter.launch(request)
@@ -681,6 +681,13 @@ def _boot_id() -> str:
         return _BOOT_ID.read_text().strip()
     except OSError:
         return ""
+
+
+def _program_session(adapter: Adapter, old: SessionRecord | None) -> str:
+    """Return the id of the program's own session, "" if the program chooses it."""
+    if old is not None:
+        return old.program_session
+    return _uuid() if adapter.takes_session_id else ""
 
 
 def _uuid() -> str:

@@ -264,6 +264,7 @@ ADAPTER = Adapter(
     answer=answer,
     logged_in=logged_in,
     hook=hook,
+    takes_session_id=True,
     aliases=("claude-code", "claudecode", "anthropic"),
     variables=("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL", "CLAUDE_CODE_OAUTH_TOKEN"),
     key="ANTHROPIC_API_KEY",

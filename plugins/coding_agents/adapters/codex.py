@@ -10,12 +10,15 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from plugins.coding_agents.adapters.contract import (
+    LAST,
     Adapter,
     AgentRequest,
     AutoResponse,
     Cursor,
+    Fact,
     Launch,
     Lines,
     LoginPrompt,
@@ -23,6 +26,7 @@ from plugins.coding_agents.adapters.contract import (
     ScreenQuestion,
     digest_of,
     menu_at_end,
+    said,
     snippet,
 )
 
@@ -64,7 +68,8 @@ def launch(request: AgentRequest) -> Launch:
         *(own if request.key else ()),
         *(("-m", request.model) if request.model else ()),
         *("-s", sandbox, "-a", approval, *request.args),
-        *(("resume", "--last") if request.resume else ()),
+        *(("-c", f"notify={json.dumps(request.hook.argv)}") if request.hook else ()),
+        *_resume(request.resume),
     )
     return Launch(argv, {"OPENAI_API_KEY": request.key} if request.key else {})
 
@@ -93,13 +98,27 @@ def answer(lines: Lines) -> str:
     starts = [at for at, line in enumerate(lines) if line.startswith(f"{_GLYPH} ")]
     if len(starts) < 2:
         return ""
-    said = lines[starts[-2] + 1 : starts[-1]]
-    return "\n".join(line.removeprefix("\u2022 ") for line in said if not _DONE.match(line)).strip()
+    below = lines[starts[-2] + 1 : starts[-1]]
+    return "\n".join(line.removeprefix("\u2022 ") for line in below if not _DONE.match(line)).strip()
 
 
 def logged_in(home: str, environ: Mapping[str, str]) -> bool | None:
     """Return whether there is a key or a stored login."""
     return bool(environ.get("OPENAI_API_KEY")) or (Path(home) / ".codex" / "auth.json").is_file()
+
+
+def hook(report: Mapping[str, Any]) -> Fact | None:
+    """Return the program's own session, from a report of ``notify`` after an answer.
+
+    The program does not wait for it, so it may come after the next text, and does not tell its end.
+    """
+    return Fact(session=said(report, "thread-id")) if said(report, "thread-id") else None
+
+
+def _resume(session: str) -> tuple[str, ...]:
+    if not session:
+        return ()
+    return ("resume", "--last" if session == LAST else session)
 
 
 def _has_no_daemon(version: str) -> bool:
@@ -182,6 +201,7 @@ ADAPTER = Adapter(
     read=read,
     answer=answer,
     logged_in=logged_in,
+    hook=hook,
     aliases=("openai", "codex-cli"),
     variables=("OPENAI_API_KEY", "OPENAI_BASE_URL"),
     key="OPENAI_API_KEY",

@@ -26,6 +26,7 @@ BlockingType = (
     | Literal["permission", "tool_wait", "unknown"]
 )
 ScreenState = Literal["unknown", "ready", "busy", "question", "login", "exit"]
+LAST = "last"
 Preset = Literal["readonly", "standard", "permissive", "autonomous"]
 
 
@@ -40,8 +41,8 @@ class AgentRequest(Struct, frozen=True, kw_only=True):
     """The input of a start. ``environ`` has those of the gateway's variables that the adapter declares.
 
     ``version`` is that of the installed program, "" if not known. ``key`` and ``base_url`` are for the model
-    service; ``session_id`` is a UUID that the program may use for its session. ``resume`` is the UUID of one
-    to continue; a program that chooses its own ids continues its last session in the folder. ``hook`` is what
+    service; ``session_id`` is a UUID that the program may use for its session. ``resume`` is the id of one to
+    continue, or ``LAST``: the last one of the folder, where the program has not told the id. ``hook`` is what
     the program runs to report its events.
     """
 
@@ -206,6 +207,8 @@ class Adapter(Struct, frozen=True, kw_only=True):
     """First characters with which a text is no message but a shell command; a space goes before them."""
     resubmits: int = 2
     """Times that Enter is repeated while the input line still shows the text."""
+    takes_session_id: bool = False
+    """Whether a start gives the program the id of its new session."""
     line_editor: bool = False
     """Whether the program turns bracketed paste on while it is ready or asks, and off while it works."""
     program: str = ""

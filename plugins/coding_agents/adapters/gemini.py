@@ -241,6 +241,7 @@ ADAPTER = Adapter(
     answer=answer,
     logged_in=logged_in,
     hook=hook,
+    takes_session_id=True,
     aliases=("google", "gemini-cli"),
     variables=("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_CLOUD_PROJECT", "GOOGLE_GEMINI_BASE_URL"),
     key="GEMINI_API_KEY",

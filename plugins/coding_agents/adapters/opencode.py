@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from plugins.coding_agents.adapters.contract import (
+    LAST,
     Adapter,
     AgentRequest,
     Cursor,
@@ -57,7 +58,8 @@ def launch(request: AgentRequest) -> Launch:
         "OPENCODE_DISABLE_AUTOUPDATE": "1",
         "OPENCODE_DISABLE_PROJECT_CONFIG": "1",
     }
-    resumed = ("--continue",) if request.resume else ()
+    named = ("--session", request.resume) if request.resume != LAST else ("--continue",)
+    resumed = named if request.resume else ()
     return Launch((*resumed, *request.args), env)
 
 

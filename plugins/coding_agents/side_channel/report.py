@@ -23,7 +23,7 @@ _LONGEST, _MOST_FIELDS = 4_000, 12
 _NAMES = frozenset(
     (
         *("cost", "cwd", "details", "hook_event_name", "last_assistant_message", "notification_type"),
-        *("last-assistant-message", "session_id", "thread-id", "tool_input", "tool_name", "type"),
+        *("session_id", "thread-id", "tool_input", "tool_name"),
     )
 )
 """What the gateway needs to know. Results of tools and texts of users are none of it."""

@@ -192,7 +192,8 @@ def test_codex_starts_without_a_daemon_and_without_trust() -> None:
     assert "--no-daemon" in started("codex", version="0.169.0").argv
     assert "--no-daemon" not in started("codex", version="0.120.1").argv
     assert 'projects={"/w"={trust_level="untrusted"}}' in started("codex").argv
-    assert started("codex", resume="id").argv[-2:] == ("resume", "--last")
+    assert started("codex", resume="last").argv[-2:] == ("resume", "--last")
+    assert started("codex", resume="01f").argv[-2:] == ("resume", "01f")
 
 
 def test_claude_starts_with_its_onboarding_settled_and_asks_unless_told() -> None:

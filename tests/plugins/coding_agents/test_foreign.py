@@ -22,6 +22,7 @@ from plugins.cli_backends.candidates.installed import KEY, MODELS, PATHS, TOOL_C
 from plugins.coding_agents.adapters import find_adapter
 from plugins.coding_agents.adapters.preflight import is_known, program_version
 from plugins.coding_agents.session import Session
+from plugins.programs.process import kill_marked
 from tests.plugins.coding_agents.rig import processes, until
 from tests.plugins.coding_agents.test_chat import Place, place
 
@@ -164,6 +165,43 @@ async def test_003_the_real_program_gets_its_task_once_asks_and_leaves_nothing_b
             await until_nothing_is_left(session)
         assert session.record.public_status == "completed"
         assert [path.name for path in workspace.iterdir()] == ["made.txt"], "no file outside of the home"
+
+
+TOLD = ("claude", "codex", "gemini")
+"""Programs of which the id of their own session is known."""
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", PROGRAMS)
+async def test_the_real_program_continues_its_session_after_its_keeper_was_killed(
+    name: str, foreign: Path, tmp_path: Path
+) -> None:
+    heard: list[str] = []
+
+    def answer(asked: ModelRequest) -> Reply:
+        heard.append(json.dumps(asked.body))
+        return Reply((Say("It is done."),))
+
+    async with (
+        FakeModels(answer, dialects=DIALECTS) as models,
+        running(name, foreign, tmp_path, models) as (chat, session, _),
+    ):
+        await until(session, lambda: session.record.task_done, SECONDS)
+        if name in TOLD:
+            await until(session, lambda: bool(session.record.program_session), SECONDS)
+        await asyncio.to_thread(kill_marked, session.record.id)
+        await until(session, lambda: session.record.status == "lost", SECONDS)
+        sessions = chat.rig.sessions
+        record = await sessions.resume(session.record.id, session.record.owner)
+        assert record.program_session == session.record.program_session
+        again = sessions.session(record.id, record.owner)
+        try:
+            await until(again, lambda: again.record.status == "ready", SECONDS)
+            await again.send_text(SECOND)
+            # One request has both: it knows what was said before.
+            await until(again, lambda: any(FIRST in one and SECOND in one for one in heard), SECONDS)
+        finally:
+            await again.stop(force=True)
 
 
 LOGINS = {"claude": "cli_auth", "codex": "cli_auth", "gemini": "api_key"}

@@ -222,6 +222,7 @@ REPORTS = [
         {"hook_event_name": "AfterAgent", "session_id": "s", "prompt_response": "x"},
         Fact("done", "s"),
     ),
+    ("codex", {"type": "agent-turn-complete", "thread-id": "t"}, Fact(session="t")),
     ("gemini", {"hook_event_name": ["BeforeTool"], "session_id": 7, "details": []}, None),
 ]
 
