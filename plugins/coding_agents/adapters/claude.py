@@ -67,6 +67,7 @@ _EVENTS = (
 )
 _WITH_STATUS_LINE = (2, 1, 330)
 """The first version that is known to show its mode beside a status line; 2.1.197 shows no hint then."""
+_MOST_USD = 1_000_000
 _DETAILS = ("command", "file_path", "notebook_path", "url", "pattern", "query", "prompt")
 """The input of a tool that a user decides about."""
 
@@ -149,7 +150,9 @@ def hook(report: Mapping[str, Any]) -> Fact | None:
     session, event = said(report, "session_id"), said(report, "hook_event_name")
     if event not in _EVENTS:
         cost = fields(report, "cost").get("total_cost_usd")
-        return Fact(session=session, cost_usd=float(cost)) if isinstance(cost, int | float) else None
+        if not isinstance(cost, int | float) or not 0 <= cost < _MOST_USD:
+            return None
+        return Fact(session=session, cost_usd=float(cost))
     if event == "SessionStart":
         return Fact(session=session)
     if event == "Stop":

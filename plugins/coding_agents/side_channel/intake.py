@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
@@ -28,7 +29,19 @@ PER_SECOND = 20.0
 """Reports that it may send in each second after that."""
 READ_SECONDS = 5.0
 
+_LONGEST = 4_000
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _DECODER = msgspec.json.Decoder(dict[str, Any])
+
+
+def cleaned(fact: Fact) -> Fact:
+    """Return a fact with short texts, in which no control character can hide what a user is asked about."""
+    texts = {
+        name: _CONTROL.sub(" ", value)[:_LONGEST]
+        for name, value in msgspec.structs.asdict(fact).items()
+        if isinstance(value, str)
+    }
+    return msgspec.structs.replace(fact, **texts)
 
 
 class Stream(Protocol):
@@ -77,10 +90,10 @@ class Intake:
             return f"413 a report has at most {MOST} bytes"
         try:
             fact = self._adapter.hook(_DECODER.decode(bytes(body)))
-        except (msgspec.DecodeError, RecursionError):
+        except (msgspec.DecodeError, OverflowError, RecursionError):
             return "400 not a report in JSON"
         if fact is not None:
-            await self._note(fact)
+            await self._note(cleaned(fact))
         return "200 noted"
 
     def _may_report(self) -> bool:

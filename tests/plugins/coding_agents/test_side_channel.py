@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from plugins.coding_agents.adapters import find_adapter
@@ -150,6 +151,8 @@ async def test_a_report_needs_the_secret_of_its_session_and_is_limited(tmp_path:
             assert (await send(one, line, b"{}")).startswith(b"401 ")
         assert await send(one, secret, b"{}") == b"200 noted\n"
         assert (await send(one, secret, b"[1]")).startswith(b"400 ")
+        huge = b'{"cost":{"total_cost_usd":1%s}}' % (b"0" * 400)
+        assert (await send(one, secret, huge)).startswith((b"200 ", b"400 "))
         assert (await send(one, secret, b'{"a":' * 100_000)).startswith((b"400 ", b"413 "))
         assert (await send(one, secret, b" " * (report.MOST + 1))).startswith(b"413 ")
         answers = [await send(one, secret, b"{}") for _ in range(2 * intake.MOST_AT_ONCE)]
@@ -181,6 +184,19 @@ async def test_without_a_gateway_a_hook_ends_at_once_without_a_decision(tmp_path
         line = f"hook {secret_of(found.record.key)}\n".encode()
         assert await send(found, line, b"{}") == b"200 noted\n", "the next gateway takes reports again"
         await found.stop()
+
+
+def test_the_texts_of_a_report_are_short_and_have_no_control_characters() -> None:
+    given = Fact("asks", "s\x00", "Bash", "npm test\r\x1b[8mrm -rf /\u202e\n\tx", output="y" * 9_000)
+    found = intake.cleaned(given)
+    assert (found.session, found.detail) == ("s ", "npm test  [8mrm -rf / \n\tx")
+    assert len(found.output) == 4_000
+
+
+@pytest.mark.parametrize("cost", ["1" + "0" * 400, "1e308", "-1", "[]"])
+def test_a_cost_that_is_none_does_no_harm(cost: str) -> None:
+    given = msgspec.json.decode(f'{{"session_id":"s","cost":{{"total_cost_usd":{cost}}}}}')
+    assert find_adapter("claude").hook(given) is None
 
 
 def test_a_report_is_reduced_to_what_the_gateway_needs() -> None:
