@@ -131,8 +131,7 @@ def failures_of(records: Records, calls: Iterable[Failure] = ()) -> list[Failure
         return found
     if error is None or records.dead_at:
         # The notice of an unexpected failure names none.
-        code, _, text = records.dead_reason.partition(": ")
-        return [Failure("", "", code, text)]
+        return dead_failures(records.dead_reason)
     return stored_failures(error, *_last_model(records))
 
 
@@ -150,6 +149,12 @@ def stored_failures(error: ErrorPart, provider: str, model: str) -> list[Failure
         text = error.message[attempt.end() : following.start() if following else None]
         found.append(Failure(attempt[1], attempt[2], attempt[3], text, status=status_in(text)))
     return found
+
+
+def dead_failures(reason: str) -> list[Failure]:
+    """Return the failure that the reason of a dead letter names."""
+    code, _, text = reason.partition(": ")
+    return [Failure("", "", code, text)]
 
 
 def is_undelivered(records: Records) -> bool:

@@ -116,7 +116,7 @@ class Replays:
     async def plan_cause(self, key: str, owner: str, *, old: bool = False) -> ReplayPlan:
         """Plan the replay of all messages with a cause. Raises NotFoundError if there are none."""
         now = self._clock()
-        found = await self._store.read(lambda c: list(find_same_cause(c, key, now)))
+        found = await self._store.read(lambda c: find_same_cause(c, key, now))
         if not found:
             raise NotFoundError(f"no message is without an answer for the cause {key!r}")
         return await self._plan(found, owner, old=old)

@@ -31,6 +31,8 @@ _WAITED_FOR = {
     "budget": "a budget",
 }
 _FAILED = ("failed", "refused")
+_BETWEEN_CALLS = ("retry", "rate", "key")
+"""What a turn waits for before it calls a model once more."""
 
 
 class Siding(Struct, frozen=True):
@@ -96,8 +98,10 @@ def mark_replays(steps: Sequence[Step]) -> list[Step]:
 
 
 def _group_of(step: Step) -> str:
-    # A fallback belongs to the calls around it.
-    return "model" if step.kind == "fallback" else step.kind
+    # A fallback, and a pause before a repeated call, belong to the calls around them.
+    if step.kind == "fallback" or (step.kind == "waited" and step.detail.get("for") in _BETWEEN_CALLS):
+        return "model"
+    return step.kind
 
 
 def _received(step: Step) -> Station:
@@ -164,12 +168,16 @@ def _models(run: Sequence[Step], named: Named) -> list[Station]:
     stations: list[Station] = []
     failed: list[Step] = []
     for step in run:
-        if step.kind == "fallback" or step.state in _FAILED:
+        is_pause = step.kind == "waited"
+        if step.kind == "fallback" or step.state in _FAILED or (is_pause and failed and step.state == "ok"):
             failed.append(step)
             continue
         if failed:
             stations.append(_failed_models(failed, named))
             failed = []
+        if is_pause:
+            stations.append(_waits([step]))
+            continue
         tokens = step.detail.get("output_tokens")
         detail = f"{tokens:,} tokens" if isinstance(tokens, int) and tokens else UNSET
         stations.append(Station("model", f"Model {step.name}", step.at, step.took, step.state, detail))
@@ -182,6 +190,8 @@ def _failed_models(run: Sequence[Step], named: Named) -> Station:
     sidings: dict[str, Siding] = {}
     tries: dict[str, int] = {}
     for step in run:
+        if step.kind == "waited":
+            continue
         if step.kind == "fallback":
             if not step.detail.get("asked", True):
                 sidings[step.name] = Siding(
@@ -197,6 +207,10 @@ def _failed_models(run: Sequence[Step], named: Named) -> Station:
             step.name, step.state, reason + (" · yours to fix" if failure.is_fixable else "")
         )
     asked = len(tries)
+    if not asked:
+        return Station(
+            "model", "Models not asked", run[0].at, _sum(run), "skipped", sidings=tuple(sidings.values())
+        )
     text = "Model failed" if asked == 1 else f"Model: {asked} failed"
     return Station("model", text, run[0].at, _sum(run), "failed", sidings=tuple(sidings.values()))
 

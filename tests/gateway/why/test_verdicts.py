@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from gateway.contract.channel import Rejected, Withdrawal
+from gateway.store import schema as t
+from gateway.store.writes import Write
 from gateway.testing.fake_models.script import Gate, Refusal, Reply, Say, Use
 from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.served import until
@@ -193,6 +195,24 @@ async def test_messages_that_are_not_answered_on_purpose(tmp_path: Path) -> None
         assert kinds(found[stranger.message_id]) == ["pair"]
         assert kinds(found["4711"]) == ["open"]
         assert found["4711"]["message"] is None
+
+
+async def test_messages_that_were_not_accepted_are_known_by_their_platform_id(tmp_path: Path) -> None:
+    async with FakeModels() as fake, line(tmp_path, fake) as case:
+        put = Write("insert", 40, t.refused, "id channel account chat platform_id at reason")
+        rows = [("1", "hall", "51", "no_mention"), ("2", "porch", "51", "room"), ("3", "", "", "gap")]
+        await case.served.gateway.parts.store.write(
+            *((put, (row, "line", "bot", chat, number, 1, reason)) for row, chat, number, reason in rows)
+        )
+        for given, sentence in {
+            "https://line.example/hall/51": "Not for the bot: it does not address the bot.",
+            "https://line.example/porch/51": "Not for the bot: the bot is switched off in this room.",
+        }.items():
+            found = await case.why(given)
+            assert (found["verdict"]["code"], found["verdict"]["text"]) == ("refused", sentence)
+        found = await case.why("https://line.example/hall/52")
+        assert found["verdict"]["code"] == "unknown"
+        assert "too fast to be recorded" in found["verdict"]["more"]
 
 
 async def test_answers_that_the_platform_refuses_or_does_not_confirm(tmp_path: Path) -> None:
