@@ -257,8 +257,11 @@ class Screen:
 
     def _cells(self, row: int) -> list[str]:
         """Return the text of each column; "" after a wide character."""
-        line = self._grid.buffer[row]
-        cells = [line[column].data for column in range(self.columns)]
+        # A row has entries for what was written alone; to ask for the others costs ten times as much.
+        cells = [" "] * self.columns
+        for column, cell in self._grid.buffer[row].items():
+            if column < self.columns:  # half of a wide character may be behind the end
+                cells[column] = cell.data
         text = "".join(cells)
         if len(text) == len(cells) and text.isascii():
             return cells
