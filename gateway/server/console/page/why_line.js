@@ -20,10 +20,11 @@ const YOURS = / · yours to fix$/;
 
 /**
  * Return the line as an ordered list; its `data-room` is the width below the stations before the sidings.
- * @param {Station[]} stations @param {string} code of the verdict @param {() => void} openSteps called for a station that stands for several
+ * @param {Station[]} stations @param {string} code of the verdict @param {boolean} person whether it waits for a person
+ * @param {() => void} openSteps called for a station that stands for several
  */
-export function lineOf(stations, code, openSteps) {
-  const shown = code === "answered" ? stations : withBreak(stations);
+export function lineOf(stations, code, person, openSteps) {
+  const shown = code === "answered" ? stations : withBreak(withPresent(stations, code, person));
   const stop = code === "answered" ? -1 : breakOf(shown);
   const items = shown.map((one, at) => {
     const next = shown[at + 1];
@@ -40,6 +41,14 @@ export function lineOf(stations, code, openSteps) {
 /** Return the place where the message stopped, -1 if it did not. The end itself only repeats that something failed. */
 function breakOf(stations) {
   return stations.findLastIndex(({ kind, state }) => kind !== "final" && (state === "failed" || state === "refused"));
+}
+
+/** Return the stations with the present one, which is recorded only when it is over. */
+function withPresent(stations, code, person) {
+  const last = stations.at(-1);
+  if (!last || (code !== "waiting" && code !== "running") || last.state === "waiting" || last.state === "running") return stations;
+  const began = last.at + last.took / 1_000;
+  return [...stations, { kind: person ? "question" : "present", text: t(person ? "why.present.person" : `why.present.${code}`), at: began, took: Math.max(1, Date.now() - began) * 1_000, state: code }];
 }
 
 /** Return the stations with what followed the break as its sidings, and the answer that was not reached. */

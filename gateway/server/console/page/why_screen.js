@@ -108,7 +108,8 @@ class WhyView {
     const more = same?.count > 1 ? t("why.same", { count: counted(same.count - 1), time: since(same.since) }) : "";
     const card = verdictCard(verdict, this.#actions(found), more, (action) => this.#act(action, found));
     if (!message) return this.#host.replaceChildren(this.#find(), card);
-    const line = lineOf(stations, verdict.code, () => this.#walk(0));
+    const person = (verdict.actions ?? []).some(({ kind }) => kind === "allow");
+    const line = lineOf(stations, verdict.code, person, () => this.#walk(0));
     const went = whereTimeWent(steps);
     went?.style.setProperty("--before", line.dataset.room);
     this.#host.replaceChildren(

@@ -46,6 +46,13 @@ async def test_questions_are_decided_here_and_elsewhere(browser: Browser, tmp_pa
         await expect(question.locator("pre")).to_contain_text(MARKUP)
         assert await page.locator("#main img").count() == 0
         await expect(page.get_by_role("link", name="Waiting")).to_contain_text("1")
+        # Why says the same: the line ends at the person.
+        await question.get_by_role("link", name="Why").press("Enter")
+        stations = page.locator(".line > .station")
+        await expect(stations.nth(-2)).to_have_attribute("data-state", "person")
+        await expect(stations.nth(-2)).to_contain_text("for a person")
+        await expect(stations.last).to_contain_text("not reached")
+        await page.get_by_role("button", name="Decide").press("Enter")
         # A key decides; the turn goes on, and the audit of the screen names who did it.
         await page.keyboard.press("a")
         await expect(question).to_contain_text("Nothing waits for a person")
