@@ -42,6 +42,7 @@ from gateway.session import Session, Sessions
 from gateway.session.log import DROP_CONTEXT
 from gateway.store import Inserted, Op, Store
 from gateway.store.inbox import WITHDRAW, Entry, Inbox, cursor_op, quarantine_op, withdraw_ops
+from gateway.trail.refused import RefusalLog
 
 _LOADED_AT_ONCE = 100
 """Sessions of recovered messages that are loaded by one read."""
@@ -98,6 +99,7 @@ class Intake:
         self._deliverer = deliverer
         self._context = context
         self._feedback = feedback
+        self._refusals = RefusalLog(store)
         self._began = now_ms()
         self._recovered = False
         dispatcher.arrange = self._merge_backlog
@@ -116,6 +118,7 @@ class Intake:
             extra = [quarantine_op(channel, event) for event in rejected]
             if cursor is not None:
                 extra.append(cursor_op(channel, cursor))
+            self._refusals.note_unreadable(channel, rejected)
             return await self.accept(channel, messages, extra, signals=signals)
 
         return receive
@@ -173,12 +176,28 @@ class Intake:
             committed.add_done_callback(lambda _done, gone=gone: self._apply_signal(channel, gone))
             committed.add_done_callback(lambda _done, gone=gone: self._forget_context(channel, [gone]))
         inserted = await asyncio.shield(committed)
+        self._note_refused(channel, given, arrivals)
         self._feedback.report(feedback)
         receipts = iter(await self._receipts(arrivals, inserted))
         return [
             next(receipts) if attention == "answer" else Receipt("", "", message.session, 0, ignored=True)
             for message, attention in given
         ]
+
+    def _note_refused(
+        self,
+        channel: str,
+        given: Sequence[tuple[InboundMessage, Attention]],
+        arrivals: Sequence[_Arrival],
+    ) -> None:
+        """Note for the operator which messages got no turn, and why."""
+        for message, attention in given:
+            if attention != "answer":
+                enabled = self._access.policy.rooms.of(channel, message).enabled
+                self._refusals.note(channel, message, "no_mention" if enabled else "room")
+        for session, entry, settled in arrivals:
+            if session is None or settled:
+                self._refusals.note(channel, entry.inbound, "sender" if session is None else "limit")
 
     def _in_room(self, channel: str, message: InboundMessage, attention: Attention) -> InboundMessage:
         """Return a message with the context of its room. One that is not answered becomes such context."""

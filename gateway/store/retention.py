@@ -14,6 +14,7 @@ from gateway.store.inbox import FORGET_INBOX
 from gateway.store.outbox import FORGET_OUTBOX
 from gateway.store.writes import Write
 from gateway.trail.recorder import DROP_TRAIL
+from gateway.trail.refused import FORGET_REFUSED
 
 log = structlog.get_logger("trunkline.retention")
 
@@ -21,7 +22,6 @@ FORGET_UPLOAD = Write("delete", 4, t.upload, "id")
 FORGET_ROOM = Write("delete", 74, t.room, "id")
 FORGET_FEEDBACK = Write("delete", 76, t.feedback, "id")
 FORGET_QUESTION = Write("delete", 90, t.question, "id")
-FORGET_REFUSED = Write("delete", 39, t.refused, "id")
 FORGET_ACTION = Write("delete", 93, t.plugin_action, "id")
 
 _DAY_MS = 86_400_000
