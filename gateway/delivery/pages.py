@@ -306,7 +306,7 @@ class AnswerPages:
                     page.uncertain = False
                     if found is not None:
                         # Committed, because the search for the next page must not find this message again.
-                        await self._outbox.write(*self._unsaved_ops(), self._placed(page, found))
+                        await self._outbox.write(self._placed(page, found), *self._unsaved_ops())
             if not any(page.platform_id for page in pages):
                 await self._send(pages, outbounds, contents)
             # Committed before the view may be ended: if the turn fails now, its dead letter reads this page.

@@ -408,7 +408,7 @@ class Dispatcher:
         """Answer one entry. Errors end here, as a dead letter, so that the next entries are answered."""
         first = entry.attempts == 1 and not entry.recovered
         before = 0 if first else entry.attempts
-        entry.trail = self._begin_trail(entry.id, session.redactor.redact_text)
+        entry.trail = self._begin_trail(entry.id, session.redactor.redact_text, entry.attempts)
         # The worker's own context: the next message sets it anew.
         observing.set(entry.trail.hook)
         try:

@@ -60,6 +60,9 @@ DROP_WITHDRAWN_TRAIL = OwnStatement(
 )
 """Delete the trail of a message that its sender deleted."""
 
+_ATTEMPT_BITS = 42
+"""Bits of the time in the number of a row. The attempt is above: the clock may have been set back since."""
+
 MOST_STEPS = 200
 """Steps between two transactions; those beyond are counted in the last one."""
 _ALWAYS: frozenset[Kind] = frozenset(("restart", "placement", "final"))
@@ -80,6 +83,7 @@ class Trail:
     """Recorder of a message. ``mask`` returns a text without secrets."""
 
     __slots__ = (
+        "_first",
         "_full",
         "_judged",
         "_mask",
@@ -94,8 +98,9 @@ class Trail:
         "outcome",
     )
 
-    def __init__(self, inbox_id: str, mode: TrailMode = "full", mask: Mask = str) -> None:
+    def __init__(self, inbox_id: str, mode: TrailMode = "full", mask: Mask = str, attempt: int = 0) -> None:
         self.inbox_id = inbox_id
+        self._first = attempt << _ATTEMPT_BITS
         self.outcome, self.code = "", ""
         """Outcome of the turn, once it is decided; its answer may still have to be placed."""
         self._full = mode == "full"
@@ -127,6 +132,7 @@ class Trail:
 
     def start(self, attempt: int, received_at: int, *, recovered: bool) -> list[Op]:
         """Record that a message which waited, or was accepted by an earlier process, is now answered."""
+        self._first = attempt << _ATTEMPT_BITS
         if recovered or attempt > 1:
             self.add("restart", attempt=attempt)
         else:
@@ -237,7 +243,7 @@ class Trail:
         if self._reopened:
             put = PUT_TRAIL_AGAIN
         else:
-            self._n = max(self._n + 1, now)
+            self._n = max(self._n + 1, self._first + now)
         self._taken, self._steps, self._omitted, self._reopened = steps, [], 0, False
         self._passed.clear()
         return [(put, (self.inbox_id, self._n, now, pack(steps, self._mask)))]
@@ -282,6 +288,6 @@ class NoTrail(Trail):
 NO_TRAIL = NoTrail("")
 
 
-def begin_trail(mode: TrailMode, inbox_id: str, mask: Mask) -> Trail:
+def begin_trail(mode: TrailMode, inbox_id: str, mask: Mask, attempt: int) -> Trail:
     """Return the recorder of a message, as the settings want it."""
-    return NO_TRAIL if mode == "off" else Trail(inbox_id, mode, mask)
+    return NO_TRAIL if mode == "off" else Trail(inbox_id, mode, mask, attempt)

@@ -16,6 +16,7 @@ from sqlalchemy import Connection, Engine, select
 from gateway.contract.messages import ErrorPart, Message, TextPart, ToolResultPart
 from gateway.session.log import read_by_id, read_messages
 from gateway.store import schema as t
+from gateway.trail import Path, read_path
 
 
 @dataclass
@@ -42,6 +43,8 @@ class Record:
     steps: int
     questions: Sequence[Mapping[str, Any]]
     dead: Sequence[str]
+    paths: Mapping[str, Path]
+    """The trail of each message, by its id."""
 
     @classmethod
     def read(cls, engine: Engine) -> Record:
@@ -81,6 +84,7 @@ class Record:
                 steps=len(_rows(c, t.turn_step)),
                 questions=_rows(c, t.question),
                 dead=[f"{row['inbox_id']}: {row['reason']}" for row in _rows(c, t.dead_letter)],
+                paths={id_: read_path(c, id_) for id_ in c.execute(select(t.inbox.c.id)).scalars()},
             )
 
     def take_out(self, session: str) -> list[Message]:

@@ -32,6 +32,7 @@ from plan import Outcome, Plan, Progress
 from record import Record
 from sqlalchemy import Engine, create_engine, func, select
 from tasks import check_tasks
+from trails import check_trails
 from verdict import Verdict
 from versions import EDITORS, Editor, check_versions
 from world import World, environment
@@ -146,6 +147,7 @@ class Storm:
             check_decisions(verdict, record, self._clients, self._persons, self._pressed, effects)
             asked = lines_of(self._directory / "questions")
             choices = check_choices(verdict, record, self._clients, self._persons, self._chosen, asked)
+            check_trails(verdict, record)
             check_notices(verdict, record, self._notebook.read())
             check_inquiries(verdict, record, self._ledger.read(), self._persons)
             blocked, exchanged, ticks = 0, 0, 0
