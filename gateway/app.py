@@ -456,7 +456,7 @@ class Gateway:
         changes: ChangeLog,
         uploads: Uploads,
     ) -> Host:
-        token, limits = self.settings.server.token, self.settings.limits
+        limits = self.settings.limits
         return Host(
             intake=intake,
             submission=submission,
@@ -473,7 +473,7 @@ class Gateway:
             undo=undo,
             branches=branches,
             search=search,
-            auth=Auth(token.get_secret_value() if token else None),
+            auth=Auth.of(self.settings.server),
             limits=HostLimits(
                 limits.frame_bytes, limits.frames_per_second, limits.websocket_queue, limits.upload_bytes
             ),

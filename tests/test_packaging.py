@@ -310,7 +310,7 @@ def test_the_example_loads_with_every_line_in_use(tmp_path: Path):
     )
     text = re.sub(r"^(organization|policy) = .*$", "", text, flags=re.MULTILINE)  # they would be fetched
     (tmp_path / "all.toml").write_text(text, encoding="utf-8")
-    secrets = dict.fromkeys(re.findall(r"\$\{(\w+)\}", text), "x" * 32)
+    secrets = dict.fromkeys(re.findall(r"\$\{(\w+)\}", text), "0123456789abcdef" * 2)
     settings = load_settings(tmp_path / "all.toml", environ=secrets, cwd=tmp_path)
     assert settings.model
     assert settings.permissions

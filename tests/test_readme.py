@@ -35,7 +35,8 @@ VARIABLES = dict.fromkeys(
     ),
     "x" * 40,
 )
-VARIABLES |= {"TRUNKLINE_TOKEN": "0123456789abcdef" * 4, "POSTGRES_PASSWORD": "secret"}
+VARIABLES |= dict.fromkeys(("TRUNKLINE_TOKEN", "OPS_TOKEN", "WALL_TOKEN"), "0123456789abcdef" * 4)
+VARIABLES |= {"POSTGRES_PASSWORD": "secret"}
 
 
 def python_of(readme: Path) -> str:

@@ -32,7 +32,7 @@ _MOST_OPEN = 1_000
 _MOST_WRONG = 5
 _WRONG_SECONDS = 600
 
-CodeKind = Literal["pair", "link", "move"]
+CodeKind = Literal["pair", "link", "move", "console"]
 
 _FIELDS = {"code": "digest"}
 """Fields of ``Code`` with another column name."""

@@ -67,16 +67,22 @@ class AccessPolicy:
         if message.role is not None:
             return message.role
         user, rules = message.sender.id, self.rules(channel)
-        member = self._members.get(UserRef(channel, user))
         # A room narrows or widens who may talk in it, and never who is an admin.
-        if self._names(channel, user, rules.admins) or (member is not None and member.role == "admin"):
+        if self.is_admin(UserRef(channel, user)):
             return "admin"
+        member = self._members.get(UserRef(channel, user))
         own = self.rooms.of(channel, message).allow if rules.rooms.named else None
         if own is not None:
             return "user" if "*" in own or self._names(channel, user, own) else None
         if member is not None or rules.allow == "*" or self._names(channel, user, rules.allow):
             return "user"
         return None
+
+    def is_admin(self, user: UserRef) -> bool:
+        """Return whether a user of a channel is an admin, by the settings or by pairing."""
+        member = self._members.get(user)
+        listed = self._names(user.channel, user.user, self.rules(user.channel).admins)
+        return listed or (member is not None and member.role == "admin")
 
     def _lists_groups(self, channel: str) -> bool:
         """Return whether the rules of a channel name groups of users; most name none."""
@@ -170,7 +176,7 @@ class Access:
         events: EventBus | None = None,
     ) -> None:
         self.events = EventBus() if events is None else events
-        codes = Codes(store, clock)
+        self.codes = codes = Codes(store, clock)
         self.members = Members(store)
         self.policy = AccessPolicy(rules, channels, self.members)
         self.pairing = Pairing(codes, self.members, clock)

@@ -7,10 +7,17 @@ import hmac
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from typing import Literal
 
-from gateway.contract.errors import TooManyRequestsError, UnauthorizedError
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gateway.contract.errors import ForbiddenError, TooManyRequestsError, UnauthorizedError
+from gateway.settings import ServerSettings
 
 OWNER = "owner"
+ServerRole = Literal["admin", "viewer"]
+"""What a client of the server may do: everything, or read without messages and commands."""
 _MAX_WRONG = 10
 _WINDOW = 60.0
 _COOKIE_SECONDS = 30 * 86_400
@@ -53,60 +60,131 @@ class Attempts:
         self._made.pop(key, None)
 
 
+class NamedToken(Struct, frozen=True):
+    """A further token of the settings, with the role of its holder."""
+
+    token: str
+    role: ServerRole
+
+
+class Identity(Struct, frozen=True):
+    """A client of the server.
+
+    ``account`` is the owner, the name of a token, or ``channel:user``. ``proof`` is a digest of the token: a
+    login ends when its token changes. ``session`` is the id of a login at the console, empty for others;
+    ``confirmed_at`` (milliseconds) is when it last proved who it is, None if it did so with this request.
+    """
+
+    account: str
+    role: ServerRole
+    proof: str = ""
+    session: str = ""
+    confirmed_at: int | None = None
+    reads_messages: bool = True
+
+
 class Auth:
     """Checks tokens in constant time, and limits wrong guesses by peer.
 
     Without a token every client is the owner; the settings then allow local connections only.
     """
 
-    def __init__(self, token: str | None) -> None:
-        self._token = None if token is None else token.encode()
+    def __init__(
+        self,
+        token: str | None,
+        named: Mapping[str, NamedToken] | None = None,
+        *,
+        viewers_read_messages: bool = False,
+    ) -> None:
+        own = {} if token is None else {OWNER: NamedToken(token, "admin")}
+        self._tokens = own | dict(named or {})
+        self._viewers_read_messages = viewers_read_messages
         self._wrong = Attempts(_MAX_WRONG, _WINDOW)
+
+    @classmethod
+    def of(cls, server: ServerSettings) -> Auth:
+        """Return the check of the tokens in the settings."""
+        own = server.token.get_secret_value() if server.token else None
+        named = {name: NamedToken(t.secret, t.role) for name, t in server.tokens.items()}
+        return cls(own, named, viewers_read_messages=server.viewer_reads == "messages")
 
     @property
     def open(self) -> bool:
         """Return whether no token is needed."""
-        return self._token is None
+        return not self._tokens
 
     def user_of(self, token: str | None, peer: str) -> str:
-        """Return the user of a token.
+        """Return the user of a token: all admins are the owner. Raises the errors of ``identify``."""
+        if self.identify(token, peer).role != "admin":
+            raise ForbiddenError("the token of a viewer opens only the console")
+        return OWNER
+
+    def identify(self, token: str | None, peer: str) -> Identity:
+        """Return the holder of a token.
 
         A correct token always works: clients that share the address of a proxy must not lock the owner out.
         Raises UnauthorizedError, or TooManyRequestsError for further wrong tokens of a peer after ten within
         a minute.
         """
-        if self._token is None:
-            return OWNER
+        if self.open:
+            return Identity(OWNER, "admin")
         if token is None:
             raise UnauthorizedError("a token is required")
-        if hmac.compare_digest(token.encode(errors="surrogatepass"), self._token):
-            return OWNER
+        given = token.encode(errors="surrogatepass")
+        # Compare with every token, also after a match, so that the duration reveals nothing.
+        matches = [n for n, known in self._tokens.items() if hmac.compare_digest(given, known.token.encode())]
+        found = self.find(matches[0]) if matches else None
+        if found is not None:
+            return found
         if self._wrong.used_up(peer):
             raise TooManyRequestsError("too many wrong tokens; try again in a minute")
         self._wrong.count(peer)
         raise UnauthorizedError("the token is wrong")
 
-    def cookie(self, now: float | None = None) -> str:
-        """Make the value of a browser's session cookie: the time (seconds) and its MAC, keyed by the token.
+    def find(self, account: str) -> Identity | None:
+        """Return the identity of a token by its name, or None if the settings have no such token."""
+        if self.open:
+            return Identity(OWNER, "admin") if account == OWNER else None
+        known = self._tokens.get(account)
+        if known is None:
+            return None
+        proof = hashlib.sha256(b"console " + known.token.encode()).hexdigest()[:32]
+        reads = known.role == "admin" or self._viewers_read_messages
+        return Identity(account, known.role, proof, reads_messages=reads)
 
-        It needs no server-side state, reveals nothing of the token, and expires with it or after 30 days.
+    def cookie(self, account: str = OWNER, now: float | None = None) -> str:
+        """Make the value of a browser's session cookie: the time (seconds), its MAC and the token's name.
+
+        The MAC is keyed by the token. So the cookie needs no server-side state, reveals nothing of the token,
+        and expires with it or after 30 days.
         """
         issued = str(int(time.time() if now is None else now))
-        return f"{issued}.{self._mac(issued)}"
+        return ".".join((issued, self._mac(account, issued), *([] if account == OWNER else [account])))
 
     def user_of_cookie(self, cookie: str, now: float | None = None) -> str | None:
         """Return the user of a session cookie, or None. An expired one does not count as a wrong guess."""
-        issued, _, mac = cookie.partition(".")
-        if self._token is None:
-            return OWNER
+        return OWNER if self.holder_of_cookie(cookie, now) is not None else None
+
+    def holder_of_cookie(self, cookie: str, now: float | None = None) -> Identity | None:
+        """Return the admin of a session cookie, or None. The proof is as old as the cookie."""
+        if self.open:
+            return Identity(OWNER, "admin")
+        issued, _, rest = cookie.partition(".")
+        mac, _, account = rest.partition(".")
+        known = self._tokens.get(account or OWNER)
+        if known is None or known.role != "admin":
+            return None
         if not (issued.isascii() and issued.isdecimal() and mac.isascii() and len(issued) <= 12):
             return None
         age = (time.time() if now is None else now) - int(issued)
-        valid = hmac.compare_digest(mac, self._mac(issued)) and abs(age) <= _COOKIE_SECONDS
-        return OWNER if valid else None
+        valid = hmac.compare_digest(mac, self._mac(account or OWNER, issued)) and abs(age) <= _COOKIE_SECONDS
+        found = self.find(account or OWNER) if valid else None
+        return None if found is None else replace(found, confirmed_at=int(issued) * 1000)
 
-    def _mac(self, issued: str) -> str:
-        return hmac.new(self._token or b"", b"browser session " + issued.encode(), hashlib.sha256).hexdigest()
+    def _mac(self, account: str, issued: str) -> str:
+        known = self._tokens.get(account)
+        key = b"" if known is None else known.token.encode()
+        return hmac.new(key, b"browser session " + issued.encode(), hashlib.sha256).hexdigest()
 
 
 def cookie_name(host: str) -> str:

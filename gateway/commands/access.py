@@ -1,4 +1,4 @@
-"""The slash commands of access: /pair, /link and /move."""
+"""The slash commands of access: /pair, /link, /move and /console."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from gateway.contract.plugin import (
     SlashCommand,
 )
 
+_CONSOLE_MS = 5 * 60_000
+_MOST_CONSOLE_CODES = 10
 _TOO_MANY = "Too many codes requested; try again in an hour."
 _REFUSALS = (NotFoundError, InvalidStateError, OverloadedError)
 
@@ -29,7 +31,7 @@ class AccessCommands(Plugin):
         self._access = access
 
     def commands(self) -> Sequence[SlashCommand]:
-        """Return /pair, /link and /move."""
+        """Return /pair, /link, /move and /console."""
         return (
             SlashCommand("pair", "Approve a user: /pair CODE", self._pair, admin=True),
             SlashCommand(
@@ -44,6 +46,7 @@ class AccessCommands(Plugin):
                 self._move,
                 choices=_off("gives this chat its own conversation again"),
             ),
+            SlashCommand("console", "Get a code to sign in to the console", self._console, admin=True),
         )
 
     async def _pair(self, rest: str, ctx: CommandContext) -> str:
@@ -95,6 +98,19 @@ class AccessCommands(Plugin):
         except _REFUSALS as refusal:
             return _sentence(refusal)
         return "The conversation continues here."
+
+    async def _console(self, _rest: str, ctx: CommandContext) -> str:
+        if ctx.inbound.address.group:
+            return "Ask in a private chat: other users can read this one."
+        code = await self._access.codes.give(
+            "console", self._user_of(ctx), valid_ms=_CONSOLE_MS, most=_MOST_CONSOLE_CODES
+        )
+        if code is None:
+            return _TOO_MANY
+        return (
+            f"Your code for the console is **{code.code}**. It works once, within five minutes.\n\n"
+            "Open `/console` at the address of this gateway and type it there. Give it to nobody."
+        )
 
     def _user_of(self, ctx: CommandContext) -> UserRef:
         return self._access.policy.user_of(ctx.channel, ctx.inbound)

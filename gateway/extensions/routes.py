@@ -29,6 +29,7 @@ RESERVED = frozenset(
             "approvals",
             "browser",
             "commands",
+            "console",
             "dead",
             "events",
             "files",

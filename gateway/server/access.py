@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from gateway.access import THE_OWNER, Access, Grant, Member, PluginGrant, UserRef
+from gateway.access import Access, Grant, Member, PluginGrant, UserRef
 from gateway.access.policy import AccessPolicy
 from gateway.access.rooms import SeenRoom
 from gateway.contract.channel import SenderRole
@@ -211,6 +211,8 @@ class AccessRoutes:
                 "listPairs",
                 "List the users who wait with a pairing code, and the allowed users.",
                 self._list_pairs,
+                role="viewer",
+                hides=("waiting.code",),
             ),
             Route(
                 "POST",
@@ -234,6 +236,7 @@ class AccessRoutes:
                 "listRooms",
                 "List the chats that channels have seen, with the settings that apply there.",
                 self._list_rooms,
+                role="viewer",
             ),
         ]
 
@@ -241,7 +244,7 @@ class AccessRoutes:
         return await ToolApprovalList.of(self._access)
 
     async def _revoke_approval(self, call: Call[ToolApprovalPath, Nothing, Nothing, None]) -> None:
-        await self._access.revoke_approval(call.path.id, THE_OWNER)
+        await self._access.revoke_approval(call.path.id, _actor(call))
 
     async def _list_rooms(self, _call: PlainCall) -> RoomList:
         return await RoomList.of(self._access)
@@ -250,8 +253,15 @@ class AccessRoutes:
         return await PairingList.of(self._access)
 
     async def _approve_pair(self, call: Call[Nothing, Nothing, Nothing, PairingApproval]) -> AllowedUser:
-        member = await self._access.pairing.approve(call.body.code, THE_OWNER, "admin", call.body.role)
+        if call.body.role == "admin":
+            call.require_proof()
+        member = await self._access.pairing.approve(call.body.code, _actor(call), "admin", call.body.role)
         return AllowedUser.of(member)
 
     async def _revoke_pair(self, call: Call[MemberPath, Nothing, Nothing, None]) -> None:
-        await self._access.revoke(UserRef(call.path.channel, call.path.user), THE_OWNER)
+        await self._access.revoke(UserRef(call.path.channel, call.path.user), _actor(call))
+
+
+def _actor(call: Call[Any, Any, Any, Any]) -> UserRef:
+    """Return who acts, for the audit log: an admin at the console may do what the owner may."""
+    return UserRef("", call.identity.account)

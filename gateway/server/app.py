@@ -21,7 +21,7 @@ from gateway.plugin_services.configuration import PluginConfigs
 from gateway.plugin_services.organization import TeamDirectory
 from gateway.server.access import AccessRoutes
 from gateway.server.connections import HEAD_SECONDS, connection_factory
-from gateway.server.console import ConsolePages
+from gateway.server.console import ConsoleAccess, ConsolePages, ConsoleSessions
 from gateway.server.events import GatewayEvents, SessionEvents
 from gateway.server.guard import Guard
 from gateway.server.now import NowRoutes, Observer
@@ -56,7 +56,9 @@ class Api:
         self._metrics: object = None
         self._described: object = None
         self._description: bytes = b""
-        self.binder = Binder(gateway.parts.host.auth)
+        parts = gateway.parts
+        self.logins = ConsoleSessions(parts.store, parts.host.auth, parts.access)
+        self.binder = Binder(parts.host.auth, self.logins)
         self.plugins = PluginRoutes(gateway.registry, self.binder)
         self.pages = PluginPages(gateway.registry, self.binder)
 
@@ -77,6 +79,7 @@ class Api:
             *DeadLetterRoutes(parts.dead_letters).routes(),
             *self._openai.routes(),
             *AccessRoutes(parts.access).routes(),
+            *ConsoleAccess(self.logins, parts.host.auth).routes(),
             *LivePluginRoutes(self._gateway).routes(),
             *LoginRoutes(self._gateway).routes(),
             *StatusRoutes(self._gateway, self._selection).routes(),
@@ -97,6 +100,7 @@ class Api:
                 "Read the metrics for Prometheus.",
                 self._read_metrics,
                 media="text/plain",
+                role="viewer",
             ),
             Route("GET", "/openapi.json", "describe", "This API description.", self._describe, open=True),
         ]
@@ -116,7 +120,7 @@ class Api:
         secure = request.secure or request.headers.get("Origin", "").lower().startswith("https://")
         response.set_cookie(
             cookie_name(request.headers.get("Host", "")),
-            self._gateway.parts.host.auth.cookie(),
+            self._gateway.parts.host.auth.cookie(call.identity.account),
             path="/",
             httponly=True,
             samesite="Strict",

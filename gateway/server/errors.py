@@ -9,12 +9,14 @@
     ├── UpgradeRequiredError      the URL is a websocket
     └── MisdirectedRequestError   the Host header is not accepted
     UnauthorizedError
-    └── ForeignPageError          a request on behalf of a foreign web page
+    ├── ForeignPageError          a request on behalf of a foreign web page
+    └── ForbiddenError
+        └── ConfirmIdentityError  an action that asks for the token or a code again
 """
 
 from __future__ import annotations
 
-from gateway.contract.errors import InvalidRequestError, UnauthorizedError
+from gateway.contract.errors import ForbiddenError, InvalidRequestError, UnauthorizedError
 
 
 class TooLargeError(InvalidRequestError):
@@ -52,3 +54,7 @@ class ForeignPageError(UnauthorizedError):
     """A browser request on behalf of a foreign web page."""
 
     status = 403
+
+
+class ConfirmIdentityError(ForbiddenError):
+    """The action needs the token, or a new code, once more: the last proof is older than five minutes."""

@@ -96,7 +96,7 @@ class Guard:
             raise ForeignPageError("this origin is not allowed; see server.allowed_origins")
 
     def _is_own_host(self, host: str) -> bool:
-        return host in self._hosts or _is_loopback_name(host)
+        return host in self._hosts or is_loopback_name(host)
 
     def _is_allowed_origin(self, origin: str, host: str | None) -> bool:
         if origin.rstrip("/") in self._origins:
@@ -117,7 +117,7 @@ def _internal_error(request: web.Request, error: Exception, render: ErrorFormat)
     return render(InternalError(f"internal error; the log has it under fault {fault}"))
 
 
-def _is_loopback_name(host: str) -> bool:
+def is_loopback_name(host: str) -> bool:
     """Return whether a Host header names this machine."""
     name = host if host.endswith("]") else host.rsplit(":", 1)[0]
     name = name.strip("[]")

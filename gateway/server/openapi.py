@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from gateway.contract.errors import (
+    ForbiddenError,
     InvalidRequestError,
     TooManyRequestsError,
     TrunklineError,
@@ -139,6 +140,7 @@ def _operation(
         operation["requestBody"] = {"required": True, "content": {_JSON: {"schema": schemas[types.body]}}}
     if route.takes is not None:
         operation["requestBody"] = {"required": True, "content": {route.takes: {}}}
+    operation["x-role"] = "none" if route.open else route.role
     if route.open:
         operation["security"] = []
     return operation
@@ -195,6 +197,7 @@ def _errors(route: Route, has_parameters: bool) -> list[type[TrunklineError]]:
         errors += [TooLargeError, SlowRequestError]
     if not route.open:
         errors += [UnauthorizedError, TooManyRequestsError]
+        errors += [] if route.role == "viewer" or ForbiddenError in errors else [ForbiddenError]
     return errors
 
 

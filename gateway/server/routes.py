@@ -11,26 +11,39 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
 from types import NoneType
-from typing import Annotated, Any, Generic, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Generic,
+    Literal,
+    Protocol,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
 import structlog
 from aiohttp import web
 from msgspec import UNSET, Struct, UnsetType
 
-from gateway.access.tokens import Auth, bearer_token, session_cookie
+from gateway.access.tokens import OWNER, Auth, Identity, ServerRole, bearer_token, session_cookie
 from gateway.contract.errors import (
     CATCHABLE,
+    ForbiddenError,
     InternalError,
     InvalidRequestError,
     TrunklineError,
     is_cancellation_requested,
 )
+from gateway.contract.messages import now_ms
 from gateway.contract.plugin import ApiCall, ApiSocket
 from gateway.extensions.deadlines import Limit
 from gateway.extensions.registry import PluginRegistry
 from gateway.extensions.routes import RESERVED, PluginRoute, prefix_of
-from gateway.server.errors import SlowRequestError, TooLargeError, UpgradeRequiredError
+from gateway.server.errors import ConfirmIdentityError, SlowRequestError, TooLargeError, UpgradeRequiredError
 from gateway.server.responses import ErrorBody, json_response
 from gateway.server.sockets import PluginSockets
 
@@ -42,6 +55,9 @@ BodyT = TypeVar("BodyT")
 log = structlog.get_logger("trunkline.server")
 
 _BODY_SECONDS = 30.0
+_CONFIRMED_MS = 5 * 60_000
+_IDENTITY = web.RequestKey("identity", Identity)
+_ANYBODY = Identity("", "viewer", reads_messages=False)
 
 
 class Nothing(Struct, frozen=True):
@@ -70,6 +86,20 @@ class Call(Generic[PathT, QueryT, HeadersT, BodyT]):
         self.query = query
         self.headers = headers
         self.body = body
+
+    @property
+    def identity(self) -> Identity:
+        """The client, for the audit log and for what a viewer may see; without an account on open routes."""
+        return self.request.get(_IDENTITY, _ANYBODY)
+
+    def require_proof(self) -> None:
+        """Raise ConfirmIdentityError unless the client proved who it is within the last five minutes.
+
+        A token in the request is such a proof; a cookie of the chat page is one when it is new.
+        """
+        at = self.identity.confirmed_at
+        if at is not None and at < now_ms() - _CONFIRMED_MS:
+            raise ConfirmIdentityError("confirm this with your token or a new code")
 
 
 PlainCall = Call[Nothing, Nothing, Nothing, None]
@@ -112,6 +142,11 @@ class Route(Struct, frozen=True):
     errors: tuple[type[TrunklineError], ...] = ()
     open: bool = False
     """Whether the route needs no token."""
+    role: ServerRole = "admin"
+    """The least role that may use the route. A viewer gets only what all viewers may see."""
+    hides: tuple[str, ...] = ()
+    """Fields, such as ``message.text``, that viewers get only if the settings let them read messages. Lists
+    on the way are left out of the name."""
     explain: Callable[[bytes], None] | None = None
     """Raises a more exact error for a body that does not have the type of the handler's body."""
     types: Signature | None = None
@@ -136,11 +171,20 @@ class Route(Struct, frozen=True):
 Answer = Callable[[web.Request, str, Mapping[str, str]], Awaitable[web.StreamResponse]]
 
 
-class Binder:
-    """Converter of our routes into aiohttp routes."""
+class Logins(Protocol):
+    """Those who know which login at the console sends a request."""
 
-    def __init__(self, auth: Auth) -> None:
+    async def find(self, request: web.Request) -> Identity | None:
+        """Return the client of a request with the cookie of a login, or None."""
+        ...
+
+
+class Binder:
+    """Converter of our routes into aiohttp routes. It checks who sends a request, and in which role."""
+
+    def __init__(self, auth: Auth, logins: Logins) -> None:
         self._auth = auth
+        self._logins = logins
 
     def bind(self, routes: Sequence[Route]) -> list[web.AbstractRouteDef]:
         """Return the aiohttp routes."""
@@ -150,20 +194,41 @@ class Binder:
         answer = answer_of(route)
 
         async def handle(request: web.Request) -> web.StreamResponse:
-            user = "" if route.open else self.authenticate(request)
+            user = "" if route.open else await self.authenticate(request, route.role)
+            if request.get(_IDENTITY, _ANYBODY).session and route.takes is None:
+                _check_json(request)
             return await answer(request, user, request.match_info)
 
         return handle
 
-    def authenticate(self, request: web.Request) -> str:
-        """Return the user of a request. Raises UnauthorizedError."""
+    async def authenticate(self, request: web.Request, role: ServerRole = "admin") -> str:
+        """Return the user of a request: all admins are the owner.
+
+        Raises UnauthorizedError, and ForbiddenError for a viewer where an admin is needed.
+        """
+        identity = await self._identify(request)
+        if role == "admin" and identity.role != "admin":
+            raise ForbiddenError("viewers may only read")
+        request[_IDENTITY] = identity
+        return OWNER if identity.role == "admin" else identity.account
+
+    async def _identify(self, request: web.Request) -> Identity:
         token = bearer_token(request.headers.get("Authorization", ""))
         if token is None and request.path.startswith("/api/"):
+            found = None if self._auth.open else await self._logins.find(request)
+            if found is not None:
+                return found
             cookie = session_cookie(request.method, request.headers, request.cookies)
-            user = None if cookie is None else self._auth.user_of_cookie(cookie)
-            if user is not None:
-                return user
-        return self._auth.user_of(token, request.remote or "")
+            found = None if cookie is None else self._auth.holder_of_cookie(cookie)
+            if found is not None:
+                return found
+        return self._auth.identify(token, request.remote or "")
+
+
+def _check_json(request: web.Request) -> None:
+    """Raise InvalidRequestError for a body that a form of a foreign page could send."""
+    if request.body_exists and request.content_type != "application/json":
+        raise InvalidRequestError("send JSON")
 
 
 def answer_of(route: Route) -> Answer:
@@ -177,11 +242,35 @@ def answer_of(route: Route) -> Answer:
         headers = _convert(types.headers, _headers(types.headers, request), "the headers")
         body = None if read_body is None else await _body(request, read_body, route.explain)
         found = await route.handler(Call(request, user, path, query, headers, body))
+        hidden = not request.get(_IDENTITY, _ANYBODY).reads_messages and not route.open
         if isinstance(found, web.StreamResponse):
+            if hidden and found.content_type == "text/csv":
+                raise ForbiddenError("viewers may not export")
             return found
+        if hidden and found is not None:
+            found = _without(msgspec.to_builtins(found), route.hides)
         return web.Response(status=204) if found is None else json_response(found, route.success)
 
     return answer
+
+
+def _without(value: Any, names: Sequence[str]) -> Any:
+    """Return JSON without the fields of these names."""
+    for name in names:
+        _remove(value, name.split("."))
+    return value
+
+
+def _remove(value: Any, path: Sequence[str]) -> None:
+    if isinstance(value, list):
+        for each in cast("list[Any]", value):
+            _remove(each, path)
+    elif isinstance(value, dict):
+        fields = cast("dict[str, Any]", value)
+        if len(path) == 1:
+            fields.pop(path[0], None)
+        elif path[0] in fields:
+            _remove(fields[path[0]], path[1:])
 
 
 class PluginRoutes:
@@ -217,7 +306,7 @@ class PluginRoutes:
         return await self._answer(request)
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
-        user = self._binder.authenticate(request)
+        user = await self._binder.authenticate(request)
         if self._bound is not self._registry.routes:
             self._bound, self._router = self._registry.routes, web.UrlDispatcher()
             for routes in self.routes().values():

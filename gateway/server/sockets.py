@@ -7,7 +7,7 @@ and the status of the error, such as 4404.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, cast
 
@@ -45,7 +45,9 @@ class PluginSockets:
     A client that does not read for ``slow_seconds`` is dropped. Its token is checked every ``check_seconds``.
     """
 
-    def __init__(self, registry: PluginRegistry, authenticate: Callable[[web.Request], str]) -> None:
+    def __init__(
+        self, registry: PluginRegistry, authenticate: Callable[[web.Request], Awaitable[str]]
+    ) -> None:
         self.slow_seconds = _SLOW_SECONDS
         self.check_seconds = _CHECK_SECONDS
         self._registry = registry
@@ -107,7 +109,7 @@ class PluginSockets:
                 async with asyncio.timeout(self.check_seconds):
                     return await asyncio.shield(socket.ended)
             try:
-                self._authenticate(request)
+                await self._authenticate(request)
             except TrunklineError as error:
                 return error
 

@@ -84,7 +84,13 @@ class DeadLetterRoutes:
         one = "/api/dead/{id}"
         return [
             Route(
-                "GET", "/api/dead", "listDead", "List messages without an answer or unreadable.", self._list
+                "GET",
+                "/api/dead",
+                "listDead",
+                "List messages without an answer or unreadable.",
+                self._list,
+                role="viewer",
+                hides=("dead.text",),
             ),
             Route(
                 "POST",
@@ -127,10 +133,20 @@ class StatusRoutes:
                 media="text/csv",
             ),
             Route(
-                "GET", "/api/models", "listChoices", "List the models that a session can use.", self._models
+                "GET",
+                "/api/models",
+                "listChoices",
+                "List the models that a session can use.",
+                self._models,
+                role="viewer",
             ),
             Route(
-                "GET", "/api/agents", "listAgents", "List the agents that a session can use.", self._agents
+                "GET",
+                "/api/agents",
+                "listAgents",
+                "List the agents that a session can use.",
+                self._agents,
+                role="viewer",
             ),
             Route("GET", "/healthz", "isAlive", "Check that the process is alive.", self._alive, open=True),
             Route(
@@ -143,7 +159,14 @@ class StatusRoutes:
                 also={503: Readiness},
                 open=True,
             ),
-            Route("GET", "/api/status", "showStatus", "Show the status of the gateway.", self._status),
+            Route(
+                "GET",
+                "/api/status",
+                "showStatus",
+                "Show the status of the gateway.",
+                self._status,
+                role="viewer",
+            ),
         ]
 
     async def _usage(self, call: Call[Nothing, UsageRequest, Nothing, None]) -> web.Response:

@@ -1,12 +1,14 @@
-"""Secrets in settings: their type, and masking them in text."""
+"""Secrets in settings: their type, the tokens of the server, and masking secrets in text."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, SecretStr
+from pydantic import AfterValidator, Field, SecretStr, field_validator
+
+from gateway.settings.section import Section
 
 MASK = "**********"
 
@@ -47,3 +49,46 @@ def _not_blank(secret: SecretStr | None) -> SecretStr | None:
 
 
 Secret = Annotated[SecretStr | None, AfterValidator(_not_blank)]
+
+MIN_TOKEN_LENGTH = 32
+"""Minimum length of the token of a server that other machines can reach."""
+MIN_TOKEN_VARIETY = 8
+"""Minimum number of different characters in it: ``aaaa…`` is easy to guess."""
+_GENERATE = '`python3 -c "import secrets; print(secrets.token_urlsafe(32))"`'
+
+
+class TokenSettings(Section):
+    """A named token of the server, for one person or program."""
+
+    token: SecretStr = Field(description="Bearer token, 32 characters or more; required")
+    role: Literal["admin", "viewer"] = Field(
+        default="admin",
+        description='"admin" may do everything, "viewer" only read figures and states; default "admin"',
+    )
+
+    @field_validator("token")
+    @classmethod
+    def _hard_to_guess(cls, token: SecretStr) -> SecretStr:
+        check_token(token.get_secret_value(), "must have at least")
+        return token
+
+    @property
+    def secret(self) -> str:
+        """The token itself."""
+        return self.token.get_secret_value()
+
+
+def check_token(token: str, least: str) -> None:
+    """Raise ValueError for a token that is easy to guess."""
+    if len(token) < MIN_TOKEN_LENGTH:
+        raise ValueError(f"{least} {MIN_TOKEN_LENGTH} characters; {_GENERATE} makes one")
+    if len(set(token)) < MIN_TOKEN_VARIETY:
+        raise ValueError(f"{least} {MIN_TOKEN_VARIETY} different characters; {_GENERATE} makes one")
+
+
+def token_names(tokens: dict[str, TokenSettings]) -> dict[str, TokenSettings]:
+    """Return named tokens, unless a name cannot be told from another user in the audit log."""
+    for name in tokens:
+        if not re.fullmatch(r"[a-z][a-z0-9_-]{0,39}", name) or name == "owner":
+            raise ValueError(f"{name!r} cannot be the name of a token; use a-z, 0-9, - and _, and not owner")
+    return tokens

@@ -46,7 +46,15 @@ from gateway.settings.plugins import (
     TeamsSettings,
     check_names,
 )
-from gateway.settings.secrets import MASK, Secret, sounds_secret, without_passwords
+from gateway.settings.secrets import (
+    MASK,
+    Secret,
+    TokenSettings,
+    check_token,
+    sounds_secret,
+    token_names,
+    without_passwords,
+)
 from gateway.settings.section import Days, Milliseconds, Minutes, Seconds, Section
 from gateway.settings.validation import (
     hint,
@@ -62,13 +70,8 @@ T = TypeVar("T")
 
 Action = Literal["allow", "ask", "deny"]
 
-MIN_TOKEN_LENGTH = 32
-"""Minimum length of the token of a server that other machines can reach."""
-MIN_TOKEN_VARIETY = 8
-"""Minimum number of different characters in it: ``aaaa…`` is easy to guess."""
 _NEAR = 0.8
 """Similarity, 0 to 1, from which a key of a channel without declared keys is taken for a misspelt one."""
-_GENERATE = '`python3 -c "import secrets; print(secrets.token_urlsafe(32))"`'
 
 
 class ServerSettings(Section):
@@ -78,6 +81,13 @@ class ServerSettings(Section):
     token: Secret = Field(
         default=None,
         description="Bearer token for clients, 32 characters or more; required if other machines can connect",
+    )
+    tokens: Annotated[dict[str, TokenSettings], AfterValidator(token_names)] = Field(
+        default={}, description="Further tokens by name, so that the audit log names a person; default none"
+    )
+    viewer_reads: Literal["figures", "messages"] = Field(
+        default="figures",
+        description='What viewers see: "figures" and states, or also "messages"; default "figures"',
     )
     host: str = Field(
         default="127.0.0.1",
@@ -106,11 +116,7 @@ class ServerSettings(Section):
         if is_loopback(host):
             return host
         value = token.get_secret_value() if token else ""
-        least = "is reachable from other machines, so server.token must have at least"
-        if len(value) < MIN_TOKEN_LENGTH:
-            raise ValueError(f"{least} {MIN_TOKEN_LENGTH} characters; {_GENERATE} makes one")
-        if len(set(value)) < MIN_TOKEN_VARIETY:
-            raise ValueError(f"{least} {MIN_TOKEN_VARIETY} different characters; {_GENERATE} makes one")
+        check_token(value, "is reachable from other machines, so server.token must have at least")
         return host
 
 
@@ -524,7 +530,7 @@ class Settings(BaseSettings):
 
     def secrets(self) -> Iterator[str]:
         """Yield every secret, by its type or by the name of its key."""
-        given = [self.server.token]
+        given = [self.server.token, *(named.token for named in self.server.tokens.values())]
         for provider in self.providers.values():
             given += [provider.api_key, *provider.api_keys, *provider.credentials.values()]
             given += provider.custom_headers.values()

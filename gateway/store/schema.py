@@ -381,7 +381,21 @@ one_time_code = Table(
     Column("used_at", BigInteger, nullable=False),
     Index("one_time_code_user", "channel", "user_id"),
 )
-"""One-time codes. ``kind`` is pair, link or move; ``used_at`` is 0 for an unused code."""
+"""One-time codes. ``kind`` is pair, link, move or console; ``used_at`` is 0 for an unused code."""
+
+console_session = Table(
+    "console_session",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("account", Text, nullable=False),
+    Column("role", Text, nullable=False),
+    Column("proof", Text, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("seen_at", BigInteger, nullable=False),
+    Column("confirmed_at", BigInteger, nullable=False),
+    Index("console_session_account", "account"),
+)
+"""Logins at the console. ``id`` is a digest of the cookie, ``proof`` one of the token."""
 
 identity = Table(
     "identity",

@@ -71,7 +71,7 @@ class PluginPages:
         found = (each for each in self._plugins() if request.path.startswith(f"{pages_of(each.name)}/"))
         plugin = next(found, None)
         # Also for a plugin that is not there: without the token a client does not learn which ones are.
-        user = "" if plugin is not None and plugin.is_public else self._binder.authenticate(request)
+        user = "" if plugin is not None and plugin.is_public else await self._binder.authenticate(request)
         if plugin is None:
             raise NotFoundError("no plugin answers at this URL")
         given = RawRequest(

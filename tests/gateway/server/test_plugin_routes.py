@@ -163,7 +163,7 @@ async def test_the_description_has_the_routes_and_renames_no_schema_of_the_gatew
         ("shelf", "path"),
         ("most", "query"),
     ]
-    assert set(shown["get"]["responses"]) == {"200", "400", "401", "404", "429", "500"}
+    assert set(shown["get"]["responses"]) == {"200", "400", "401", "403", "404", "429", "500"}
     answer = shown["get"]["responses"]["200"]["content"]["application/json"]["schema"]
     assert answer == {"$ref": "#/components/schemas/library_Status"}
     assert shown["put"]["requestBody"]["content"]["application/json"]["schema"] == answer

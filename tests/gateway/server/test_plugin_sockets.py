@@ -233,7 +233,7 @@ async def test_the_description_has_websockets(tmp_path: Path) -> None:
     shown = document["paths"][f"{URL}/stations/{{station}}"]["get"]
     assert shown["summary"] == "Listen to a station."
     assert shown["responses"]["101"] == {"description": "The connection is a websocket."}
-    assert set(shown["responses"]) == {"101", "400", "401", "404", "426", "429", "500"}
+    assert set(shown["responses"]) == {"101", "400", "401", "403", "404", "426", "429", "500"}
     assert [each["name"] for each in shown["parameters"]] == ["station", "volume"]
 
 

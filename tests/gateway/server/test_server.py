@@ -193,6 +193,12 @@ async def test_every_route_is_described(tmp_path: Path) -> None:
         }
         assert document["openapi"] == "3.1.0"
         assert described == {
+            ("GET", "/api/why/{id}"),
+            ("GET", "/api/console/session"),
+            ("POST", "/api/console/confirm"),
+            ("POST", "/api/console/login"),
+            ("POST", "/api/console/logout"),
+            ("POST", "/api/console/logout-all"),
             ("POST", "/api/files"),
             ("DELETE", "/api/files/{file_id}"),
             ("GET", "/api/search"),

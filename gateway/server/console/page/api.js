@@ -1,6 +1,7 @@
 /**
  * Requests to the gateway. They are authenticated by a cookie that scripts cannot read. A refused one raises
- * `ApiError`; one without authentication also dispatches `signed-out`, and the login opens.
+ * `ApiError`; one without authentication also dispatches `signed-out`, and the login opens. If the gateway wants to
+ * know again who asks, the user is asked and the request is repeated.
  */
 import { t } from "/shared/language.js";
 
@@ -19,8 +20,16 @@ export function read(path, query = {}, { signal } = {}) {
 }
 
 /** Change something. @param {"POST" | "PUT" | "PATCH" | "DELETE"} method @param {string} path @param {any} [body] sent as JSON */
-export function send(method, path, body) {
-  return request(method, path, body);
+export async function send(method, path, body) {
+  try {
+    return await request(method, path, body);
+  } catch (error) {
+    if (error.name !== "ConfirmIdentityError") throw error;
+    // Loaded only now, because the module of the login imports this one.
+    const { confirmIdentity } = await import("./session.js");
+    if (!(await confirmIdentity())) throw error;
+    return await request(method, path, body);
+  }
 }
 
 async function request(method, path, body, signal) {
@@ -35,6 +44,6 @@ async function request(method, path, body, signal) {
   if (response.status === 204) return null;
   const answer = await response.json().catch(() => null);
   if (response.ok) return answer;
-  if (response.status === 401) dispatchEvent(new CustomEvent("signed-out"));
+  if (response.status === 401 && path !== "/api/console/login") dispatchEvent(new CustomEvent("signed-out"));
   throw new ApiError(response.status, answer?.error_name ?? "", answer?.message ?? response.statusText, answer);
 }

@@ -2,7 +2,7 @@
 import "./strings.js";
 import { h } from "/shared/dom.js";
 import { t } from "/shared/language.js";
-import { emptyState } from "/shared/states.js";
+import { emptyState, failedState } from "/shared/states.js";
 import { Frame } from "./frame.js";
 import { listenToKeys, openOverview, setScreenKeys } from "./keys.js";
 import { showLogin } from "./login_form.js";
@@ -13,7 +13,7 @@ import { readSession, signOut } from "./session.js";
 /**
  * What a screen gets beside its host and params.
  * @typedef {object} Context
- * @property {{account: string, role: "admin" | "viewer"}} session
+ * @property {import("./session.js").Session} session
  * @property {boolean} isAdmin whether the user may change things
  * @property {(keys: import("./keys.js").Keys) => void} keys set the keyboard shortcuts of the screen
  * @property {(name: string, count: number, lamp?: boolean) => void} setCount of a screen in the sidebar
@@ -31,18 +31,25 @@ document.getElementById("skip").textContent = t("frame.skip");
 let frame = null;
 /** @type {{name: string, shown: import("./screens.js").Shown} | null} */
 let open = null;
-let session = { account: "", role: "admin" };
+/** @type {import("./session.js").Session} */
+let session = { account: "", role: "admin", reads_messages: true, open: false };
 let screens = [];
 
 async function start() {
-  const found = await readSession();
+  let found;
+  try {
+    found = await readSession();
+  } catch (error) {
+    loginHost.hidden = false;
+    return loginHost.replaceChildren(h("main", {}, failedState({ text: error.message, again: start })));
+  }
   if (found === null) return login();
   session = found;
   loginHost.hidden = true;
   loginHost.replaceChildren();
   screens = SCREENS.filter((screen) => screen.roles.includes(session.role));
   frameHost.hidden = false;
-  frame = new Frame(frameHost, screens, session, [{ label: t("frame.sign_out"), icon: "leave", act: leave }]);
+  frame = new Frame(frameHost, screens, session, actions());
   show({ replace: true });
 }
 
@@ -57,9 +64,21 @@ function login() {
   showLogin(loginHost, start);
 }
 
-async function leave() {
-  await signOut();
-  login();
+/** Actions of the account menu. Without a token in the settings there is nothing to sign out of. */
+function actions() {
+  if (session.open) return [];
+  return [
+    { label: t("frame.sign_out"), icon: "leave", act: () => leave(false) },
+    { label: t("login.end_all"), icon: "cross", act: () => leave(true) },
+  ];
+}
+
+async function leave(everywhere) {
+  try {
+    if (await signOut(everywhere)) login();
+  } catch (error) {
+    frame?.notify(error.message);
+  }
 }
 
 /** @param {{replace: boolean}} how `replace` keeps the focus: only filters changed */

@@ -1,16 +1,69 @@
-/** Who uses the console. */
-import { ApiError, read } from "./api.js";
+/** Who uses the console: signing in and out, and proving again who it is. */
+import { confirmed } from "/shared/confirm_dialog.js";
+import { openDialog } from "/shared/dialog.js";
+import { h } from "/shared/dom.js";
+import { t } from "/shared/language.js";
+import { ApiError, read, send } from "./api.js";
 
-/** @returns {Promise<{account: string, role: "admin" | "viewer"} | null>} null without a valid login */
+/** Codes of `/console` have eight characters, perhaps with a hyphen; tokens are longer. */
+const CODE = /^[0-9a-z]{4}[- ]?[0-9a-z]{4}$/i;
+
+/** @typedef {{account: string, role: "admin" | "viewer", reads_messages: boolean, open: boolean}} Session */
+
+/** @returns {Promise<Session | null>} null without a valid login */
 export async function readSession() {
   try {
-    await read("/api/status");
-    return { account: "", role: "admin" };
+    return await read("/api/console/session");
   } catch (error) {
     if (error instanceof ApiError && error.status === 401) return null;
     throw error;
   }
 }
 
-/** End this login. */
-export async function signOut() {}
+/** Sign in with a token or a code. @param {string} proof @returns {Promise<string>} why it was refused, else empty */
+export function signIn(proof) {
+  return proven("/api/console/login", proof);
+}
+
+/** End this login, or all logins of the account. @param {boolean} everywhere */
+export async function signOut(everywhere) {
+  if (everywhere && !(await confirmed(t("login.end_all"), t("login.end_all_text"), t("login.end_all")))) return false;
+  await send("POST", everywhere ? "/api/console/logout-all" : "/api/console/logout");
+  return true;
+}
+
+/** Ask for the token or a new code again. @returns {Promise<boolean>} whether the user proved who it is */
+export function confirmIdentity() {
+  return new Promise((resolve) => {
+    const { field, problem, parts } = proofFields();
+    const form = h("form", { class: "proof" }, h("p", {}, t("login.confirm_text")), ...parts, h("button", { type: "submit", class: "primary" }, t("login.confirm")));
+    const dialog = openDialog(t("login.confirm_title"), form);
+    let done = false;
+    form.addEventListener("submit", async (event) => {
+      event.preventDefault();
+      problem.textContent = await proven("/api/console/confirm", field.value.trim());
+      done = problem.textContent === "";
+      if (done) dialog.close();
+      else field.select();
+    });
+    dialog.addEventListener("close", () => resolve(done));
+    field.focus();
+  });
+}
+
+/** Return the field for a token or a code, with its label and the place of a refusal. */
+export function proofFields() {
+  const field = h("input", { id: "proof", type: "password", autocomplete: "off", required: true, spellcheck: "false", "aria-describedby": "proof-hint" });
+  const problem = h("p", { class: "problem", role: "alert" });
+  const hint = h("p", { id: "proof-hint", class: "muted" }, t("login.hint"));
+  return { field, problem, parts: [h("label", { for: "proof" }, t("login.proof")), field, hint, problem] };
+}
+
+async function proven(path, proof) {
+  try {
+    await send("POST", path, CODE.test(proof) ? { code: proof } : { token: proof });
+    return "";
+  } catch (error) {
+    return error.status === 0 ? t("login.unreachable") : error.message;
+  }
+}

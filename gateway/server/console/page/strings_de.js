@@ -34,10 +34,16 @@ export const de = {
   "time.hours": "{hours} Std. {minutes} Min.",
 
   // Login
+  "login.confirm": "Bestätigen",
+  "login.confirm_text": "Das ändert, wer oder was über das Gateway handeln kann. Darum fragt es noch einmal, wer du bist.",
+  "login.confirm_title": "Bestätige, dass du es bist",
   "login.connect": "Anmelden",
-  "login.text": "Die Konsole zeigt, was dieses Gateway tut. Melde dich mit dem Token des Gateways an.",
+  "login.end_all": "Alle Sitzungen beenden",
+  "login.end_all_text": "Du wirst in jedem Browser abgemeldet, in dem du mit diesem Konto angemeldet bist.",
+  "login.hint": "In einem privaten Chat mit dem Bot bekommt ein Admin mit /console einen Code.",
+  "login.proof": "Token oder Code",
+  "login.text": "Die Konsole zeigt, was dieses Gateway tut. Melde dich mit einem Token seiner Einstellungen oder mit einem Code an.",
   "login.title": "An der Konsole anmelden",
-  "login.token": "Token",
   "login.unreachable": "Das Gateway ist nicht erreichbar. Versuche es noch einmal.",
 
   // Errors of the API

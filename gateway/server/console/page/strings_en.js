@@ -34,10 +34,16 @@ export const en = {
   "time.hours": "{hours} h {minutes} min",
 
   // Login
+  "login.confirm": "Confirm",
+  "login.confirm_text": "This changes who or what can act through the gateway, so it asks again who you are.",
+  "login.confirm_title": "Confirm that it is you",
   "login.connect": "Sign in",
-  "login.text": "The console shows what this gateway does. Sign in with the gateway's token.",
+  "login.end_all": "End all sessions",
+  "login.end_all_text": "You are signed out in every browser in which you are signed in with this account.",
+  "login.hint": "In a private chat with the bot, an admin gets a code with /console.",
+  "login.proof": "Token or code",
+  "login.text": "The console shows what this gateway does. Sign in with a token of its settings, or with a code.",
   "login.title": "Sign in to the console",
-  "login.token": "Token",
   "login.unreachable": "The gateway cannot be reached. Try again.",
 
   // Errors of the API

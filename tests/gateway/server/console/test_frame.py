@@ -101,12 +101,17 @@ async def test_without_a_login_only_the_form_is_shown(browser: Browser, tmp_path
         chat(browser, f"{served.url}/console/dead", connected=False) as page,
     ):
         await expect(page.get_by_role("heading", name="Sign in to the console")).to_be_visible()
-        await page.get_by_label("Token").fill("wrong")
+        await page.get_by_label("Token or code").fill("wrong")
         await page.keyboard.press("Enter")
         await expect(page.get_by_role("alert")).to_have_text("the token is wrong")
-        await page.get_by_label("Token").fill(server["token"])
+        await page.get_by_label("Token or code").fill(server["token"])
         await page.keyboard.press("Enter")
+        await expect(page.get_by_role("heading", name="Dead letters")).to_be_visible()
+        await page.reload()
         await expect(page.get_by_role("heading", name="Dead letters")).to_be_visible()
         assert await page.evaluate("JSON.stringify([localStorage, sessionStorage, document.cookie])") == (
             '[{},{},""]'
         )
+        await page.get_by_role("button", name="Account: owner").click()
+        await page.get_by_role("menuitem", name="Sign out").click()
+        await expect(page.get_by_role("heading", name="Sign in to the console")).to_be_visible()

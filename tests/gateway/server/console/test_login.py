@@ -1,0 +1,277 @@
+"""The login at the console: proofs, cookies, roles, and what attackers try."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from gateway.access import Member, UserRef
+from gateway.contract.messages import new_id, now_ms
+from gateway.server.console.sessions import IDLE_MS, LONGEST_MS, ConsoleSessions
+from gateway.settings import Settings
+from gateway.store.inbox import QUARANTINE
+from gateway.testing.served import Served, serving
+
+OWNER = "owner-0123456789abcdef-0123456789"
+OPS = "ops-0123456789abcdef-0123456789ab"
+EYES = "eyes-0123456789abcdef-0123456789a"
+SERVER: dict[str, Any] = {
+    "token": OWNER,
+    "tokens": {"ops-laptop": {"token": OPS}, "eyes": {"token": EYES, "role": "viewer"}},
+}
+ADMIN = UserRef("telegram", "7")
+
+
+class Browser:
+    """A browser that has the page of the gateway open: it keeps cookies, and sends its origin."""
+
+    def __init__(self, served: Served) -> None:
+        self.url = served.url
+        self.http = aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True))
+
+    async def ask(self, method: str, path: str, json: Any = None, **headers: str) -> tuple[int, Any]:
+        """Return the status and the JSON of the answer to a request of the page."""
+        given = {"Origin": self.url, "Sec-Fetch-Site": "same-origin", **headers}
+        sent = {name: value for name, value in given.items() if value}
+        async with self.http.request(method, self.url + path, json=json, headers=sent) as answer:
+            return answer.status, await answer.json() if answer.content_length else None
+
+    async def sign_in(self, **proof: str) -> tuple[int, Any]:
+        """Sign in with a token or a code."""
+        return await self.ask("POST", "/api/console/login", proof)
+
+    @property
+    def cookies(self) -> dict[str, str]:
+        """The cookies that the gateway set."""
+        return {cookie.key: cookie.value for cookie in self.http.cookie_jar}
+
+
+@asynccontextmanager
+async def browsing(served: Served) -> AsyncIterator[Browser]:
+    """Yield a browser without cookies."""
+    browser = Browser(served)
+    async with browser.http:
+        yield browser
+
+
+async def code_of(served: Served, user: UserRef) -> str:
+    """Return the code that a user gets for the console."""
+    codes = served.gateway.parts.access.codes
+    given = await codes.give("console", user, valid_ms=300_000, most=10)
+    assert given is not None
+    return given.code
+
+
+async def audited(served: Served) -> list[tuple[str, str]]:
+    """Return the actors and actions of the audit log, the oldest first."""
+    from sqlalchemy import select
+
+    from gateway.store import schema as t
+
+    query = select(t.audit.c.actor, t.audit.c.action).order_by(t.audit.c.id)
+    found = await served.gateway.parts.store.read(lambda c: c.execute(query).all())
+    return [(row.actor, row.action) for row in found]
+
+
+async def test_a_token_signs_in_and_out(tmp_path: Path) -> None:
+    async with serving(tmp_path, server=SERVER) as served, browsing(served) as browser:
+        assert (await browser.ask("GET", "/api/console/session"))[0] == 401
+        status, user = await browser.sign_in(token=OPS)
+        assert (status, user["account"], user["role"]) == (200, "ops-laptop", "admin")
+        (name, value), *others = browser.cookies.items()
+        assert name.startswith("trunkline_console_")
+        assert others == []
+        kept = await served.gateway.parts.store.read(lambda c: str(list(c.connection.iterdump())))  # type: ignore[attr-defined]
+        assert value not in kept
+        assert OPS not in kept
+        assert (await browser.ask("GET", "/api/sessions"))[0] == 200
+        # A new login replaces the one before: its cookie does not work any more.
+        await browser.sign_in(token=OWNER)
+        old = {"Cookie": f"{name}={value}"}
+        async with aiohttp.ClientSession(headers=old) as http, http.get(f"{served.url}/api/status") as answer:
+            assert answer.status == 401
+        assert (await browser.ask("POST", "/api/console/logout"))[0] == 204
+        assert browser.cookies == {}
+        assert (await browser.ask("GET", "/api/status"))[0] == 401
+        assert await audited(served) == [
+            ("ops-laptop", "console.login"),
+            ("owner", "console.login"),
+            ("owner", "console.logout"),
+        ]
+
+
+async def test_the_cookie_is_bound_to_tls_away_from_this_machine(tmp_path: Path) -> None:
+    settings = SERVER | {"allowed_origins": ["https://bot.example.org", "http://bot.example.org"]}
+    proxied = {"Host": "bot.example.org", "Content-Type": "application/json"}
+    async with serving(tmp_path, server=settings) as served:
+        url, body = f"{served.url}/api/console/login", {"token": OWNER}
+        how = proxied | {"Origin": "https://bot.example.org"}
+        async with served.http.post(url, json=body, headers=how) as answer:
+            (cookie,) = answer.headers.getall("Set-Cookie")
+        assert re.fullmatch(
+            r"__Host-trunkline-console=[\w-]{43}; HttpOnly; Path=/; SameSite=Strict; Secure", cookie
+        )
+        how = proxied | {"Origin": "http://bot.example.org"}
+        async with served.http.post(url, json=body, headers=how) as answer:
+            assert answer.status == 400
+            assert "Set-Cookie" not in answer.headers
+            assert "TLS" in (await answer.json())["message"]
+
+
+async def test_a_page_of_another_origin_can_do_nothing(tmp_path: Path) -> None:
+    async with serving(tmp_path, server=SERVER) as served, browsing(served) as browser:
+        await browser.sign_in(token=OWNER)
+        drop, foreign = ("DELETE", "/api/dead/x"), "https://evil.example.org"
+        assert (await browser.ask(*drop))[0] == 404
+        # Without an origin the cookie does not count; a foreign one is refused by the guard.
+        assert (await browser.ask(*drop, Origin=""))[0] == 401
+        assert (await browser.ask(*drop, Origin=foreign))[0] == 403
+        assert (await browser.ask("GET", "/api/status", **{"Sec-Fetch-Site": "cross-site"}))[0] == 401
+        assert (await browser.ask("GET", "/api/status", **{"Sec-Fetch-Site": "same-site"}))[0] == 401
+        for headers in ({"Origin": ""}, {"Origin": foreign}):
+            assert (await browser.ask("POST", "/api/console/login", {"token": OWNER}, **headers))[0] == 403
+        # A form can send text, but not JSON.
+        async with browser.http.post(
+            f"{served.url}/api/pairs",
+            data='{"code": "x"}',
+            headers={"Origin": served.url, "Content-Type": "text/plain"},
+        ) as answer:
+            assert (answer.status, (await answer.json())["message"]) == (400, "send JSON")
+        assert (await browser.ask("GET", f"/api/console/login?token={OWNER}"))[0] in (400, 405)
+
+
+async def test_a_code_signs_in_once_and_wrong_ones_are_limited(tmp_path: Path) -> None:
+    async with serving(tmp_path, server=SERVER) as served, browsing(served) as browser:
+        access = served.gateway.parts.access
+        assert (await browser.sign_in(code="QQQQQQQQ"))[0] == 404
+        admin = Member(id=new_id(), channel="telegram", user_id="7", role="admin", approved_by="owner", at=0)
+        await access.members.add(admin)
+        code = await code_of(served, ADMIN)
+        status, user = await browser.sign_in(code=code.lower())
+        assert (status, user["account"], user["role"]) == (200, "telegram:7", "admin")
+        assert (await browser.ask("GET", "/api/sessions"))[0] == 200
+        assert (await browser.sign_in(code=code))[0] == 404
+        # A user who is not an admin gets no further with a code.
+        assert (await browser.sign_in(code=await code_of(served, UserRef("telegram", "8"))))[0] == 404
+        tries = [(await browser.sign_in(code=f"QQQQQQQ{n}"))[0] for n in "3467"]
+        assert tries == [404, 404, 404, 429]
+        assert (await browser.sign_in(code=await code_of(served, ADMIN)))[0] == 429
+        # The role is read for each request: the login ends with it.
+        await access.revoke(ADMIN, UserRef("", "owner"))
+        assert (await browser.ask("GET", "/api/status"))[0] == 401
+
+
+async def test_the_command_gives_a_code_that_works(tmp_path: Path) -> None:
+    async with serving(tmp_path, server=SERVER) as served, browsing(served) as browser:
+        async with served.socket(token=OWNER) as client:
+            await client.say("/console", session="a")
+            said = await client.until(lambda frame: "Your code" in str(frame))
+        found = re.search(r"\*\*(\w{8})\*\*", str(said))
+        assert found is not None
+        assert (await browser.sign_in(code=found[1]))[1]["account"] == "owner"
+
+
+async def test_a_viewer_reads_figures_and_changes_nothing(tmp_path: Path) -> None:
+    async with serving(tmp_path, server=SERVER) as served, browsing(served) as browser:
+        row = (new_id(), "telegram", "main", "k", "a secret message", "unreadable", now_ms())
+        await served.gateway.parts.store.write((QUARANTINE, row))
+        viewer = {"Authorization": f"Bearer {EYES}"}
+        _, described = await served.ask("GET", "/openapi.json")
+        roles = {"none", "viewer", "admin"}
+        refused = 0
+        for path, methods in described["paths"].items():
+            for method, operation in methods.items():
+                role = operation["x-role"]
+                assert role in roles, path
+                assert (role == "none") == (operation.get("security") == []), path
+                if role == "admin" or (role == "viewer" and method != "get"):
+                    url = re.sub(r"\{\w+\}", "x", path)
+                    status, _ = await served.ask(method.upper(), url, headers=viewer)
+                    # What a viewer may post concerns a login at the console, which a bearer does not have.
+                    assert status == 403 or path.startswith("/api/console/"), (method, path, status)
+                    refused += status == 403
+        assert refused > 50
+        await browser.sign_in(token=EYES)
+        assert (await browser.ask("GET", "/api/console/session"))[1]["reads_messages"] is False
+        (letter,) = (await browser.ask("GET", "/api/dead"))[1]["dead"]
+        assert letter["reason"] == "unreadable"
+        assert "text" not in letter
+        assert (await browser.ask("DELETE", f"/api/dead/{row[0]}"))[0] == 403
+        assert (await browser.ask("GET", "/api/sessions"))[0] == 403
+        assert (await browser.ask("GET", "/api/approvals"))[0] == 403
+        async with served.socket(token=EYES, greeted=False) as client:
+            assert await client.close_code() == 4001
+        async with served.http.post(f"{served.url}/api/browser", headers=viewer) as answer:
+            assert answer.status == 403
+    reading = {"server": SERVER | {"viewer_reads": "messages"}}
+    async with serving(tmp_path, **reading) as served:
+        _, dead = await served.ask("GET", "/api/dead", headers=viewer)
+        assert [one["text"] for one in dead["dead"]] == ["a secret message"]
+
+
+async def test_a_login_ends_with_time_its_token_or_its_account(tmp_path: Path) -> None:
+    async with serving(tmp_path, server=SERVER) as served, browsing(served) as one, browsing(served) as two:
+        parts = served.gateway.parts
+
+        def later(ms: int) -> ConsoleSessions:
+            return ConsoleSessions(parts.store, parts.host.auth, parts.access, lambda: now_ms() + ms)
+
+        await one.sign_in(token=OPS)
+        await two.sign_in(token=OPS)
+        found = await later(0).of("ops-laptop")
+        assert len(found) == 2
+        assert await later(IDLE_MS - 60_000).login(found[0].id) is not None
+        assert await later(IDLE_MS + 60_000).login(found[0].id) is None
+        statuses = sorted([(await each.ask("GET", "/api/status"))[0] for each in (one, two)])
+        assert statuses == [200, 401]
+        await one.sign_in(token=OPS)
+        assert (await two.sign_in(token=OPS))[1]["expires_at"] <= now_ms() + LONGEST_MS
+        assert await one.ask("POST", "/api/console/logout-all") == (200, {"ended": 2})
+        assert [(await each.ask("GET", "/api/status"))[0] for each in (one, two)] == [401, 401]
+        await two.sign_in(token=OPS)
+        kept = two.cookies
+    changed = SERVER | {"tokens": SERVER["tokens"] | {"ops-laptop": {"token": OPS[::-1]}}}
+    async with serving(tmp_path, server=changed) as served, browsing(served) as again:
+        port = served.url.rpartition(":")[2]
+        cookie = f"trunkline_console_{port}={next(iter(kept.values()))}"
+        assert (await again.ask("GET", "/api/status", Cookie=cookie))[0] == 401
+
+
+async def test_what_gives_rights_asks_for_the_proof_again(tmp_path: Path) -> None:
+    async with serving(tmp_path, server=SERVER) as served, browsing(served) as browser:
+        parts = served.gateway.parts
+        await browser.sign_in(token=OPS)
+        approve = ("POST", "/api/pairs", {"code": "QQQQQQQQ", "role": "admin"})
+        assert (await browser.ask(*approve))[0] == 404
+        old = ConsoleSessions(parts.store, parts.host.auth, parts.access, lambda: now_ms() - 301_000)
+        (login,) = await old.of("ops-laptop")
+        await old.confirm(login.id)
+        status, refusal = await browser.ask(*approve)
+        assert (status, refusal["error_name"]) == (403, "ConfirmIdentityError")
+        for proof in ({"token": OWNER}, {"code": await code_of(served, UserRef("", "owner"))}):
+            assert (await browser.ask("POST", "/api/console/confirm", proof))[0] == 403
+        assert (await browser.ask("POST", "/api/console/confirm", {"token": "wrong"}))[0] == 401
+        assert (await browser.ask(*approve))[0] == 403
+        assert (await browser.ask("POST", "/api/console/confirm", {"token": OPS}))[0] == 204
+        assert (await browser.ask(*approve))[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("tokens", "advice"),
+    [
+        ({"ops": {"token": "short"}}, "at least 32 characters"),
+        ({"ops": {"token": "a" * 40}}, "different characters"),
+        ({"owner": {"token": OPS}}, "cannot be the name of a token"),
+        ({"tele:7": {"token": OPS}}, "cannot be the name of a token"),
+        ({"ops": {"token": OPS, "role": "root"}}, "'admin' or 'viewer'"),
+    ],
+)
+def test_a_named_token_needs_a_name_and_strength(tokens: dict[str, Any], advice: str) -> None:
+    with pytest.raises(ValueError, match=advice):
+        Settings(**{"server": {"tokens": tokens}})  # noqa: PIE804 - the wrong types are the point
