@@ -325,6 +325,8 @@ COMMANDS: Mapping[str, Entry] = {
             "show": Command(
                 "commands.config:show", "List the settings in effect with their sources, secrets masked"
             ),
+            "set": Command("commands.config:set_", "Change a setting in the settings file"),
+            "unset": Command("commands.config:unset", "Remove a setting from the settings file"),
             "schema": Command("commands.config:schema", "Print the JSON schema of the settings, for editors"),
         },
     ),

@@ -37,7 +37,7 @@ RESERVED = frozenset(
             "pairs",
             "plugins",
         ),
-        *("rooms", "search", "sessions", "shares", "status", "usage", "v1", "why"),
+        *("rooms", "search", "sessions", "settings", "shares", "status", "usage", "v1", "why"),
     )
 )
 """The first words after ``/api/`` of the gateway's own routes."""

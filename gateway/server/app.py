@@ -21,7 +21,7 @@ from gateway.plugin_services.configuration import PluginConfigs
 from gateway.plugin_services.organization import TeamDirectory
 from gateway.server.access import AccessRoutes
 from gateway.server.connections import HEAD_SECONDS, connection_factory
-from gateway.server.console import ConsoleAccess, ConsolePages, ConsoleSessions
+from gateway.server.console import ConsoleAccess, ConsolePages, ConsoleSessions, SettingsRoutes
 from gateway.server.events import GatewayEvents, SessionEvents
 from gateway.server.guard import Guard
 from gateway.server.now import NowRoutes, Observer
@@ -80,6 +80,7 @@ class Api:
             *self._openai.routes(),
             *AccessRoutes(parts.access).routes(),
             *ConsoleAccess(self.logins, parts.host.auth).routes(),
+            *SettingsRoutes(self._gateway.settings, parts.store).routes(),
             *LivePluginRoutes(self._gateway).routes(),
             *LoginRoutes(self._gateway).routes(),
             *StatusRoutes(self._gateway, self._selection).routes(),

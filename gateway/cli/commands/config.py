@@ -1,4 +1,4 @@
-"""``trunkline config``: check the settings, show the values in effect, print their schema."""
+"""``trunkline config``: check and change the settings, show the values in effect, print their schema."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from gateway.cli.output import quiet
 from gateway.contract.errors import SettingsError, TrunklineError
 from gateway.plugin_services.configuration import settings_schema
 from gateway.settings import MAIN, Settings, load_settings
+from gateway.settings.layers.changing import SettingsFile, path_of
 from gateway.settings.sections import Effective, effective
 from gateway.settings.validation import settings_error
 
@@ -108,6 +109,55 @@ def schema(config: File = None) -> None:
         # An editor needs the schema above all while the settings are wrong.
         typer.secho(f"without the tables of plugins: {error}", fg=typer.colors.YELLOW, err=True)
     typer.echo(json.dumps(described, indent=2, ensure_ascii=False))
+
+
+def set_(
+    key: Annotated[str, typer.Argument(help="The setting, such as server.port", show_default=False)],
+    value: Annotated[
+        str | None,
+        typer.Argument(help="Its value: text, or JSON; without it a secret is asked for", show_default=False),
+    ] = None,
+    config: File = None,
+) -> None:
+    """Change a setting in the settings file; the next start applies it.
+
+    \b
+    Examples:
+      trunkline config set server.port 8081
+      trunkline config set fallback '["groq", "openai/gpt-5-mini"]'
+      trunkline config set providers.openai.api_key
+    """
+    given = str(typer.prompt(f"Value of {key}", hide_input=True)) if value is None else value
+    _save(key, _parsed(given), config)
+
+
+def unset(
+    key: Annotated[str, typer.Argument(help="The setting, such as server.port", show_default=False)],
+    config: File = None,
+) -> None:
+    """Remove a setting from the settings file, so that its default applies after the next start."""
+    _save(key, None, config)
+
+
+def _save(key: str, value: Any, config: Path | None) -> None:
+    try:
+        settings = load_settings(config)
+        path = path_of(key)
+        SettingsFile(settings).save(path, value)
+    except TrunklineError as error:
+        typer.secho(str(error), fg=typer.colors.RED, err=True)
+        raise typer.Exit(WRONG_SETTINGS) from None
+    done = "removed from" if value is None else "written to"
+    typer.echo(f"{key} is {done} {settings.file}; the next start applies it")
+
+
+def _parsed(text: str) -> Any:
+    """Return JSON, or the text itself: numbers, true, false, lists and tables need no quotes of their own."""
+    try:
+        parsed = json.loads(text)
+    except ValueError:
+        return text
+    return text if parsed is None else parsed
 
 
 def _loaded(config: Path | None, *, refresh: bool = False) -> Settings:

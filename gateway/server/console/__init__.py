@@ -1,11 +1,12 @@
 """The operator's console: its page at ``/console``, and the login there.
 
 In: requests of browsers. Out: the page, its modules, and the modules it shares with the chat page; who is
-signed in, and in which role. Imported by the server.
+signed in, and in which role; changes of the settings file. Imported by the server.
 """
 
 from gateway.server.console.access import ConsoleAccess
 from gateway.server.console.pages import ConsolePages
 from gateway.server.console.sessions import ConsoleSessions
+from gateway.server.console.settings import SettingsRoutes
 
-__all__ = ["ConsoleAccess", "ConsolePages", "ConsoleSessions"]
+__all__ = ["ConsoleAccess", "ConsolePages", "ConsoleSessions", "SettingsRoutes"]

@@ -19,7 +19,7 @@ from gateway.settings.loader import load_settings
 class EditedFile:
     """A TOML settings file that keeps its comments and order when a value changes."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, create: bool = True) -> None:
         import tomlkit  # at first use: a gateway seldom edits its settings
         from tomlkit.exceptions import TOMLKitError
 
@@ -33,7 +33,7 @@ class EditedFile:
             self._document = tomlkit.parse(self._before)
         except (OSError, UnicodeDecodeError, TOMLKitError) as error:
             raise SettingsError(f"{path}: cannot be read: {error}") from None
-        if not path.exists():
+        if create and not path.exists():
             self._write("# Settings of Trunkline; config/example.toml shows every key.\n")
             self._document = tomlkit.parse(self._before)
 
@@ -47,16 +47,7 @@ class EditedFile:
 
         Raises SettingsError if the settings would be wrong, or what ``check`` raises; then nothing changes.
         """
-        table: Any = self._document
-        for name in section:
-            if name not in table:
-                table[name] = self._toml.table(is_super_table=name != section[-1])
-            table = table[name]
-        try:
-            _merge(table, values)
-        except (TypeError, ValueError) as error:  # TOML has no null, and no numbers of any size
-            self._document = self._toml.parse(self._before)
-            raise SettingsError(f"{self.path}: a value cannot be written: {error}") from None
+        self._merge(section, values)
         before = self._before
         self._write(self._toml.dumps(self._document))
         try:
@@ -65,6 +56,30 @@ class EditedFile:
             self._write(before)
             self._document = self._toml.parse(before)
             raise
+
+    @property
+    def text(self) -> str:
+        """The text of the file as it was read or last written."""
+        return self._before
+
+    def changed(self, section: tuple[str, ...], values: Mapping[str, Any]) -> str:
+        """Return the text that ``put`` would write."""
+        self._merge(section, values)
+        text = self._toml.dumps(self._document)
+        self._document = self._toml.parse(self._before)
+        return text
+
+    def _merge(self, section: tuple[str, ...], values: Mapping[str, Any]) -> None:
+        table: Any = self._document
+        try:
+            for name in section:
+                if name not in table:
+                    table[name] = self._toml.table(is_super_table=name != section[-1])
+                table = table[name]
+            _merge(table, values)
+        except (TypeError, ValueError) as error:  # TOML has no null, and no numbers of any size
+            self._document = self._toml.parse(self._before)
+            raise SettingsError(f"{self.path}: a value cannot be written: {error}") from None
 
     def drop(self, section: tuple[str, str]) -> None:
         """Remove a table and write the file."""

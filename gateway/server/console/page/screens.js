@@ -28,5 +28,6 @@ export const SCREENS = [
   lateScreen({ name: "money", title: () => t("money.title"), icon: "money", group: "watch", roles: BOTH }, () => import("./money_screen.js")),
   lateScreen({ name: "waiting", title: () => t("waiting.title"), icon: "hand", group: "act", roles: BOTH }, () => import("./waiting_screen.js")),
   dead,
-  // set_up: agents, models, rooms, plugins, settings
+  // set_up: agents, models, rooms, plugins
+  lateScreen({ name: "settings", title: () => t("settings.title"), icon: "gear", group: "set_up", roles: ["admin"] }, () => import("./settings_screen.js")),
 ];

@@ -65,6 +65,8 @@ async def test_the_frame_by_keyboard_with_ten_thousand_rows(browser: Browser, tm
             await expect(page).to_have_url(f"{served.url}/console/why/https%3A%2F%2Ft.me%2Fc%2F12%2F7")
             await page.reload()
             await expect(page.get_by_role("heading", name="We have no such message.")).to_be_visible()
+            await page.goto(f"{served.url}/console/nowhere")
+            await expect(page.get_by_role("heading", name="There is no such screen")).to_be_attached()
             await page.locator("body").press("?")
             await expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
 
@@ -115,3 +117,41 @@ async def test_without_a_login_only_the_form_is_shown(browser: Browser, tmp_path
         await page.get_by_role("button", name="Account: owner").click()
         await page.get_by_role("menuitem", name="Sign out").click()
         await expect(page.get_by_role("heading", name="Sign in to the console")).to_be_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_a_setting_is_changed_by_keyboard_and_every_state_is_accessible(
+    browser: Browser, foreign: Path, tmp_path: Path, scheme: Any
+) -> None:
+    axe = (foreign / "node_modules" / "axe-core" / "axe.min.js").read_text()
+    file = tmp_path / "trunkline.toml"
+    file.write_text("history_window = 20000\n")
+    # Without the route of the audit log the screen shows none, and the browser complains.
+    how: dict[str, Any] = {"color_scheme": scheme, "bypass_csp": True, "expected": "status of 404"}
+    async with (
+        serving(tmp_path, file=file) as served,
+        chat(browser, f"{served.url}/console/settings?q=history_window", connected=False, **how) as page,
+    ):
+        await expect(page.locator(ROWS)).to_have_count(1)
+        assert await violations(page, axe) == []
+        await page.keyboard.press("j")
+        await page.keyboard.press("Enter")
+        dialog = page.get_by_role("dialog", name="history_window")
+        await dialog.get_by_label("New value").fill("30000")
+        await page.keyboard.press("Enter")
+        await expect(dialog.get_by_text("+history_window = 30000")).to_be_visible()
+        await expect(dialog.get_by_text("trunkline config set history_window 30000")).to_be_visible()
+        assert await violations(page, axe) == []
+        assert "20000" in file.read_text()
+        await expect(dialog.get_by_role("button", name="Save")).to_be_focused()
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_text("waits for the next start")).to_be_visible()
+        assert "30000" in file.read_text()
+        await page.get_by_role("searchbox", name="Search settings").fill("nothing like this")
+        await expect(page.get_by_text("Nothing found for")).to_be_visible()
+        assert await violations(page, axe) == []
+        await page.get_by_role("button", name="Search without filters").click()
+        await expect(page.locator(ROWS).first).to_be_visible()
+        for width in WIDTHS:
+            await page.set_viewport_size({"width": width, "height": 800})
+            assert await is_narrow(page), width

@@ -1,0 +1,109 @@
+/** Dialog that changes one setting: the new value, then what it writes, then saving it. */
+import { copyButton } from "/shared/copy_button.js";
+import { openDialog } from "/shared/dialog.js";
+import { h } from "/shared/dom.js";
+import { icon } from "/shared/icons.js";
+import { t } from "/shared/language.js";
+import { send } from "./api.js";
+
+/**
+ * @param {{path: string[], key: string, value: any, kind: string, choices: any[], description: string, source: string, is_secret: boolean}} setting
+ * @returns {Promise<boolean>} whether it was changed
+ */
+export function changeSetting(setting) {
+  return new Promise((resolve) => {
+    let saved = false;
+    const { field, value } = fieldOf(setting);
+    const problem = h("p", { class: "problem", role: "alert" });
+    const plan = h("div", { class: "setting-plan", "aria-live": "polite" });
+    const show = h("button", { type: "submit", class: "primary" }, t("settings.show"));
+    const reset = setting.source === "default" ? null : h("button", { type: "button" }, t("settings.reset"));
+    const form = h(
+      "form",
+      { class: "proof" },
+      h("p", {}, setting.description),
+      h("p", { class: "muted" }, t("settings.from", { source: setting.source })),
+      h("label", { for: "setting-value" }, setting.is_secret ? t("settings.new_secret") : t("settings.new_value")),
+      field,
+      setting.kind === "array" || setting.kind === "object" ? h("p", { class: "muted" }, t("settings.json")) : null,
+      problem,
+      h("div", { class: "acts" }, show, reset),
+    );
+    const dialog = openDialog(setting.key, form, plan);
+    const refused = (error) => (problem.textContent = error.message);
+
+    async function preview(wanted) {
+      problem.textContent = "";
+      plan.replaceChildren();
+      try {
+        const planned = await send("POST", "/api/settings/plan", { path: setting.path, value: wanted });
+        plan.replaceChildren(...planView(planned, () => save(wanted, planned.digest)));
+        plan.querySelector("button.primary")?.focus();
+      } catch (error) {
+        refused(error);
+      }
+    }
+
+    async function save(wanted, digest) {
+      try {
+        await send("POST", "/api/settings", { path: setting.path, value: wanted, digest });
+        saved = true;
+        dialog.close();
+      } catch (error) {
+        refused(error);
+      }
+    }
+
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      try {
+        preview(value());
+      } catch {
+        problem.textContent = t("settings.no_json");
+      }
+    });
+    field.addEventListener("input", () => plan.replaceChildren());
+    reset?.addEventListener("click", () => preview(null));
+    dialog.addEventListener("close", () => resolve(saved));
+    field.focus();
+  });
+}
+
+function planView({ difference, command, needs_proof, only_in_terminal }, save) {
+  const kinds = { "+": "added", "-": "removed" };
+  const lines = difference.map((line) => h("span", { class: kinds[line[0]] ?? "muted" }, `${line}\n`));
+  const equal = h("div", { class: "command" }, h("code", {}, command), copyButton(t("settings.copy"), () => command));
+  const changed = h("pre", { tabindex: "0", "aria-label": t("settings.difference") }, ...lines);
+  if (only_in_terminal) return [h("p", { class: "warning" }, icon("warning"), h("span", {}, t("settings.terminal", { reason: only_in_terminal }))), equal];
+  return [
+    h("h3", {}, t("settings.difference")),
+    changed,
+    h("p", { class: "muted" }, t("settings.equal")),
+    equal,
+    h("p", {}, t(needs_proof ? "settings.restart_proof" : "settings.restart")),
+    h("button", { type: "button", class: "primary", onclick: save }, icon("check"), t("settings.save")),
+  ];
+}
+
+/** Return the field for a value, and the function that reads it. */
+function fieldOf({ value, kind, choices, is_secret }) {
+  const id = "setting-value";
+  const options = kind === "boolean" ? [true, false] : choices;
+  if (options.length > 0 && !is_secret) {
+    const field = h("select", { id }, ...options.map((each) => h("option", { value: JSON.stringify(each), selected: each === value }, String(each))));
+    return { field, value: () => JSON.parse(field.value) };
+  }
+  if (is_secret) {
+    const field = h("input", { id, type: "password", autocomplete: "off", required: true, spellcheck: "false" });
+    return { field, value: () => field.value.trim() };
+  }
+  if (kind === "array" || kind === "object") {
+    const field = h("textarea", { id, rows: 5, spellcheck: "false", class: "mono" });
+    field.value = JSON.stringify(value ?? (kind === "array" ? [] : {}), null, 1);
+    return { field, value: () => JSON.parse(field.value) };
+  }
+  const field = h("input", { id, type: "text", autocomplete: "off", required: true, spellcheck: "false" });
+  field.value = value ?? "";
+  const isNumber = kind === "integer" || kind === "number";
+  return { field, value: () => (isNumber && /^-?\d+(\.\d+)?$/.test(field.value.trim()) ? Number(field.value) : field.value) };
+}

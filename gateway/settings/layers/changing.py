@@ -1,0 +1,203 @@
+"""Changes of single settings: what they would write, what they need, and writing them.
+
+The console and ``trunkline config set`` use the same code. A change is checked before the file is written,
+and read back after: a value that another source overrides is refused, so that no change has no effect.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+import tomllib
+from collections.abc import Iterator, Mapping
+from difflib import unified_diff
+from pathlib import Path
+from threading import Lock
+from typing import Any, cast
+
+from msgspec import Struct
+
+from gateway.contract.errors import InvalidRequestError, InvalidStateError, SettingsError
+from gateway.settings.entries import Entry, KeyPath, dotted, flat, references
+from gateway.settings.layers.editing import EditedFile
+from gateway.settings.loader import load_settings
+from gateway.settings.secrets import MASK
+from gateway.settings.sections import Settings
+from gateway.settings.validation import resolve_key
+
+_PROTECTED = frozenset(
+    ("permissions", "plugins", "mcp", "server", "teams", "organization", "trusted_projects", "share", "fetch")
+)
+"""Tables and keys that say who or what may act through the gateway."""
+_PROTECTED_NAMES = frozenset(
+    ("base_url", "api_base_url", "trust", "admins", "allow", "auth", "rooms", "accounts")
+)
+_HIGHER = ("environment", "flags")
+
+
+class PlannedChange(Struct, frozen=True):
+    """What a change would do. ``difference`` are the changed lines of the file, secrets masked.
+
+    ``command`` is the equal command for a terminal. ``needs_proof`` says whether the console asks for the
+    token again. ``only_in_terminal`` is why the console does not make this change, empty if it does.
+    ``digest`` is that of the file, for saving.
+    """
+
+    key: str
+    difference: list[str]
+    command: str
+    needs_proof: bool
+    only_in_terminal: str
+    digest: str
+
+
+class SettingsFile:
+    """The operator's settings file, changed one value at a time. Its methods read and write files."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._started = settings
+        self._changing = Lock()
+
+    def plan(self, path: KeyPath, value: Any) -> PlannedChange:
+        """Return what a change would do; None removes the key. Raises SettingsError if it would be wrong."""
+        file = self._open(path, value, create=False)
+        section, values = path[:-1], {path[-1]: value}
+        text = file.changed(section, values)
+        _check(file.path, text)
+        hidden = resolve_key(Settings, path).secret
+        shown = [
+            _masked(line, path) if hidden else line
+            for line in unified_diff(file.text.split("\n"), text.split("\n"), lineterm="", n=1)
+            if not line.startswith(("---", "+++", "@@"))
+        ]
+        return PlannedChange(
+            dotted(path),
+            shown,
+            command_of(path, value),
+            needs_proof(path),
+            only_in_terminal(path, value),
+            digest_of(file.text),
+        )
+
+    def save(self, path: KeyPath, value: Any, digest: str | None = None) -> None:
+        """Write a change. Raises InvalidStateError if the file is not the one with this digest any more."""
+        with self._changing:
+            file = self._open(path, value, create=True)
+            if digest is not None and digest_of(file.text) != digest:
+                raise InvalidStateError(f"{file.path} was changed meanwhile; look at the difference again")
+            file.put(path[:-1], {path[-1]: value}, lambda: self._read_back(path, value))
+
+    def _open(self, path: KeyPath, value: Any, *, create: bool) -> EditedFile:
+        if self._started.origin.reread is None:
+            raise SettingsError("the settings of this gateway are not from a file, so they cannot be changed")
+        if not path or any(not part for part in path):
+            raise InvalidRequestError("name a key, such as server.port")
+        known = resolve_key(Settings, path, table=isinstance(value, dict))
+        if known.wrong is not None:
+            raise InvalidRequestError(f"there is no setting {dotted(path)}")
+        over = next(
+            (e for e in self._started.reread().entries if e.path == path and set(e.layers) & {*_HIGHER}), None
+        )
+        if over is not None:
+            raise InvalidStateError(
+                f"{dotted(path)} is set in {over.place}, which overrides the file; change it there"
+            )
+        return EditedFile(self._started.file, create=create)
+
+    def _read_back(self, path: KeyPath, value: Any) -> None:
+        """Raise SettingsError if the settings are wrong, or if another source overrides the value."""
+        entries: Mapping[KeyPath, Entry] = {each.path: each for each in self._started.reread().entries}
+        written = [((*path, *inner), each) for inner, each in _leaves(value)] if value is not None else []
+        for key, wanted in written:
+            found = entries.get(key)
+            kept = None if found is None else found.written or found.value
+            if found is not None and kept not in (wanted, str(wanted)):
+                raise SettingsError(f"{dotted(key)} is also set in {found.place}, which overrides the file")
+
+
+def needs_proof(path: KeyPath) -> bool:
+    """Return whether a change says who or what may act through the gateway."""
+    secret = resolve_key(Settings, path).secret
+    return secret or path[0] in _PROTECTED or not _PROTECTED_NAMES.isdisjoint(path)
+
+
+def only_in_terminal(path: KeyPath, value: Any) -> str:
+    """Return why the console must not make a change, empty if it may."""
+    for key, leaf in ((((*path, *inner), each)) for inner, each in _leaves(value)):
+        if key[-1] == "trust" and leaf == "full":
+            return "full trust lets a plugin do everything that the gateway may do"
+        if key[-1] == "sandbox" and leaf in ("off", False):
+            return "without the sandbox, programs may do everything that the gateway may do"
+        names = {part.partition("@")[0] for part in key} | (
+            {*cast("list[str]", leaf)} if _is_texts(leaf) else {leaf}
+        )
+        if "shell" in {name for name in names if isinstance(name, str)}:
+            return "a shell runs every command"
+    if any(True for _ in references(value)):
+        return "a reference leads to a variable or a file of this machine"
+    return ""
+
+
+def command_of(path: KeyPath, value: Any) -> str:
+    """Return the command that makes a change. A secret is asked for, so that no history keeps it."""
+    key = shlex.quote(dotted(path))
+    if value is None:
+        return f"trunkline config unset {key}"
+    if resolve_key(Settings, path).secret:
+        return f"trunkline config set {key}"
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return f"trunkline config set {key} {shlex.quote(text)}"
+
+
+def path_of(key: str) -> KeyPath:
+    """Return the path of a key in TOML notation. Raises InvalidRequestError."""
+    try:
+        at: Any = tomllib.loads(f"{key} = 0")
+    except tomllib.TOMLDecodeError:
+        raise InvalidRequestError(
+            f"{key!r} is no key; write one as in the file, such as server.port"
+        ) from None
+    path: list[str] = []
+    while isinstance(at, dict):
+        ((name, at),) = cast("dict[str, Any]", at).items()
+        path.append(name)
+    return tuple(path)
+
+
+def digest_of(text: str) -> str:
+    """Return the digest of a file's text."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _leaves(value: Any) -> Iterator[tuple[KeyPath, Any]]:
+    if isinstance(value, dict) and value:
+        yield from flat(cast("dict[str, Any]", value))
+    else:
+        yield (), value
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in cast("list[Any]", value))
+
+
+def _masked(line: str, path: KeyPath) -> str:
+    """Return a changed line without the value of a secret."""
+    name, equals, _value = line.partition("=")
+    return f"{name}= {MASK}" if equals and path[-1] in name else line[:1] + MASK
+
+
+def _check(path: Path, text: str) -> None:
+    """Raise SettingsError if the settings would be wrong with this text of the file."""
+    draft = path.with_name(f".{path.stem}.{os.getpid()}.check.toml")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.chmod(0o600)
+        load_settings(draft)
+    except OSError as error:
+        raise SettingsError(f"{draft}: cannot be written: {error.strerror}") from None
+    except SettingsError as error:
+        raise SettingsError(str(error).replace(draft.name, path.name)) from None
+    finally:
+        draft.unlink(missing_ok=True)
