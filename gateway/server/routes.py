@@ -262,8 +262,8 @@ def _without(value: Any, names: Sequence[str]) -> Any:
 
 
 def _remove(value: Any, path: Sequence[str]) -> None:
-    if isinstance(value, list):
-        for each in cast("list[Any]", value):
+    if isinstance(value, list | tuple):
+        for each in cast("Sequence[Any]", value):
             _remove(each, path)
     elif isinstance(value, dict):
         fields = cast("dict[str, Any]", value)

@@ -26,6 +26,20 @@ class WhyPath(Struct, frozen=True):
     ]
 
 
+_TEXTS = (
+    *(
+        "message.text",
+        "message.title",
+        "seen.text",
+        "choices.text",
+        "stations.detail",
+        "verdict.actions.command",
+    ),
+    *(f"steps.detail.{name}" for name in ("error", "answer", "allowed_by", "by", "id")),
+)
+"""What an explanation quotes of messages, people and commands."""
+
+
 class MessagePath(Struct, frozen=True):
     """The message to answer again."""
 
@@ -68,6 +82,8 @@ class WhyRoutes:
                 "explainMessage",
                 "Explain why a message got its answer or none; a platform's id may mean several messages.",
                 self._explain,
+                role="viewer",
+                hides=_TEXTS,
             ),
             Route(
                 "POST",

@@ -23,7 +23,7 @@ const BOTH = /** @type {const} */ (["admin", "viewer"]);
 /** @type {readonly Screen[]} */
 export const SCREENS = [
   lateScreen({ name: "now", title: () => t("now.title"), icon: "pulse", group: "watch", roles: BOTH }, () => import("./now_screen.js")),
-  lateScreen({ name: "conversations", title: () => t("talks.title"), icon: "talks", group: "watch", roles: BOTH }, () => import("./conversations_screen.js")),
+  lateScreen({ name: "conversations", title: () => t("talks.title"), icon: "talks", group: "watch", roles: ["admin"] }, () => import("./conversations_screen.js")),
   lateScreen({ name: "why", title: () => t("why.title"), icon: "path", group: "watch", roles: BOTH }, () => import("./why_screen.js")),
   lateScreen({ name: "money", title: () => t("money.title"), icon: "money", group: "watch", roles: BOTH }, () => import("./money_screen.js")),
   lateScreen({ name: "waiting", title: () => t("waiting.title"), icon: "hand", group: "act", roles: BOTH }, () => import("./waiting_screen.js")),

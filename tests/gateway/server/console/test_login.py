@@ -209,6 +209,17 @@ async def test_a_viewer_reads_figures_and_changes_nothing(tmp_path: Path) -> Non
             assert await client.close_code() == 4001
         async with served.http.post(f"{served.url}/api/browser", headers=viewer) as answer:
             assert answer.status == 403
+        async with served.socket(token=OWNER) as client:
+            await client.say("What is the secret?", session="a")
+            await client.until("complete")
+        owner = {"Authorization": f"Bearer {OWNER}"}
+        _, log = await served.ask("GET", "/api/sessions/a/messages", headers=owner)
+        message = log["messages"][0]["message"]["id"]
+        assert "the secret" in str(await served.ask("GET", f"/api/why/{message}", headers=owner))
+        status, why = await browser.ask("GET", f"/api/why/{message}")
+        assert (status, why["verdict"]["code"], why["message"]["id"]) == (200, "answered", message)
+        assert "the secret" not in str(why)
+        assert "You said" not in str(why)
     reading = {"server": SERVER | {"viewer_reads": "messages"}}
     async with serving(tmp_path, **reading) as served:
         _, dead = await served.ask("GET", "/api/dead", headers=viewer)
