@@ -46,8 +46,10 @@ class Api:
         self._gateway = gateway
         self._events = SessionEvents(gateway.parts.host)
         self._bus = GatewayEvents(gateway.events, gateway.redactor.redact_text)
+        parts = gateway.parts
+        self.logins = ConsoleSessions(parts.store, parts.host.auth, parts.access)
         self.observer = Observer(gateway)
-        self.now = NowRoutes(self.observer)
+        self.now = NowRoutes(self.observer, self.logins.reader_of)
         self._openai = OpenAiRoutes(gateway)
         self._selection = Selection(gateway.models, gateway.profiles, lambda: gateway.model)
         self._configs = PluginConfigs(gateway.settings, Path.home())
@@ -56,15 +58,13 @@ class Api:
         self._metrics: object = None
         self._described: object = None
         self._description: bytes = b""
-        parts = gateway.parts
-        self.logins = ConsoleSessions(parts.store, parts.host.auth, parts.access)
-        self.binder = Binder(parts.host.auth, self.logins)
+        self.binder = Binder(gateway.parts.host.auth, self.logins)
         self.plugins = PluginRoutes(gateway.registry, self.binder)
         self.pages = PluginPages(gateway.registry, self.binder)
 
     def routes(self) -> list[Route]:
         """Return all routes, in the order of the API description."""
-        parts = self._gateway.parts
+        parts, reader_of = self._gateway.parts, self.logins.reader_of
         return [
             *SessionRoutes(parts.host, parts.search, self._selection).routes(),
             *BranchRoutes(parts.host).routes(),
@@ -74,8 +74,10 @@ class Api:
             *self._events.routes(),
             *self._bus.routes(),
             *self.now.routes(),
-            *QuestionRoutes(parts.questions, self._gateway.registry.get_tools, parts.sessions.get).routes(),
-            *AuditRoutes(AuditLog(parts.store)).routes(),
+            *QuestionRoutes(
+                parts.questions, self._gateway.registry.get_tools, parts.sessions.get, reader_of
+            ).routes(),
+            *AuditRoutes(AuditLog(parts.store), reader_of).routes(),
             *DeadLetterRoutes(parts.dead_letters).routes(),
             *self._openai.routes(),
             *AccessRoutes(parts.access).routes(),

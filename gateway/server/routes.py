@@ -72,6 +72,11 @@ class IdempotencyKey(Struct, frozen=True):
     )
 
 
+def identity_of(request: web.Request) -> Identity:
+    """Return the client of a request that ``Binder`` let pass; a viewer without an account on open routes."""
+    return request.get(_IDENTITY, _ANYBODY)
+
+
 class Call(Generic[PathT, QueryT, HeadersT, BodyT]):
     """One parsed request: path, query, headers, body, and the authenticated user ("" on open routes)."""
 
@@ -90,7 +95,7 @@ class Call(Generic[PathT, QueryT, HeadersT, BodyT]):
     @property
     def identity(self) -> Identity:
         """The client, for the audit log and for what a viewer may see; without an account on open routes."""
-        return self.request.get(_IDENTITY, _ANYBODY)
+        return identity_of(self.request)
 
     def require_proof(self) -> None:
         """Raise ConfirmIdentityError unless the client proved who it is within the last five minutes.
@@ -182,7 +187,7 @@ class Logins(Protocol):
 class Binder:
     """Converter of our routes into aiohttp routes. It checks who sends a request, and in which role."""
 
-    def __init__(self, auth: Auth, logins: Logins) -> None:
+    def __init__(self, auth: Auth, logins: Logins | None = None) -> None:
         self._auth = auth
         self._logins = logins
 
@@ -215,7 +220,8 @@ class Binder:
     async def _identify(self, request: web.Request) -> Identity:
         token = bearer_token(request.headers.get("Authorization", ""))
         if token is None and request.path.startswith("/api/"):
-            found = None if self._auth.open else await self._logins.find(request)
+            logins = None if self._auth.open else self._logins
+            found = None if logins is None else await logins.find(request)
             if found is not None:
                 return found
             cookie = session_cookie(request.method, request.headers, request.cookies)

@@ -22,6 +22,8 @@ from gateway.access.tokens import Auth, Identity, ServerRole
 from gateway.contract.errors import InvalidRequestError
 from gateway.contract.messages import now_ms
 from gateway.server.guard import is_loopback_name
+from gateway.server.now import Reader, owner_as_reader
+from gateway.server.routes import identity_of
 from gateway.store import Store
 from gateway.store import schema as t
 from gateway.store.writes import Write, audit_op
@@ -65,6 +67,8 @@ class ConsoleSessions:
         self._auth = auth
         self._access = access
         self._clock = clock
+        self._known: dict[str, Login] = {}
+        """Logins of this process's requests, as they were at the latest one; the streams ask for them."""
 
     async def begin(self, identity: Identity, before: str = "") -> tuple[str, Login]:
         """Store a new login. Returns the value of its cookie. ``before`` is a login that it replaces."""
@@ -98,6 +102,7 @@ class ConsoleSessions:
         # A stream that stays open is no activity.
         streams = "text/event-stream" in request.headers.get("Accept", "")
         if not streams and login.seen_at < now - _SEEN_MS:
+            login = self._known[login.id] = replace(login, seen_at=now)
             await self._store.write((_SEE, (login.id, now)))
         known = self.identity_of(login.account)
         assert known is not None, "its login was found"
@@ -111,9 +116,26 @@ class ConsoleSessions:
         login, known = found[0], self.identity_of(found[0].account)
         is_same = known is not None and (known.role, known.proof) == (login.role, login.proof)
         if is_same and login.expires_at > self._clock():
+            self._known[login.id] = login
             return login
+        self._known.pop(login.id, None)
         await self._store.write((_DROP, (login.id,)))
         return None
+
+    def reader_of(self, request: web.Request) -> Reader:
+        """Return who reads the state now, and until when."""
+        who, known = identity_of(request), owner_as_reader(request)
+        session = who.session or known.session
+        alive = (lambda: self._is_alive(who.session)) if who.session else known.is_alive
+        return Reader(session, who.role == "admin", who.reads_messages, alive, who.account)
+
+    def _is_alive(self, session: str) -> bool:
+        """Return whether a login of a request to this process still counts, without a look at the store."""
+        login = self._known.get(session)
+        if login is None or login.expires_at <= self._clock():
+            return False
+        known = self.identity_of(login.account)
+        return known is not None and (known.role, known.proof) == (login.role, login.proof)
 
     def identity_of(self, account: str) -> Identity | None:
         """Return the present role of an account, or None if it may not open the console any more."""
@@ -159,6 +181,8 @@ class ConsoleSessions:
     async def end(self, login: Login, *, everywhere: bool = False) -> int:
         """End a login, or all of its account. Returns how many."""
         ended = await self.of(login.account) if everywhere else [login]
+        for each in ended:
+            self._known.pop(each.id, None)
         what = "console.logout_all" if everywhere else "console.logout"
         dropped = [(_DROP, (each.id,)) for each in ended]
         await self._store.write(*dropped, audit_op(login.account, what, login.account))

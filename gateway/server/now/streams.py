@@ -142,6 +142,7 @@ class NowRoutes:
                 "Read the state now: what needs a person, figures, running turns, channels and queues.",
                 self._read,
                 sends=NowSnapshot,
+                role="viewer",
             ),
             Route(
                 "GET",
@@ -150,6 +151,7 @@ class NowRoutes:
                 "Follow the changes of the state, as server-sent events; each has its id for resuming.",
                 self._follow,
                 media="text/event-stream",
+                role="viewer",
             ),
         ]
 

@@ -143,6 +143,7 @@ class QuestionRoutes:
                 "listQuestions",
                 "List the questions of all conversations: open ones, or those that were decided.",
                 self._list,
+                role="viewer",
             ),
             Route(
                 "POST",

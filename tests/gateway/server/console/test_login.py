@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -175,6 +176,20 @@ async def test_the_command_gives_a_code_that_works(tmp_path: Path) -> None:
         found = re.search(r"\*\*(\w{8})\*\*", str(said))
         assert found is not None
         assert (await browser.sign_in(code=found[1]))[1]["account"] == "owner"
+
+
+async def test_a_stream_ends_with_its_login_and_hides_texts_from_viewers(tmp_path: Path) -> None:
+    async with serving(tmp_path, server=SERVER) as served, browsing(served) as browser:
+        await browser.sign_in(token=EYES)
+        assert (await browser.ask("GET", "/api/now"))[0] == 200
+        assert (await browser.ask("GET", "/api/questions"))[0] == 200
+        assert (await browser.ask("GET", "/api/audit"))[0] == 403
+        url, headers = f"{served.url}/api/now/events", {"Accept": "text/event-stream"}
+        async with browser.http.get(url, headers=headers) as stream:
+            assert stream.status == 200
+            assert (await browser.ask("POST", "/api/console/logout"))[0] == 204
+            async with asyncio.timeout(60):
+                await stream.content.read()
 
 
 async def test_a_viewer_reads_figures_and_changes_nothing(tmp_path: Path) -> None:

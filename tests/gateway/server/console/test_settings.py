@@ -156,10 +156,9 @@ def test_the_worst_changes_are_found_in_every_form(key: str, value: Any, is_refu
     assert (only_in_terminal(path_of(key), value) != "") == is_refused
 
 
-def test_the_command_changes_the_file_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_changes_the_file_or_nothing(tmp_path: Path) -> None:
     import typer
 
-    monkeypatch.chdir(tmp_path)
     file = written(tmp_path)
     app = typer.Typer()
     app.command("set")(config.set_)
