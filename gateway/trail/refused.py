@@ -96,24 +96,13 @@ class RefusalLog:
             self._store.submit([(_PRUNE_REFUSED, (*account, self._most_rows))]).add_done_callback(_ignore)
 
 
-def find_refused(connection: Connection, platform_id: str, limit: int = 20) -> list[Refusal]:
-    """Read the messages with a platform's id that were not accepted, newest first."""
+def has_gaps(connection: Connection, channel: str = "", most_rows: int = MOST_ROWS) -> bool:
+    """Return whether refused messages of a channel, or of any, are missing: too fast, or too many."""
     r = t.refused.c
-    columns = (r.channel, r.account, r.chat, r.platform_id, r.at, r.reason)
-    query = select(*columns).where(r.platform_id == platform_id).order_by(r.id.desc()).limit(limit)
-    return [Refusal(*row) for row in connection.execute(query)] if platform_id else []
-
-
-def has_gaps(
-    connection: Connection, channel: str, account: str | None = None, most_rows: int = MOST_ROWS
-) -> bool:
-    """Return whether refused messages of a channel may be missing: they came too fast, or were too many."""
-    r = t.refused.c
-    own = [r.channel == channel, *([] if account is None else [r.account == account])]
-    gap = select(r.id).where(*own, r.platform_id == "", r.reason == "gap").limit(1)
-    if connection.execute(gap).first() is not None:
+    own = [r.channel == channel] if channel else []
+    if connection.execute(select(r.id).where(*own, r.reason == "gap").limit(1)).first() is not None:
         return True
-    counts = select(func.count()).where(*own).group_by(r.account)
+    counts = select(func.count()).where(*own).group_by(r.channel, r.account)
     return any(count >= most_rows for count in connection.execute(counts).scalars())
 
 

@@ -9,9 +9,10 @@ from sqlalchemy import Connection
 
 from gateway.contract.messages import ErrorPart, Message, TextPart, is_notice
 from gateway.trail.path import read_path
+from gateway.trail.refused import has_gaps
 from gateway.trail.steps import Step, Value
 from gateway.why.causes import Failure, Named, failures_of, the_cause
-from gateway.why.finder import NotAccepted, has_gap
+from gateway.why.finder import NotAccepted
 from gateway.why.path import failures_in, has_trail, steps_from
 from gateway.why.records import Records, last_event_at, read_records
 from gateway.why.stations import Station, draw_line
@@ -147,7 +148,7 @@ def read_steps(
 def explain_unknown(connection: Connection, channel: str) -> Explanation:
     """Explain that a message was never stored. ``channel`` is the one that it should have come from."""
     last = last_event_at(connection, channel) if channel else None
-    return _bare(unknown(channel, last, gap=has_gap(connection, channel)))
+    return _bare(unknown(channel, last, gap=has_gaps(connection, channel)))
 
 
 def explain_not_accepted(found: NotAccepted) -> Explanation:

@@ -143,16 +143,6 @@ def _find_not_accepted(connection: Connection, place: Place, message: str, key: 
     return None
 
 
-def has_gap(connection: Connection, channel: str) -> bool:
-    """Return whether messages of a channel (or of any) were not accepted and came too fast to be recorded."""
-    r = t.refused.c
-    query = select(r.id).where(r.reason == "gap")
-    return (
-        connection.execute((query.where(r.channel == channel) if channel else query).limit(1)).first()
-        is not None
-    )
-
-
 def first_id_since(at: int) -> str:
     """Return the smallest id that a message accepted at a time (ms) or later can have."""
     # Ids are UUIDs of version 7, which begin with the time.

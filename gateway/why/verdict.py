@@ -112,13 +112,15 @@ def decide(case: Case) -> Verdict:
 def unknown(channel: str = "", last_event: int | None = None, *, gap: bool = False) -> Verdict:
     """Return the verdict of a message that was never stored. ``last_event`` is the channel's newest one (ms).
 
-    ``gap``: messages that were not for the bot arrived too fast to be recorded.
+    ``gap``: messages that were not for the bot came too fast, or were too many, to be kept.
     """
     text = "We have no such message."
     if channel:
         seen = f"at {clock(last_event)}" if last_event else "none"
         text += f" Last event of {platform_name(channel)}: {seen}."
-    more = "Some messages that were not for the bot came too fast to be recorded." if gap else ""
+    more = (
+        "Some messages that were not for the bot came too fast, or were too many, to be kept." if gap else ""
+    )
     command = "trunkline channels status"
     return Verdict("unknown", text, (Action("open", "Channel health", channel, command),), more)
 
