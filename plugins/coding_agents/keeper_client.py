@@ -60,6 +60,12 @@ class ProgramEndedError(KeeperError):
     """The program has ended; it takes no input."""
 
 
+class KeeperSilentError(KeeperLostError):
+    """The keeper runs, but does not answer: it is suspended, or the machine is very busy."""
+
+    retryable = True
+
+
 class KeeperLaunch(Struct, frozen=True, kw_only=True):
     """The start of a keeper and its program.
 
@@ -285,8 +291,8 @@ class KeeperClient(asyncio.Protocol):
     ) -> KeeperClient:
         """Attach to the keeper of a folder; its output follows from an offset. Callbacks may begin at once.
 
-        Raises KeeperLostError if there is no keeper, KeeperKeyError for a wrong key, KeeperError if it
-        refuses for another reason.
+        Raises KeeperLostError if there is no keeper, KeeperSilentError if it does not answer, KeeperKeyError
+        for a wrong key, KeeperError if it refuses for another reason.
         """
         client = cls(on_output, on_exit, on_gone, on_stream)
         loop = asyncio.get_running_loop()
@@ -299,7 +305,7 @@ class KeeperClient(asyncio.Protocol):
                 await client._hello
         except TimeoutError:
             client.abort()
-            raise KeeperLostError(f"the keeper of {folder.name} does not answer") from None
+            raise KeeperSilentError(f"the keeper of {folder.name} does not answer") from None
         except OSError as error:
             raise KeeperLostError(f"no keeper runs for {folder.name} ({error.strerror})") from error
         except BaseException:
@@ -390,7 +396,7 @@ class KeeperClient(asyncio.Protocol):
             stream.receive(b"Z", b"")
         self._lost.set()
         self._answered.set()
-        if self._hello.exception() is None and not self._closing:
+        if not self._hello.cancelled() and self._hello.exception() is None and not self._closing:
             self._on_gone()
 
     def _send(self, data: bytes) -> None:

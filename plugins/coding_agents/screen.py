@@ -104,6 +104,8 @@ class Screen:
         self._grid = _Grid(*_within_limits(rows, columns))
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._backlog = ""
+        self.received = 0
+        """Characters of all output so far, with those that are ``pending``."""
         self._hidden: int | None = None
         """Characters of the current OSC or DCS so far; None outside of one."""
         self.version = 1
@@ -183,7 +185,9 @@ class Screen:
         return [self._row(index) for index, stamp in enumerate(self._stamps) if stamp > since]
 
     def _queue(self, data: bytes) -> None:
-        self._backlog += self._decode(data)
+        text = self._decode(data)
+        self.received += len(text)
+        self._backlog += text
         surplus = len(self._backlog) - _BACKLOG
         if surplus <= 0:
             return

@@ -26,6 +26,7 @@ from plugins.coding_agents.keeper_client import (
     InputFullError,
     KeeperClient,
     KeeperError,
+    KeeperSilentError,
     ProgramEndedError,
     Stream,
 )
@@ -97,6 +98,9 @@ class Session:
         self._client: KeeperClient | None = None
         self._incoming = bytearray()
         self._replay_end = 0
+        """The end of the output that is rendered again, 0 once it is."""
+        self._replay_mark: int | None = None
+        """The letters that the screen had got at that end."""
         self._exit: Exit | None = None
         self._gone = False
         self._confirmed: int | None = None
@@ -136,20 +140,14 @@ class Session:
 
     async def attach(self) -> None:
         """Connect to the keeper; ``run`` renders its output. Raises KeeperLostError and KeeperError."""
-        self.screen = Screen()
-        self._incoming.clear()
-        offset = self.end = max(0, self.record.offset - REPLAY_BYTES)
-        self._gone = False
-        self._client = client = await KeeperClient.attach(
-            self.folder,
-            bytes.fromhex(self.record.key),
-            offset,
-            on_output=self._take_output,
-            on_exit=self._take_exit,
-            on_gone=self._note_gone,
-            on_stream=self.on_stream,
-        )
-        self._replay_end = client.hello.end
+        offset = max(0, self.record.offset - REPLAY_BYTES)
+        client = await self._connect(offset)
+        if client.hello.end - offset > 2 * REPLAY_BYTES:
+            # The offset is stored with events and may be old: to render up to 16 MiB since then would take
+            # many seconds. The screen needs the end of them.
+            await client.close()
+            client = await self._connect(client.hello.end - REPLAY_BYTES)
+        self._replay_end, self._replay_mark = client.hello.end, None
         now = self._parts.clock()
         if self.state.status == "pending":
             self.state = machine.begin(self.state, now)
@@ -356,6 +354,23 @@ class Session:
 
     # Below this line: with the lock, or called by the client.
 
+    async def _connect(self, offset: int) -> KeeperClient:
+        """Attach to the keeper with an empty screen, for the output from an offset."""
+        self.screen = Screen()
+        self._incoming.clear()
+        self.end = offset
+        self._gone = False
+        self._client = await KeeperClient.attach(
+            self.folder,
+            bytes.fromhex(self.record.key),
+            offset,
+            on_output=self._take_output,
+            on_exit=self._take_exit,
+            on_gone=self._note_gone,
+            on_stream=self.on_stream,
+        )
+        return self._client
+
     def _take_output(self, offset: int, data: bytes) -> None:
         if offset != self.end:
             log.warning("output of a session is lost", session=self.record.id, bytes=offset - self.end)
@@ -409,8 +424,7 @@ class Session:
                 await self._wake.wait()
 
     def _is_replaying(self) -> bool:
-        behind = self.end < self._replay_end or bool(self._incoming)
-        return behind or (self.screen is not None and self.screen.pending > 0 and self._replay_end > 0)
+        return self._replay_end > 0
 
     async def _replay(self) -> None:
         """Render a piece of the output of an earlier time, and leave as much time to all other work."""
@@ -433,6 +447,8 @@ class Session:
                 f"the screen of session {self.record.short_id} is still rendered; try again in some seconds"
             ) from None
         await self._advance()
+        # ``run`` sleeps until a time that may have changed.
+        self._wake.set()
 
     def _render(self) -> None:
         screen = self.screen
@@ -442,6 +458,11 @@ class Session:
         data = bytes(self._incoming)
         self._incoming.clear()
         screen.feed(data)
+        if self._replay_end and self.end >= self._replay_end:
+            # A program that never pauses must not make a replay of its new output.
+            self._replay_mark = screen.received if self._replay_mark is None else self._replay_mark
+            if screen.received - screen.pending >= self._replay_mark:
+                self._replay_end = 0
         if screen.pending:
             self._wake.set()
         if screen.version != before:
@@ -458,7 +479,6 @@ class Session:
         self._render()
         if self._client is None or self._is_replaying():
             return
-        self._replay_end = 0
         now = self._parts.clock()
         if self._confirmed is not None:
             confirmed, self._confirmed = self._confirmed, None
@@ -575,6 +595,9 @@ class Session:
         self._client = None
         try:
             await self.attach()
+        except KeeperSilentError:
+            self._gone = True
+            self._wake.set()
         except (KeeperError, KeeperLostError) as error:
             await self._lose(str(error))
 

@@ -42,6 +42,7 @@ from plugins.coding_agents.keeper_client import (
     SIBLING_SOCKET,
     KeeperError,
     KeeperLaunch,
+    KeeperSilentError,
     Stream,
     start_keeper,
 )
@@ -69,6 +70,7 @@ KEPT_MS = 7 * 86_400_000
 _VERSION_SECONDS = 30
 _MOST_ENDED = 200
 _STORE_MS = 60_000
+_SILENT_SECONDS = 1.0
 _FOLDER_VARIABLES = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
 """Folders of the gateway's own user: a program has a home of its own."""
 _FIGURES: Mapping[str, tuple[str, Sequence[str]]] = {
@@ -491,10 +493,18 @@ class Sessions:
         try:
             session.on_stream = self.confinement.streams(record, session.adapter)
             await session.attach()
+        except KeeperSilentError as error:
+            # Its program may be at work: it is not ended for a machine that is too busy to answer.
+            log.warning("a keeper does not answer yet", session=record.id, reason=str(error))
+            self._tasks.create_task(self._recover_later(record), name=f"attaching {record.id}")
         except (KeeperError, KeeperLostError, CodingAgentError) as error:
             await self._recover_lost(session, str(error))
         else:
             self._begin(session)
+
+    async def _recover_later(self, record: SessionRecord) -> None:
+        await asyncio.sleep(_SILENT_SECONDS)
+        await self._recover(self._records[record.id])
 
     async def _recover_lost(self, session: Session, reason: str) -> None:
         record = session.record

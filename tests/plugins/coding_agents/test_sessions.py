@@ -16,7 +16,7 @@ import pytest
 from gateway.app import Gateway
 from gateway.events import BusEvent
 from gateway.testing.chat import chatting
-from plugins.coding_agents import CodingAgents, events
+from plugins.coding_agents import CodingAgents, events, keeper_client
 from plugins.coding_agents.adapters import find_adapter
 from plugins.coding_agents.errors import (
     NoInputError,
@@ -31,8 +31,18 @@ from plugins.coding_agents.errors import (
     WorkdirError,
 )
 from plugins.coding_agents.records import public_status
+from plugins.coding_agents.session import REPLAY_BYTES
 from plugins.coding_agents.sessions import SpawnRequest, free_memory_mb
-from tests.plugins.coding_agents.rig import OWNER, Agents, agents, processes, until, until_shown, until_status
+from tests.plugins.coding_agents.rig import (
+    OWNER,
+    SECONDS,
+    Agents,
+    agents,
+    processes,
+    until,
+    until_shown,
+    until_status,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -305,6 +315,85 @@ async def test_a_session_whose_keeper_was_killed_is_lost(tmp_path: Path) -> None
         await session.ended.wait()
         assert (rig.record(session).status, rig.record(session).notices[-1].kind) == ("lost", "lost")
         await _gone(session.record.id, tmp_path)
+
+
+async def test_a_program_that_is_killed_fails_with_its_signal_and_can_be_resumed(tmp_path: Path) -> None:
+    async with agents(tmp_path) as rig:
+        session = await rig.spawn()
+        await until_status(session, "ready")
+        os.kill(session.record.pid, signal.SIGKILL)
+        await session.ended.wait()
+        record = rig.record(session)
+        assert (record.status, record.exit_status) == ("error", -signal.SIGKILL)
+        await _gone(record.id, tmp_path)
+        again = await rig.sessions.resume(record.id, OWNER)
+        await rig.sessions.stop(again.id, OWNER, force=True)
+
+
+async def test_what_is_sent_while_the_keeper_is_suspended_is_typed_once_afterwards(tmp_path: Path) -> None:
+    async with agents(tmp_path) as rig:
+        session = await rig.spawn()
+        await until_status(session, "ready")
+        keeper = _keeper(session.record.id)
+        os.kill(keeper, signal.SIGSTOP)
+        await session.send_text("echo once")
+        os.kill(keeper, signal.SIGCONT)
+        await until_shown(session, "pty> echo once", "once")
+        await until_status(session, "ready")
+        assert "\n".join(session.tail(40)).count("echo once") == 1
+        await session.stop(force=True)
+
+
+async def test_a_keeper_that_does_not_answer_after_a_restart_is_attached_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with agents(tmp_path) as rig:
+        session = await rig.spawn("echo before")
+        await until(session, lambda: session.record.task_done)
+    keeper = _keeper(session.record.id)
+    os.kill(keeper, signal.SIGSTOP)
+    monkeypatch.setattr(keeper_client, "_ATTACH_SECONDS", 0.1)
+    async with agents(tmp_path) as rig:
+        assert rig.record(session).status == "ready", "its program may be at work"
+        os.kill(keeper, signal.SIGCONT)
+        monkeypatch.undo()
+        async with asyncio.timeout(SECONDS):
+            while not (again := rig.sessions.session(session.record.id, OWNER)).is_attached:
+                await asyncio.sleep(0.02)
+        await again.send_text("echo after")
+        await until_shown(again, "pty> echo after", "after")
+        await again.stop(force=True)
+
+
+async def test_a_session_whose_socket_was_removed_is_lost_after_a_restart(tmp_path: Path) -> None:
+    async with agents(tmp_path) as rig:
+        session = await rig.spawn("sleep 1000")
+        await until_status(session, "busy")
+        (session.folder / keeper_client.SOCKET).unlink()
+    async with agents(tmp_path) as rig:
+        assert rig.record(session).status == "lost"
+        await _gone(session.record.id, tmp_path)
+
+
+async def test_a_program_that_prints_without_a_pause_does_not_delay_a_restarted_session(
+    tmp_path: Path,
+) -> None:
+    async with agents(tmp_path) as rig:
+        paint = r"\e[1;1H\e[31mx\e[0m\e[2;2Hy%.0s"
+        session = await rig.spawn(f"while :; do printf '{paint}' {{1..1000}}; done")
+        await until_status(session, "busy")
+        await until(session, lambda: session.end > REPLAY_BYTES)
+        await session.change()
+    async with agents(tmp_path) as rig:
+        again = rig.sessions.session(session.record.id, OWNER)
+        # Its state is known soon, although more output always waits.
+        async with asyncio.timeout(SECONDS):
+            said = ""
+            while "is busy" not in said:
+                with pytest.raises(NotReadyError) as refused:
+                    await again.send_text("echo no")
+                said = str(refused.value)
+        await again.stop(force=True)
 
 
 @pytest.mark.parametrize("boot", ["", "another boot"])
