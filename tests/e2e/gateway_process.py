@@ -101,10 +101,14 @@ class GatewayProcess:
         output.close()
         return status
 
-    async def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Send a signal and wait for the end."""
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal."""
         assert self._process is not None
         self._process.send_signal(number)
+
+    async def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal and wait for the end."""
+        self.send_signal(number)
         return await self.ended()
 
     @asynccontextmanager

@@ -25,7 +25,7 @@ import pytest
 from gateway.testing.fake_models.server import FakeModels
 from tests.e2e.gateway_process import GatewayProcess
 from tests.e2e.phones import CHANNELS, Phone, phone_on
-from tests.plugins.coding_agents.forges.fakes import TOKEN, FakeForge, fake_forge
+from tests.plugins.coding_agents.forges.fakes import TOKEN, FakeForge, Scripted, fake_forge
 from tests.plugins.coding_agents.rig import end_all
 from tests.plugins.coding_agents.workspaces import forge as hosts
 
@@ -53,8 +53,7 @@ ASKED = r"Claude Code [0-9a-f]{8}: (Bash|Do you)"
 FIX, MORE = "echo fixed > src/auth.py", "echo more >> src/auth.py"
 
 
-def settings(hub: hosts.Hub, forge: FakeForge, binary: Path) -> str:
-    return f"""
+PLUGIN = """
 [plugins]
 enabled = ["coding_agents"]
 
@@ -62,7 +61,11 @@ enabled = ["coding_agents"]
 sandbox = "off"
 min_free_memory_mb = 0
 orphan_ms = 300_000
+"""
 
+
+def settings(hub: hosts.Hub, forge: FakeForge, binary: Path) -> str:
+    return f"""{PLUGIN}
 [plugins.coding_agents.agents.claude]
 binary = "{binary}"
 
@@ -103,22 +106,22 @@ class Story:
         await self._meet()
         await self._step(2.0)
         await self.phone.say(f"/agents new claude {self._repo} branch=fix {FIX}", "m1")
-        await self._until(lambda: f"task {FIX}" in self.log)
+        await self.until(lambda: f"task {FIX}" in self.log)
         await self._step(1.0)
         await self._until_asked()
         await self._step(0.8)
         await self._press(1)
-        await self._until_count("has finished", 1)
+        await self.until_count("has finished", 1)
         await self._step(1.0)
         await self.phone.say(f"/agents 1 {MORE}", "m2")
         await self._press(2)
-        await self._until_count("has finished", 2)
+        await self.until_count("has finished", 2)
         await self._step(1.5)
         await self.phone.say("/pr 1 Fix the login", "m3")
-        await self._until_count("PR #5: <?http", 1)
+        await self.until_count("PR #5: <?http", 1)
         await self._killed()
         await self.phone.say("/agents 1 stop", "m4")
-        await self._until_count("Stopped", 1)
+        await self.until_count("Stopped", 1)
 
     @property
     def log(self) -> list[str]:
@@ -141,7 +144,7 @@ class Story:
             while not await self.count("You said: Hello"):
                 await self.phone.say("Hello", "m0")
                 with contextlib.suppress(AssertionError):
-                    await self._until_count("You said: Hello", 1, 1.0)
+                    await self.until_count("You said: Hello", 1, 1.0)
 
     async def _step(self, most: float) -> None:
         """Kill the gateway at a moment of the step that begins now. Early moments are more likely."""
@@ -175,10 +178,11 @@ class Story:
                     with contextlib.suppress(LookupError, ValueError):
                         await self.phone.press(question, "Once", "once")
                     with contextlib.suppress(AssertionError):
-                        await self._until(lambda: self.answers >= answers, PRESS_SECONDS)
+                        await self.until(lambda: self.answers >= answers, PRESS_SECONDS)
                 await asyncio.sleep(0.02)
 
-    async def _until(self, holds: Callable[[], bool], seconds: float = SECONDS) -> None:
+    async def until(self, holds: Callable[[], bool], seconds: float = SECONDS) -> None:
+        """Wait until something holds."""
         try:
             async with asyncio.timeout(seconds):
                 while not holds():
@@ -186,13 +190,76 @@ class Story:
         except TimeoutError:
             raise AssertionError(f"{self.log}, {await self.phone.texts()}") from None
 
-    async def _until_count(self, text: str, number: int, seconds: float = SECONDS) -> None:
+    async def until_count(self, text: str, number: int, seconds: float = SECONDS) -> None:
+        """Wait until this many messages have a text."""
         try:
             async with asyncio.timeout(seconds):
                 while await self.count(text) < number:
                     await asyncio.sleep(0.05)
         except TimeoutError:
             raise AssertionError(f"no {text!r}: {await self.phone.texts()}") from None
+
+
+async def test_a_gateway_that_is_killed_within_a_pull_request_opens_one(home: Path) -> None:
+    """It is killed when a push begins, when the push is done, and when the pull request is open."""
+    async with (
+        hosts.serving(home / "hub") as hub,
+        fake_forge("github", "acme/app") as forge,
+        phone_on("websocket") as phone,
+        FakeModels() as models,
+        GatewayProcess(home, models.openai_url, settings(hub, forge, PRETEND)) as gateway,
+        asyncio.TaskGroup() as tasks,
+    ):
+        hub.make()
+        hub.tokens[TOKEN] = "write"
+        phone.gateway = gateway
+        assert await gateway.start(), gateway.errors
+        story = Story(phone, gateway, f"{hub.url}/acme/app", random.Random(0), tasks)
+        await phone.say(f"/agents new shell {hub.url}/acme/app branch=fix {FIX}", "m1")
+        await story.until_count("has finished", 1)
+
+        hub.holds += ["before", "after"]
+        forge.then(Scripted(201, hold=True, carry_out=True, method="POST"))
+        await phone.say("/pr 1 Fix the login", "m2")
+        for reached in (hub.held, hub.held, forge.scripted):
+            async with asyncio.timeout(SECONDS):
+                await reached.wait()
+            reached.clear()
+            await gateway.stop(signal.SIGKILL)
+            assert await gateway.start(), gateway.errors
+        await story.until_count("PR #5: <?http", 1)
+        await phone.say("/agents 1 stop", "m3")
+        await story.until_count("Stopped", 1)
+        texts = await phone.texts()
+    assert hub.holds == []
+    assert hub.log("fix") == ["Fix the login", "First"], texts
+    assert [(one.head, one.base) for one in forge.pulls] == [("fix", "main")], texts
+    assert sum("PR #5" in one for one in texts) == 1, texts
+
+
+async def test_a_suspended_gateway_delays_no_program_and_goes_on_with_it(home: Path) -> None:
+    shown = home / "shown"
+    async with (
+        phone_on("websocket") as phone,
+        FakeModels() as models,
+        GatewayProcess(home, models.openai_url, PLUGIN) as gateway,
+        asyncio.TaskGroup() as tasks,
+    ):
+        phone.gateway = gateway
+        assert await gateway.start(), gateway.errors
+        story = Story(phone, gateway, "", random.Random(0), tasks)
+        await phone.say(f"/agents new shell touch {shown}.1; sleep 1; seq 400000; touch {shown}.2", "m1")
+        await story.until(home.joinpath("shown.1").exists)
+        gateway.send_signal(signal.SIGSTOP)
+        # More output than the keeper holds back for a reader that is behind.
+        await story.until(home.joinpath("shown.2").exists)
+        gateway.send_signal(signal.SIGCONT)
+        await story.until_count("has finished", 1)
+        await phone.say("/agents 1 echo again", "m2")
+        await story.until_count("has finished", 2)
+        await phone.say("/agents 1 stop", "m3")
+        await story.until_count("Stopped", 1)
+        assert await story.count("has finished|was lost|failed") == 2, await phone.texts()
 
 
 @pytest.fixture

@@ -38,6 +38,8 @@ class Scripted(Struct, frozen=True):
     hold: bool = False
     carry_out: bool = False
     """Do what was asked before this answer."""
+    method: str = ""
+    """The method of the request that gets it, by default any."""
 
 
 class FakePull(Struct):
@@ -70,6 +72,8 @@ class FakeForge:
         """The state of pull requests once they are opened: some rules merge at once."""
         self.unchanged = 0
         """Requests that were answered with 304."""
+        self.scripted = asyncio.Event()
+        """Set when a replaced answer is due."""
         self._answers: deque[Scripted] = deque()
 
     @property
@@ -106,10 +110,11 @@ class FakeForge:
         self.headers.append(request.headers)
         if request.method == "POST":
             self.bodies.append(await request.json())
-        if self._answers:
+        if self._answers and self._answers[0].method in ("", request.method):
             scripted = self._answers.popleft()
             if scripted.carry_out:
                 await handler(request)
+            self.scripted.set()
             if scripted.hold:
                 await asyncio.get_running_loop().create_future()
             return web.Response(status=scripted.status, body=scripted.body, headers=scripted.headers)

@@ -51,6 +51,10 @@ class Hub:
         self.asked: list[tuple[str, str]] = []
         """User agents' requests: path with query, and the password that was sent."""
         self.tokens = {TOKEN: "write", READ_TOKEN: "read"}
+        self.holds: list[str] = []
+        """Pushes that get no answer: ``before`` they are carried out, or ``after`` that."""
+        self.held = asyncio.Event()
+        """Set when such a push waits."""
         self.redirect = ""
         """The address to which requests are redirected."""
 
@@ -93,6 +97,9 @@ class Hub:
         if rights != "write" and (writes or rights != "read"):
             return web.Response(status=401, headers={"WWW-Authenticate": 'Basic realm="git"'})
         body = await request.read()
+        held = self.holds.pop(0) if self.holds and request.path.endswith("/git-receive-pack") else ""
+        if held == "before":
+            await self._hold()
         environ = {
             "PATH": ENV["PATH"],
             "GIT_PROJECT_ROOT": str(self.root / "served"),
@@ -113,7 +120,13 @@ class Hub:
         head, _, content = done.stdout.partition(b"\r\n\r\n")
         headers = dict(line.split(": ", 1) for line in head.decode().splitlines())
         status = int(headers.pop("Status", "200").split()[0])
+        if held:
+            await self._hold()
         return web.Response(status=status, body=content, headers=headers)
+
+    async def _hold(self) -> None:
+        self.held.set()
+        await asyncio.get_running_loop().create_future()
 
 
 @asynccontextmanager
@@ -124,7 +137,7 @@ async def serving(root: Path) -> AsyncIterator[Hub]:
     app = web.Application(client_max_size=64 * 1024 * 1024)
     app.router.add_route("*", "/{path:.*}", hub.answer)
     # Bodies reach git as they were sent.
-    runner = web.AppRunner(app, auto_decompress=False)
+    runner = web.AppRunner(app, auto_decompress=False, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
