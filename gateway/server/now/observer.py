@@ -62,10 +62,13 @@ _NOT_CHANNELS = ("gateway", "store")
 
 
 class Frames(Struct, frozen=True):
-    """The changes of one look as server-sent events: whole, and without text of messages."""
+    """The changes of one look as server-sent events: whole, and without text of messages.
+
+    ``reduced`` is None if no reader of it was there.
+    """
 
     whole: bytes
-    reduced: bytes
+    reduced: bytes | None
 
 
 class _States(Struct, frozen=True):
@@ -84,6 +87,11 @@ class Audience(Protocol):
     """The readers of the changes."""
 
     def __len__(self) -> int: ...
+
+    @property
+    def has_reduced(self) -> bool:
+        """Return whether a reader may not read messages."""
+        ...
 
     def send(self, frames: Frames) -> None:
         """Send changes to all readers; empty ones if nothing changed."""
@@ -321,6 +329,8 @@ class Observer:
         self._sent = now
         cursor = self.cursor()
         encoded = [sse(name, cursor, change) for name, change in whole]
+        if self.audience is None or not self.audience.has_reduced:
+            return Frames(b"".join(encoded), None)
         reduced = encoded.copy()
         if turns is not None:
             reduced[0] = sse("turn", cursor, turns.without_text())
@@ -340,10 +350,14 @@ class Observer:
     def _keep(self, frames: Frames) -> None:
         if frames.whole:
             self._kept.append((self._n, frames))
-            self._kept_bytes += len(frames.whole) + len(frames.reduced)
+            self._kept_bytes += _size(frames)
         while self._kept and (len(self._kept) > _KEPT_LOOKS or self._kept_bytes > _KEPT_BYTES):
             self._complete_from, old = self._kept.popleft()
-            self._kept_bytes -= len(old.whole) + len(old.reduced)
+            self._kept_bytes -= _size(old)
+
+
+def _size(frames: Frames) -> int:
+    return len(frames.whole) + len(frames.reduced or b"")
 
 
 def sse(name: str, cursor: str, value: Struct) -> bytes:

@@ -57,6 +57,11 @@ def owner_as_reader(request: web.Request) -> Reader:
     return Reader(hashlib.sha256(known.encode()).hexdigest() if known else request.remote or "")
 
 
+def _data_of(frames: Frames, reader: Reader) -> bytes | None:
+    """Return what a reader gets of some changes; None if nothing was made for such readers."""
+    return frames.whole if reader.sees_text else frames.reduced
+
+
 class NowQuery(Struct, frozen=True):
     """The id of the snapshot or event after which the stream begins."""
 
@@ -158,11 +163,18 @@ class NowRoutes:
     def __len__(self) -> int:
         return len(self._open)
 
+    @property
+    def has_reduced(self) -> bool:
+        """Return whether a reader may not read messages."""
+        return any(not each.reader.sees_text for each in self._open)
+
     def send(self, frames: Frames) -> None:
         """Send changes to all readers, and end the streams of sessions that ended."""
         self._end_closed()
         for each in tuple(self._open):
-            each.send(frames.whole if each.reader.sees_text else frames.reduced)
+            data = _data_of(frames, each.reader)
+            if data is not None:
+                each.send(data)
 
     def end_session(self, session: str) -> None:
         """End the streams of a session at once: it was logged out, revoked, or got another role."""
@@ -198,10 +210,9 @@ class NowRoutes:
     async def _first(self, last: str, reader: Reader) -> bytes:
         """Return what a stream begins with: the changes since its id, or a snapshot."""
         missed = self._observer.since(last)
-        if missed is not None:
-            return b": resumed\n\n" + b"".join(
-                frames.whole if reader.sees_text else frames.reduced for frames in missed
-            )
+        parts = None if missed is None else [_data_of(frames, reader) for frames in missed]
+        if parts is not None and None not in parts:
+            return b": resumed\n\n" + b"".join(filter(None, parts))
         state = await self._observer.snapshot()
         return sse("snapshot", state.id, state if reader.sees_text else state.without_text())
 
