@@ -56,7 +56,7 @@ def why(
     as_json: AsJson = False,
     config: File = None,
 ) -> None:
-    """Explain why a message got its answer, or none: the cause, the line of its steps, and what to do.
+    """Explain why a message got its answer, or none. Prints the cause, the line of its steps, and what to do.
 
     \b
     Examples:

@@ -27,6 +27,7 @@ RESERVED = frozenset(
         *(
             "agents",
             "approvals",
+            "audit",
             "browser",
             "commands",
             "console",
@@ -34,10 +35,11 @@ RESERVED = frozenset(
             "events",
             "files",
             "models",
+            "now",
             "pairs",
             "plugins",
         ),
-        *("rooms", "search", "sessions", "settings", "shares", "status", "usage", "v1", "why"),
+        *("questions", "rooms", "search", "sessions", "settings", "shares", "status", "usage", "v1", "why"),
     )
 )
 """The first words after ``/api/`` of the gateway's own routes."""

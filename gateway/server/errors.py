@@ -9,9 +9,9 @@
     ├── UpgradeRequiredError      the URL is a websocket
     └── MisdirectedRequestError   the Host header is not accepted
     UnauthorizedError
-    ├── ForeignPageError          a request on behalf of a foreign web page
-    └── ForbiddenError
-        └── ConfirmIdentityError  an action that asks for the token or a code again
+    └── ForeignPageError          a request on behalf of a foreign web page
+    ForbiddenError
+    └── ConfirmIdentityError      an action that asks for the token or a code again
 """
 
 from __future__ import annotations

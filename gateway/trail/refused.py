@@ -102,7 +102,7 @@ def has_gaps(connection: Connection, channel: str = "", most_rows: int = MOST_RO
     own = [r.channel == channel] if channel else []
     if connection.execute(select(r.id).where(*own, r.reason == "gap").limit(1)).first() is not None:
         return True
-    counts = select(func.count()).where(*own).group_by(r.channel, r.account)
+    counts = select(func.count(r.id)).where(*own).group_by(r.channel, r.account)
     return any(count >= most_rows for count in connection.execute(counts).scalars())
 
 

@@ -31,7 +31,7 @@ MOST_INPUT = wire.MAX_FRAME - wire.OFFSET.size
 """Bytes that can be typed at once."""
 
 _START_SECONDS = 30
-_ATTACH_SECONDS = 10
+ATTACH_SECONDS = 10.0
 _PATH_BYTES = 100
 
 
@@ -288,6 +288,7 @@ class KeeperClient(asyncio.Protocol):
         on_exit: Callable[[Exit], None],
         on_gone: Callable[[], None],
         on_stream: Callable[[Stream], None] | None = None,
+        seconds: float = ATTACH_SECONDS,
     ) -> KeeperClient:
         """Attach to the keeper of a folder; its output follows from an offset. Callbacks may begin at once.
 
@@ -297,7 +298,7 @@ class KeeperClient(asyncio.Protocol):
         client = cls(on_output, on_exit, on_gone, on_stream)
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(_ATTACH_SECONDS):
+            async with asyncio.timeout(seconds):
                 sock = await _connect(folder)
                 await loop.create_unix_connection(lambda: client, sock=sock)
                 serves = on_stream is not None

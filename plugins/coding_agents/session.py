@@ -22,6 +22,7 @@ from plugins.coding_agents import machine
 from plugins.coding_agents.adapters.contract import Adapter, Fact
 from plugins.coding_agents.errors import KeeperLostError, NoInputError, NotReadyError, OutputGoneError
 from plugins.coding_agents.keeper_client import (
+    ATTACH_SECONDS,
     Exit,
     InputFullError,
     KeeperClient,
@@ -54,6 +55,7 @@ _WRITE_SECONDS = 60.0
 _FULL_SECONDS = 1.0
 _READ_SECONDS = 10.0
 _END_SECONDS = 20.0
+_END_TRIES = 20
 _ID_BLOCK = 1_000
 _MOST_KEYS = 100
 _LONGEST_ID = 200
@@ -138,15 +140,18 @@ class Session:
         self._wake.set()
         return lambda: self._watchers.remove(watcher)
 
-    async def attach(self) -> None:
-        """Connect to the keeper; ``run`` renders its output. Raises KeeperLostError and KeeperError."""
+    async def attach(self, seconds: float = ATTACH_SECONDS) -> None:
+        """Connect to the keeper; ``run`` renders its output. Raises KeeperLostError and KeeperError.
+
+        A keeper that does not answer for ``seconds`` is a KeeperSilentError.
+        """
         offset = max(0, self.record.offset - REPLAY_BYTES)
-        client = await self._connect(offset)
+        client = await self._connect(offset, seconds)
         if client.hello.end - offset > 2 * REPLAY_BYTES:
             # The offset is stored with events and may be old: to render up to 16 MiB since then would take
             # many seconds. The screen needs the end of them.
             await client.close()
-            client = await self._connect(client.hello.end - REPLAY_BYTES)
+            client = await self._connect(client.hello.end - REPLAY_BYTES, seconds)
         self._replay_end, self._replay_mark = client.hello.end, None
         now = self._parts.clock()
         if self.state.status == "pending":
@@ -266,9 +271,13 @@ class Session:
                 # An interactive shell ignores SIGTERM.
                 self._signal(signal.SIGHUP, signal.SIGTERM)
                 await self._wait_end(KILL_SECONDS)
-            if not self.ended.is_set():
+        # Again and again: the keeper drops a gateway that is behind with its output, and the signal with it.
+        for _ in range(_END_TRIES):
+            if self.ended.is_set():
+                break
+            with contextlib.suppress(KeeperLostError):
                 self._signal(signal.SIGKILL)
-        await self._wait_end(_END_SECONDS)
+            await self._wait_end(_END_SECONDS / _END_TRIES)
 
     def pause(self, *, paused: bool, confined: bool) -> None:
         """Suspend all processes of the program, or let them continue. Raises KeeperLostError."""
@@ -354,7 +363,7 @@ class Session:
 
     # Below this line: with the lock, or called by the client.
 
-    async def _connect(self, offset: int) -> KeeperClient:
+    async def _connect(self, offset: int, seconds: float) -> KeeperClient:
         """Attach to the keeper with an empty screen, for the output from an offset."""
         self.screen = Screen()
         self._incoming.clear()
@@ -368,6 +377,7 @@ class Session:
             on_exit=self._take_exit,
             on_gone=self._note_gone,
             on_stream=self.on_stream,
+            seconds=seconds,
         )
         return self._client
 

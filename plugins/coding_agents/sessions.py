@@ -71,6 +71,7 @@ _VERSION_SECONDS = 30
 _MOST_ENDED = 200
 _STORE_MS = 60_000
 _SILENT_SECONDS = 1.0
+"""How long a recovery waits for a keeper at a time; the plugin's activation, which waits for all, has 5 s."""
 _FOLDER_VARIABLES = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
 """Folders of the gateway's own user: a program has a home of its own."""
 _FIGURES: Mapping[str, tuple[str, Sequence[str]]] = {
@@ -492,7 +493,7 @@ class Sessions:
         self._running[record.id] = session
         try:
             session.on_stream = self.confinement.streams(record, session.adapter)
-            await session.attach()
+            await session.attach(_SILENT_SECONDS)
         except KeeperSilentError as error:
             # Its program may be at work: it is not ended for a machine that is too busy to answer.
             log.warning("a keeper does not answer yet", session=record.id, reason=str(error))

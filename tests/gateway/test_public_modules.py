@@ -50,7 +50,10 @@ REASONS = {
     "gateway.channel": dict.fromkeys(_ABILITIES.split(), _ABILITY)
     | {"InboundKind": _FIELD, "ResponseMode": _FIELD}
     | {"SenderRole": _FIELD},
-    "gateway.api": {"PermissionService": "the type of a service in the context, for annotations"},
+    "gateway.api": {
+        "AnswersHttp": "an ability that the gateway finds by its shape; it need not be a base class",
+        "PermissionService": "the type of a service in the context, for annotations",
+    },
     "gateway.events": dict.fromkeys(
         (
             "AccessRevoked",

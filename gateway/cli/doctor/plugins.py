@@ -15,8 +15,8 @@ from gateway.extensions.admission.packages.index import PluginIndexes
 from gateway.settings import Settings
 
 OWN_COMMANDS = (
-    *("agent", "compact", "fork", "help", "link", "model", "move", "new", "pair", "plan", "redo", "share"),
-    *("status", "stop", "title", "undo", "unshare", "usage"),
+    *("agent", "compact", "console", "fork", "help", "link", "model", "move", "new", "pair", "plan", "redo"),
+    *("share", "status", "stop", "title", "undo", "unshare", "usage", "why"),
 )
 """Commands of the gateway itself. Only a running gateway can list them."""
 _SECONDS = 15.0

@@ -104,7 +104,7 @@ async def test_help_lists_every_command_once_by_name(tmp_path: Path) -> None:
     names = [line.split("`")[1] for line in lines]
     known = (
         "agent compact fail fork help link model move new plan redo share shout status stop title undo "
-        "unshare usage"
+        "unshare usage why"
     )
     assert [name[1:] for name in names] == known.split()
     assert "- `/shout` Say it louder" in lines

@@ -76,12 +76,12 @@ async def agents(
     table = {"min_free_memory_mb": 0, "sandbox": "off", **settings}
     rules = {"*": "allow"} if permissions is None else permissions
     given = {"permissions": rules, "channels": channels or {}, "plugins": {"coding_agents": table}}
-    async with chatting(tmp_path, *plugins, plugin, **given) as chat:
-        try:
+    try:
+        async with chatting(tmp_path, *plugins, plugin, **given) as chat:
             yield Agents(chat, plugin, await plugin.service())
-        except BaseException:
-            end_all(tmp_path)
-            raise
+    except BaseException:
+        end_all(tmp_path)
+        raise
 
 
 def end_all(data: Path) -> None:

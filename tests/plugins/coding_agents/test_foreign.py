@@ -189,6 +189,12 @@ async def test_the_real_program_continues_its_session_after_its_keeper_was_kille
         await until(session, lambda: session.record.task_done, SECONDS)
         if name in TOLD:
             await until(session, lambda: bool(session.record.program_session), SECONDS)
+        if name == "codex":
+            # It tells the id before its file is written.
+            own = f"*{session.record.program_session}*"
+            async with asyncio.timeout(SECONDS):
+                while not any((tmp_path / "data").rglob(own)):
+                    await asyncio.sleep(0.05)
         await asyncio.to_thread(kill_marked, session.record.id)
         await until(session, lambda: session.record.status == "lost", SECONDS)
         sessions = chat.rig.sessions

@@ -390,6 +390,8 @@ async def test_a_program_that_prints_without_a_pause_does_not_delay_a_restarted_
                     await again.send_text("echo no")
                 said = str(refused.value)
         await again.stop(force=True)
+        await again.ended.wait()
+        await _gone(again.record.id, tmp_path)
 
 
 @pytest.mark.parametrize("boot", ["", "another boot"])
