@@ -128,7 +128,7 @@ def audit(
     as_json: AsJson = False,
     config: File = None,
 ) -> None:
-    """Show who decided what: approvals, answers, pairing, shares. The newest comes first, with actions of the console.
+    """Show who decided what: approvals, answers, pairing, shares. Also actions of the console; newest first.
 
     \b
     Examples:

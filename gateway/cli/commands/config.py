@@ -119,7 +119,7 @@ def set_(
     ] = None,
     config: File = None,
 ) -> None:
-    """Change a setting in the settings file; the next start applies it.
+    """Change a setting in the settings file. The next start applies it.
 
     \b
     Examples:
@@ -135,7 +135,7 @@ def unset(
     key: Annotated[str, typer.Argument(help="The setting, such as server.port", show_default=False)],
     config: File = None,
 ) -> None:
-    """Remove a setting from the settings file, so that its default applies after the next start."""
+    """Remove a setting from the settings file. Its default applies after the next start."""
     _save(key, None, config)
 
 
