@@ -92,7 +92,6 @@ from gateway.files import (
 )
 from gateway.host import Host
 from gateway.pacing import Clock, Limit, Pacer
-from gateway.server.pages import PageFiles
 from gateway.session.feed import Feed
 from gateway.session.frames import Event, MessageFrame, TurnStart
 
@@ -134,7 +133,6 @@ __all__ = [
     "OutboundMessage",
     "OverloadedError",
     "Pacer",
-    "PageFiles",
     "Paginates",
     "Placed",
     "PlacementDeferred",

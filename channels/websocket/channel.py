@@ -23,7 +23,6 @@ from gateway.channel import (
     ClientMessage,
     Host,
     OutboundMessage,
-    PageFiles,
     Placed,
     Receive,
     TooManyRequestsError,
@@ -31,6 +30,7 @@ from gateway.channel import (
     bearer_token,
     session_cookie,
 )
+from gateway.server.pages import PageFiles
 
 log = structlog.get_logger("trunkline.websocket")
 

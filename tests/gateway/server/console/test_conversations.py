@@ -50,7 +50,7 @@ async def test_a_conversation_is_found_read_forked_and_deleted(browser: Browser,
         await page.keyboard.type("order channel:line")
         await page.keyboard.press("Enter")
         await expect(page).to_have_url(f"{case.served.url}{HREF}?channel=line&q=order")
-        await expect(page.locator(".hits mark").first).to_have_text("order")
+        await expect(page.locator(".hits mark").first).to_have_text("order", timeout=30_000)
         await page.keyboard.type(" channel:slack")
         await page.keyboard.press("Enter")
         await expect(page.get_by_text("Nothing found for")).to_be_visible()
