@@ -61,7 +61,7 @@ class SameCause(Struct, frozen=True):
 
 
 class Seen(Struct, frozen=True):
-    """What the sender saw in the chat: an answer, a notice, or nothing."""
+    """Content that the sender saw in the chat: an answer, a notice, or nothing."""
 
     kind: str
     text: str

@@ -183,7 +183,7 @@ class Queues(Struct, frozen=True):
 
 
 class Asked(Struct, frozen=True):
-    """What waits for a person's answer. ``next_expires`` is null without a question."""
+    """Number of questions and pairing codes that wait for a person. ``next_expires`` is null without a question."""
 
     questions: int
     pairings: int
@@ -192,7 +192,7 @@ class Asked(Struct, frozen=True):
 
 
 class Spend(Struct, frozen=True):
-    """What was spent today (UTC), in US dollars."""
+    """Cost of today (UTC), in US dollars."""
 
     today_usd: float
 

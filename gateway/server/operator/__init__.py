@@ -1,4 +1,4 @@
-"""What an operator decides, and the log of it: the questions of all conversations, and the audit log.
+"""Decisions of operators, and the log of them: the questions of all conversations, and the audit log.
 
 In: requests of admins and viewers. Out: answers, stored with the name of who gave them, and pages of the log.
 Imported by the server alone.

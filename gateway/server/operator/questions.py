@@ -34,14 +34,14 @@ class QuestionQuery(Struct, frozen=True):
 
 
 class Effect(Struct, frozen=True):
-    """What a tool call would touch: a command, a path, an address, or any text that its rules match."""
+    """Target of a tool call: a command, a path, an address, or any text that its rules match."""
 
     kind: Literal["command", "path", "url", "text"]
     text: str
 
 
 class Decision(Struct, frozen=True):
-    """How a question ended: ``state``, the chosen values in words, by whom and when (milliseconds).
+    """End of a question: ``state``, the chosen values in words, by whom and when (milliseconds).
 
     ``by`` is a user as channel and id, or the name of an admin; empty if it expired or was withdrawn.
     """

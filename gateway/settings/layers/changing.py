@@ -38,7 +38,7 @@ _HIGHER = ("environment", "flags")
 
 
 class PlannedChange(Struct, frozen=True):
-    """What a change would do. ``difference`` are the changed lines of the file, secrets masked.
+    """Preview of a change. ``difference`` are the changed lines of the file, secrets masked.
 
     ``command`` is the equal command for a terminal. ``needs_proof`` says whether the console asks for the
     token again. ``only_in_terminal`` is why the console does not make this change, empty if it does.
