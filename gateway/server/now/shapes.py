@@ -183,7 +183,7 @@ class Queues(Struct, frozen=True):
 
 
 class Asked(Struct, frozen=True):
-    """Number of questions and pairing codes that wait for a person. ``next_expires`` is null without a question."""
+    """Questions and pairing codes that wait for a person. ``next_expires`` is null without a question."""
 
     questions: int
     pairings: int

@@ -35,7 +35,7 @@ Cursor = Annotated[str, Meta(pattern=r"^[0-9a-f]{1,32}-[0-9]{1,15}$")]
 
 
 class Reader(Struct, frozen=True):
-    """Client of a stream: the id of the login session, and the rights at the time of the request.
+    """Client of a stream: the id of its login, and its rights at the time of the request.
 
     ``is_alive`` is asked once a second: whether the session still exists and has the same role. ``name`` is
     what the audit log gets.
