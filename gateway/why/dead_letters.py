@@ -68,13 +68,16 @@ class DeadLetters:
     async def replay(self, letter_id: str) -> None:
         """Reopen a message: remove its notice and reset its attempts.
 
-        Raises NotFoundError, or InvalidStateError for an event, which cannot be parsed.
+        Raises NotFoundError, or InvalidStateError for an event, which cannot be parsed, and for a message
+        whose notice is still being sent.
         """
         letter = await self.get(letter_id)
         if letter.kind == "event":
             raise InvalidStateError("an event that could not be parsed cannot be replayed; drop it")
         if not await self.reopen(letter_id, lambda records: records.state == "dead"):
-            raise NotFoundError(f"no dead letter {letter_id!r}")
+            await self.get(letter_id)  # Replayed or dropped in the meantime: raises NotFoundError.
+            # The letter is committed with the intent to place its notice, the state after the placement.
+            raise InvalidStateError(f"the notice of {letter_id!r} is still being sent; try again")
 
     async def reopen(self, message_id: str, expected: Callable[[Records], bool], *also: Op) -> bool:
         """Reopen a message that has its outcome, if it still is as expected; return whether it was.

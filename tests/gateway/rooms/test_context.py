@@ -343,6 +343,9 @@ async def test_a_repeated_attempt_has_its_context_again(tmp_path: Path) -> None:
         chat.model.then(ZeroDivisionError("unforeseen"))
         await home.take(said("why?", addressed="mention"))
         await home.until(1)
+        # Replayed while its notice is still being placed, it is refused.
+        while chat.gateway.parts.dispatcher.waiting:
+            await asyncio.sleep(0)
         letters = chat.gateway.parts.dead_letters
         [letter] = await letters.list()
         await letters.replay(letter.id)

@@ -14,7 +14,7 @@ from gateway.contract.plugin import Plugin
 from gateway.contract.provider import ToolDefinition
 from gateway.contract.tool import Tool, ToolContext
 from gateway.store import Store
-from gateway.store.inbox import quarantine_op
+from gateway.store.inbox import REOPEN, quarantine_op
 from gateway.testing.chat import Chat, chatting, written
 from gateway.testing.fake_models.script import Reply, Say, Use
 from gateway.why.dead_letters import DeadLetter, DeadLetters
@@ -154,6 +154,16 @@ async def test_an_event_that_could_not_be_read_is_listed_and_can_only_be_dropped
             await chat.gateway.parts.dead_letters.replay(letter.id)
         await chat.gateway.parts.dead_letters.drop(letter.id)
         assert await chat.gateway.parts.dead_letters.list() == []
+
+
+async def test_a_letter_whose_notice_is_still_being_sent_is_not_replayed(tmp_path: Path):
+    async with chatting(tmp_path) as chat:
+        letter = await bury(chat)
+        # As between the commit of the letter and the placement of its notice.
+        await chat.gateway.parts.store.write((REOPEN, (letter.id, "new", 1, 0)))
+        with pytest.raises(InvalidStateError, match="still being sent"):
+            await chat.gateway.parts.dead_letters.replay(letter.id)
+        assert await chat.gateway.parts.dead_letters.get(letter.id) == letter
 
 
 async def test_an_unknown_letter_is_not_found(tmp_path: Path):

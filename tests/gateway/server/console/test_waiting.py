@@ -53,6 +53,7 @@ async def test_questions_are_decided_here_and_elsewhere(browser: Browser, tmp_pa
         await expect(stations.nth(-2)).to_contain_text("for a person")
         await expect(stations.last).to_contain_text("not reached")
         await page.get_by_role("button", name="Decide").press("Enter")
+        await expect(question.get_by_role("button", name="Allow once")).to_be_visible()
         # A key decides; the turn goes on, and the audit of the screen names who did it.
         await page.keyboard.press("a")
         await expect(question).to_contain_text("Nothing waits for a person")
