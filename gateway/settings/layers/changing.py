@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shlex
 import tomllib
 from collections.abc import Iterator, Mapping
 from difflib import unified_diff
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from threading import Lock
 from typing import Any, cast
 
@@ -190,14 +190,20 @@ def _masked(line: str, path: KeyPath) -> str:
 
 def _check(path: Path, text: str) -> None:
     """Raise SettingsError if the settings would be wrong with this text of the file."""
-    draft = path.with_name(f".{path.stem}.{os.getpid()}.check.toml")
+    # Beside the file, where its relative paths lead to the same places, and readable by its owner only.
     try:
-        draft.write_text(text, encoding="utf-8")
-        draft.chmod(0o600)
-        load_settings(draft)
+        with NamedTemporaryFile(
+            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.stem}.", suffix=".toml"
+        ) as draft:
+            draft.write(text)
+            draft.flush()
+            _load_draft(Path(draft.name), path)
     except OSError as error:
-        raise SettingsError(f"{draft}: cannot be written: {error.strerror}") from None
+        raise SettingsError(f"{path.parent}: a draft cannot be written: {error.strerror}") from None
+
+
+def _load_draft(draft: Path, path: Path) -> None:
+    try:
+        load_settings(draft)
     except SettingsError as error:
         raise SettingsError(str(error).replace(draft.name, path.name)) from None
-    finally:
-        draft.unlink(missing_ok=True)

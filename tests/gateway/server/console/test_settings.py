@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -197,3 +198,13 @@ def test_a_file_that_changed_meanwhile_is_not_written(tmp_path: Path) -> None:
     file.unlink()
     with pytest.raises(SettingsError):
         changes.plan(("steer",), True)
+
+
+def test_plans_at_the_same_time_do_not_see_each_others_drafts(tmp_path: Path) -> None:
+    file = SettingsFile(load_settings(written(tmp_path)))
+    with ThreadPoolExecutor(8) as threads:
+        plans = [*threads.map(lambda n: file.plan(("history_window",), 21_000 + n), range(64))]
+    assert [plan.command for plan in plans] == [
+        f"trunkline config set history_window {21_000 + n}" for n in range(64)
+    ]
+    assert {path.name for path in tmp_path.iterdir()} == {"trunkline.toml"}
