@@ -8,7 +8,7 @@ one stays.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal
 
 import structlog
@@ -47,11 +47,32 @@ class LivePlugins:
         resolver: Resolver,
         changed: Callable[[], Awaitable[None]],
     ) -> None:
-        self._settings = settings
+        self._settings = self._began = settings
+        self._applied: dict[str, Settings] = {}
+        """The settings that plugins were given since the start, by their entries in ``plugins.enabled``."""
         self._activator = activator
         self._resolver = resolver
         self._changed = changed
         self._applying = asyncio.Lock()
+
+    def can_apply(self, name: str) -> bool:
+        """Return whether ``apply`` makes changed settings of a plugin take effect. It reads files.
+
+        A module that runs keeps its settings until the gateway stops: its code is imported once.
+        """
+        entry = self._entry(name)
+        return self._activator.find(entry) is None or self._resolver.owns(entry)
+
+    def entries(self, enabled: Sequence[str]) -> list[str]:
+        """Return which of ``plugins.enabled`` the gateway works with, and those that it still runs."""
+        active = self._activator.enabled()
+        kept = [entry for entry in enabled if entry in active or entry in self._began.plugins.enabled]
+        return [*kept, *(entry for entry in active if entry not in enabled)]
+
+    def settings_of(self, name: str) -> Settings | None:
+        """Return the settings that a plugin runs with, or None if it does not run. It reads files."""
+        entry = self._entry(name)
+        return None if self._activator.find(entry) is None else self._applied.get(entry, self._began)
 
     async def apply(self, name: str, ready_seconds: float = READY_SECONDS) -> Change:
         """Read the settings and the lock again, and change one plugin accordingly.
@@ -133,7 +154,9 @@ class LivePlugins:
         # In a thread, because it reads and hashes all files of the plugin.
         new = await asyncio.to_thread(self._resolver.load, entry)
         if old is not None and self._resolver.is_same(old, new):
+            self._applied[entry] = self._settings
             return Change(old.name, "unchanged", old.version)
         await self._activator.exchange(entry, new, old)
+        self._applied[entry] = self._settings
         await self._resolver.start_servers()
         return Change(new.name, "started" if old is None else "replaced", new.version)

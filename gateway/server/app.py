@@ -82,7 +82,7 @@ class Api:
             *self._openai.routes(),
             *AccessRoutes(parts.access).routes(),
             *ConsoleAccess(self.logins, parts.host.auth).routes(),
-            *SettingsRoutes(self._gateway.settings, parts.store).routes(),
+            *SettingsRoutes(self._gateway.settings, parts.store, self._gateway.live_plugins).routes(),
             *LivePluginRoutes(self._gateway).routes(),
             *LoginRoutes(self._gateway).routes(),
             *StatusRoutes(self._gateway, self._selection).routes(),

@@ -46,9 +46,10 @@ export function changeSetting(setting) {
 
     async function save(wanted, digest) {
       try {
-        await send("POST", "/api/settings", { path: setting.path, value: wanted, digest });
+        const { problem: kept } = await send("POST", "/api/settings", { path: setting.path, value: wanted, digest });
         saved = true;
-        dialog.close();
+        if (!kept) return dialog.close();
+        plan.replaceChildren(h("p", { class: "warning" }, icon("warning"), h("span", {}, t("settings.not_taken", { reason: kept }))));
       } catch (error) {
         refused(error);
       }
@@ -69,7 +70,7 @@ export function changeSetting(setting) {
   });
 }
 
-function planView({ difference, command, needs_proof, only_in_terminal }, save) {
+function planView({ difference, command, needs_proof, needs_restart, only_in_terminal }, save) {
   const kinds = { "+": "added", "-": "removed" };
   const lines = difference.map((line) => h("span", { class: kinds[line[0]] ?? "muted" }, `${line}\n`));
   const equal = h("div", { class: "command" }, h("code", {}, command), copyButton(t("settings.copy"), () => command));
@@ -80,7 +81,7 @@ function planView({ difference, command, needs_proof, only_in_terminal }, save) 
     changed,
     h("p", { class: "muted" }, t("settings.equal")),
     equal,
-    h("p", {}, t(needs_proof ? "settings.restart_proof" : "settings.restart")),
+    h("p", {}, [t(needs_restart ? "settings.restart" : "settings.at_once"), needs_proof ? t("settings.proof") : ""].filter(Boolean).join(" ")),
     h("button", { type: "button", class: "primary", onclick: save }, icon("check"), t("settings.save")),
   ];
 }

@@ -7,6 +7,7 @@ import { failedState, nothingFound, showLoading } from "/shared/states.js";
 import { Table } from "/shared/table.js";
 import { read } from "./api.js";
 import { changeSetting } from "./settings_change.js";
+import { effectOf, shownValue, sourceOf, waits } from "./setting_words.js";
 
 /** @type {import("./screens.js").Screen["render"]} */
 export function render(host, params, context) {
@@ -109,18 +110,12 @@ function sectionOf({ path }) {
 
 function columns() {
   const name = (row) => h("span", { class: "setting-key" }, row.key);
-  const waits = (row) => JSON.stringify(row.value) !== JSON.stringify(row.running);
-  const value = (row) => h("span", {}, h("span", { class: "mono clip", title: row.is_secret ? undefined : shown(row) }, shown(row)), waits(row) && h("span", { class: "pill warn" }, t("settings.waits")));
+  const value = (row) => h("span", {}, h("span", { class: "mono clip", title: row.is_secret ? undefined : shownValue(row) }, shownValue(row)), waits(row) && h("span", { class: "pill warn" }, t("settings.waits")));
   return [
     { label: t("settings.setting"), show: name, sort: (row) => row.key },
     { label: t("settings.value"), show: value },
-    { label: t("settings.source"), show: (row) => h("span", { class: "muted" }, row.source === "default" ? t("settings.default") : row.source), sort: (row) => row.source },
+    { label: t("settings.source"), show: (row) => h("span", { class: "muted" }, sourceOf(row)), sort: (row) => row.source },
+    { label: t("settings.takes_effect"), show: (row) => h("span", { class: "muted" }, effectOf(row)), sort: effectOf },
     { label: t("settings.what"), show: (row) => h("span", { class: "muted clip", title: row.description }, row.description) },
   ];
-}
-
-/** Return the value of a row as text. */
-function shown({ value, is_set, is_secret }) {
-  if (is_secret) return is_set ? t("settings.is_set") : t("settings.is_unset");
-  return typeof value === "string" ? value : value === null ? "–" : JSON.stringify(value);
 }

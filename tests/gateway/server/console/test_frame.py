@@ -132,6 +132,7 @@ async def test_a_setting_is_changed_by_keyboard_and_every_state_is_accessible(
         chat(browser, f"{served.url}/console/settings?q=history_window", connected=False, **how) as page,
     ):
         await expect(page.locator(ROWS)).to_have_count(1)
+        await expect(page.locator(ROWS)).to_contain_text("next start")
         assert await violations(page, axe) == []
         await page.keyboard.press("j")
         await page.keyboard.press("Enter")
@@ -140,6 +141,7 @@ async def test_a_setting_is_changed_by_keyboard_and_every_state_is_accessible(
         await page.keyboard.press("Enter")
         await expect(dialog.get_by_text("+history_window = 30000")).to_be_visible()
         await expect(dialog.get_by_text("trunkline config set history_window 30000")).to_be_visible()
+        await expect(dialog.get_by_text("The change takes effect with the next start")).to_be_visible()
         assert await violations(page, axe) == []
         assert "20000" in file.read_text()
         await expect(dialog.get_by_role("button", name="Save")).to_be_focused()

@@ -89,7 +89,10 @@ async def test_a_change_is_shown_saved_and_audited(tmp_path: Path) -> None:
         ]
         assert planned["command"] == "trunkline config set history_window 30000"
         assert file.read_text() == FILE
-        assert await save(browser, "history_window", 30000, planned["digest"]) == (204, None)
+        assert await save(browser, "history_window", 30000, planned["digest"]) == (
+            200,
+            {"needs_restart": True, "problem": ""},
+        )
         assert file.read_text() == FILE.replace("20000", "30000")
         # The digest was that of the file before, so a second click changes nothing.
         assert (await save(browser, "history_window", 40000, planned["digest"]))[0] == 409
@@ -109,13 +112,13 @@ async def test_what_gives_rights_needs_proof_and_the_worst_a_terminal(tmp_path: 
         status, refusal = await save(browser, "permissions.utc_time", "allow", planned["digest"])
         assert (status, refusal["error_name"]) == (403, "ConfirmIdentityError")
         await browser.ask("POST", "/api/console/confirm", {"token": OWNER})
-        assert (await save(browser, "permissions.utc_time", "allow", planned["digest"]))[0] == 204
+        assert (await save(browser, "permissions.utc_time", "allow", planned["digest"]))[0] == 200
         secret = await plan(browser, "providers.groq.api_key", "gsk-new-0123456789")
         assert "gsk-" not in str(secret)
         assert secret["command"] == "trunkline config set providers.groq.api_key"
         assert (await save(browser, "providers.groq.api_key", "gsk-new-0123456789", secret["digest"]))[
             0
-        ] == 204
+        ] == 200
         assert "gsk-new-0123456789" in file.read_text()
         text = file.read_text()
         for key, value, command in (
