@@ -10,7 +10,7 @@ from functools import partial
 
 from msgspec import Struct, structs
 
-from gateway.access import Access
+from gateway.access import THE_OWNER, Access, UserRef
 from gateway.access.approvals import Approvals
 from gateway.access.questions import Questions
 from gateway.access.tokens import Auth
@@ -340,15 +340,17 @@ class Host:
         channel: str | None = None,
         user: str | None = None,
         shown: Placed | None = None,
+        by: UserRef = THE_OWNER,
     ) -> Answer:
         """Answer a question, such as a tool approval; returns once that is durable.
 
         ``answer`` is the value of a choice or a text, or several of them. Channels name themselves and the
-        user; ``shown`` is the place of the pressed button. See ``Questions.settle``.
+        user, the server the admin ``by``; ``shown`` is the place of the pressed button.
+        See ``Questions.settle``.
         """
         values = (answer,) if isinstance(answer, str) else answer
         return await self._questions.settle(
-            question_id, values, session=session, channel=channel, user=user, shown=shown
+            question_id, values, session=session, channel=channel, user=user, shown=shown, by=by
         )
 
     def question(self, question_id: str) -> Question | None:

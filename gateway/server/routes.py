@@ -58,6 +58,8 @@ _BODY_SECONDS = 30.0
 _CONFIRMED_MS = 5 * 60_000
 _IDENTITY = web.RequestKey("identity", Identity)
 _ANYBODY = Identity("", "viewer", reads_messages=False)
+_CHAT = frozenset(("agents", "browser", "files", "models", "plugins", "search", "sessions", "shares"))
+"""The first words after ``/api/`` of the routes that the chat page uses, beside those of plugins."""
 
 
 class Nothing(Struct, frozen=True):
@@ -224,11 +226,19 @@ class Binder:
             found = None if logins is None else await logins.find(request)
             if found is not None:
                 return found
-            cookie = session_cookie(request.method, request.headers, request.cookies)
+            # That of the chat lasts for 30 days, so it opens the chat alone: no settings, no audit log.
+            is_chat = _is_of_chat(request.path)
+            cookie = session_cookie(request.method, request.headers, request.cookies) if is_chat else None
             found = None if cookie is None else self._auth.holder_of_cookie(cookie)
             if found is not None:
                 return found
         return self._auth.identify(token, request.remote or "")
+
+
+def _is_of_chat(path: str) -> bool:
+    """Return whether the chat page uses a path below ``/api/``, which is always so for those of plugins."""
+    word = path.split("/")[2]
+    return word in _CHAT or word not in RESERVED
 
 
 def _check_json(request: web.Request) -> None:
@@ -380,13 +390,14 @@ def _signature(handler: Callable[..., Any]) -> Signature:
     returned = hints.pop("return")
     (call,) = hints.values()
     path, query, headers, body = get_args(call)
-    is_struct = issubclass(returned, Struct)
+    is_struct = isinstance(returned, type) and issubclass(returned, Struct)
+    answer = cast("type[Struct]", returned) if is_struct else None
     return Signature(
         path,
         query,
         headers,
         None if body is NoneType else body,
-        returned if is_struct else None,
+        answer,
         returned is NoneType,
     )
 

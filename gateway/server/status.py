@@ -6,10 +6,11 @@ from typing import Annotated, Literal
 
 from aiohttp import web
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from gateway.app import Gateway
 from gateway.contract.channel import Health
-from gateway.contract.errors import InvalidStateError, NotFoundError
+from gateway.contract.errors import ForbiddenError, InvalidStateError, NotFoundError
 from gateway.conversations import AgentChoice, ModelChoice, Selection
 from gateway.models.report import UsageQuery, UsageReport, usage_report, usage_table
 from gateway.server.responses import csv_response, json_response
@@ -103,8 +104,12 @@ class DeadLetterRoutes:
             Route("DELETE", one, "dropDead", "Delete a dead letter.", self._drop, errors=(NotFoundError,)),
         ]
 
-    async def _list(self, _call: PlainCall) -> DeadLetterList:
-        return DeadLetterList(await self._letters.list())
+    async def _list(self, call: PlainCall) -> DeadLetterList:
+        dead = await self._letters.list()
+        if not call.identity.reads_messages:
+            # The kind of the error remains: its words may quote the message.
+            dead = [replace(letter, reason=letter.reason.partition(":")[0]) for letter in dead]
+        return DeadLetterList(dead)
 
     async def _replay(self, call: Call[DeadLetterPath, Nothing, Nothing, None]) -> None:
         await self._letters.replay(call.path.id)
@@ -131,6 +136,9 @@ class StatusRoutes:
                 self._usage,
                 sends=UsageReport,
                 media="text/csv",
+                errors=(ForbiddenError,),
+                role="viewer",
+                hides=("top.title",),
             ),
             Route(
                 "GET",
@@ -169,12 +177,12 @@ class StatusRoutes:
             ),
         ]
 
-    async def _usage(self, call: Call[Nothing, UsageRequest, Nothing, None]) -> web.Response:
+    async def _usage(self, call: Call[Nothing, UsageRequest, Nothing, None]) -> UsageReport | web.Response:
         spending, asked = self._gateway.parts.spending, call.query
         report = await usage_report(spending.ledger, spending.budgets.all, asked)
         if asked.format == "csv":
             return csv_response(usage_table(report), f"usage-by-{asked.by}-{asked.days}-days")
-        return json_response(report)
+        return report
 
     async def _models(self, _call: PlainCall) -> ModelChoices:
         return ModelChoices([*await self._selection.models()])

@@ -295,7 +295,7 @@ def _of_dead_letters(stored: StoredState) -> list[Need]:
             "1 message got no answer" if count == 1 else f"{count} messages got no answer",
             "each attempt failed, or the event could not be read",
             "their senders saw an error",
-            _open("See them", "/console/dead-letters", "trunkline dead list"),
+            _open("See them", "/console/dead", "trunkline dead list"),
         )
     ]
 

@@ -331,9 +331,12 @@ class Observer:
         encoded = [sse(name, cursor, change) for name, change in whole]
         if self.audience is None or not self.audience.has_reduced:
             return Frames(b"".join(encoded), None)
-        reduced = encoded.copy()
-        if turns is not None:
-            reduced[0] = sse("turn", cursor, turns.without_text())
+        reduced = [
+            sse(name, cursor, change.without_text())
+            if isinstance(change, TurnChanges | HealthChanges)
+            else same
+            for (name, change), same in zip(whole, encoded, strict=True)
+        ]
         return Frames(b"".join(encoded), b"".join(reduced))
 
     def _turn_changes(self) -> TurnChanges | None:

@@ -48,6 +48,10 @@ class Need(Struct, frozen=True):
     effect: str
     action: NeedAction
 
+    def without_text(self) -> Need:
+        """Return the need without its command, which viewers do not get."""
+        return replace(self, action=replace(self.action, command=""))
+
 
 class Figure(Struct, frozen=True):
     """A figure of the last hour, and its value in each minute, the oldest first; null without one.
@@ -221,7 +225,8 @@ class NowSnapshot(Struct, frozen=True):
     def without_text(self) -> NowSnapshot:
         """Return the snapshot for a reader who may read no messages."""
         rows = [row.without_text() for row in self.running.rows]
-        return replace(self, running=replace(self.running, rows=rows))
+        needs = [need.without_text() for need in self.needs]
+        return replace(self, needs=needs, running=replace(self.running, rows=rows))
 
 
 class TurnChanges(Struct, frozen=True):
@@ -244,6 +249,10 @@ class HealthChanges(Struct, frozen=True):
     headline: Headline
     needs: list[Need]
     channels: list[ChannelNow]
+
+    def without_text(self) -> HealthChanges:
+        """Return the changes for a reader who may read no messages."""
+        return replace(self, needs=[need.without_text() for need in self.needs])
 
 
 class CircuitChanges(Struct, frozen=True):

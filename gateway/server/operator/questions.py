@@ -14,6 +14,7 @@ from gateway.access.questions import Held, Questions
 from gateway.contract.errors import ForbiddenError, NotFoundError
 from gateway.contract.questions import MAX_ANSWER, ApprovalRequest, Choice, Question
 from gateway.contract.tool import Tool
+from gateway.server.errors import ConfirmIdentityError
 from gateway.server.now import ReaderOf, owner_as_reader
 from gateway.server.routes import Call, Nothing, Route
 from gateway.session import Session
@@ -151,7 +152,7 @@ class QuestionRoutes:
                 "answerQuestion",
                 "Answer a question in place of the user it was asked; the audit log has the name.",
                 self._answer,
-                errors=(NotFoundError, ForbiddenError),
+                errors=(NotFoundError, ForbiddenError, ConfirmIdentityError),
             ),
         ]
 
@@ -169,6 +170,8 @@ class QuestionRoutes:
         reader = self._reader_of(call.request)
         if not reader.is_admin:
             raise ForbiddenError("only admins answer questions of others")
+        if "always" in call.body.values:
+            call.require_proof()
         await self._questions.settle(call.path.id, call.body.values, by=UserRef("", reader.name))
         held = next(one for one in self._questions.decided if one.question.id == call.path.id)
         decision = _decision(held)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, cast
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from gateway.access import UserRef
 from gateway.access.questions import SERVER
 from gateway.contract.channel import Receipt
 from gateway.contract.client_message import ClientAudio, ClientFile, ClientMessage, ClientMsgId, ClientUploads
@@ -31,6 +32,7 @@ from gateway.conversations import (
     one_line,
 )
 from gateway.host import Host
+from gateway.server.errors import ConfirmIdentityError
 from gateway.server.routes import Call, Nothing, Route
 from gateway.session import Session
 from gateway.session.frames import Status, Totals
@@ -505,7 +507,7 @@ class SessionRoutes:
                 "settleApproval",
                 "Allow or deny a tool call.",
                 self._approve,
-                errors=gone,
+                errors=(*gone, ConfirmIdentityError),
             ),
         ]
 
@@ -615,7 +617,10 @@ class SessionRoutes:
 
     async def _approve(self, call: Call[ApprovalPath, Nothing, Nothing, ApprovalDecision]) -> ApprovalResult:
         approval_id, decision = call.path.approval_id, call.body.decision
-        await self._host.settle(approval_id, decision, session=call.path.id)
+        if decision == "always":
+            call.require_proof()
+        by = UserRef("", call.identity.account)
+        await self._host.settle(approval_id, decision, session=call.path.id, by=by)
         return ApprovalResult(approval_id, decision)
 
     def _info(self, row: SessionRow, live: Session | None) -> SessionInfo:

@@ -30,7 +30,7 @@ class Money {
     this.#context = context;
     this.periods = segments(t("money.period"), ["1", "7", "31", "month"].map((name) => [name, t(`money.days.${name}`)]), (days) => this.#change({ days }));
     this.splits = segments(t("money.group_by"), SPLITS.map((name) => [name, t(`money.by.${name}`)]), (by) => this.#change({ by }));
-    this.csv = h("a", { class: "button", download: true, hidden: !context.isAdmin }, icon("download"), "CSV");
+    this.csv = h("a", { class: "button", download: true, hidden: !context.session.reads_messages }, icon("download"), "CSV");
     this.body = h("div", { class: "stack money" });
     host.append(h("header", { class: "head" }, h("h1", { tabindex: "-1" }, t("money.title")), h("div", { class: "acts" }, this.periods, this.csv)), this.body);
   }

@@ -24,10 +24,11 @@ export function needRows(needs, context) {
 }
 
 function need(action, context) {
-  const [screen, ...path] = action.target.replace(/^\/?(console\/)?/, "").split("/");
+  const { pathname, searchParams } = new URL(action.target, location.origin);
+  const [, , screen, ...path] = pathname.split("/");
   const content = [icon(ICONS[action.kind] ?? "chevron"), action.label];
-  if (context.has(screen)) return h("a", { class: "button small", href: addressOf(screen, path.map(decodeURIComponent)) }, ...content);
-  return h("button", { type: "button", class: "small", onclick: () => showCommand(action) }, ...content);
+  if (context.has(screen)) return h("a", { class: "button small", href: addressOf(screen, path.map(decodeURIComponent), Object.fromEntries(searchParams)) }, ...content);
+  return context.isAdmin && h("button", { type: "button", class: "small", onclick: () => showCommand(action) }, ...content);
 }
 
 /** Return the figures of the last hour, each with its trend. */

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,13 @@ from typing import Any
 import aiohttp
 import pytest
 
+from gateway import Plugin, Tool, tool_from
 from gateway.access import Member, UserRef
 from gateway.contract.messages import new_id, now_ms
 from gateway.server.console.sessions import IDLE_MS, LONGEST_MS, ConsoleSessions
 from gateway.settings import Settings
 from gateway.store.inbox import QUARANTINE
+from gateway.testing.fake_models.script import Reply, Say, Use
 from gateway.testing.served import Served, serving
 
 OWNER = "owner-0123456789abcdef-0123456789"
@@ -286,6 +289,94 @@ async def test_what_gives_rights_asks_for_the_proof_again(tmp_path: Path) -> Non
         assert (await browser.ask(*approve))[0] == 403
         assert (await browser.ask("POST", "/api/console/confirm", {"token": OPS}))[0] == 204
         assert (await browser.ask(*approve))[0] == 404
+
+
+class Door(Plugin):
+    """A tool that has to be allowed."""
+
+    name = "door"
+
+    def tools(self) -> Sequence[Tool]:
+        async def door(which: str) -> str:
+            """Open a door."""
+            return f"{which} is open"
+
+        return [tool_from(door, match_key=lambda arguments: arguments["which"])]
+
+
+async def test_always_asks_for_the_proof_again_on_both_ways(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"server": SERVER, "permissions": {"door": "ask"}}
+    async with (
+        serving(tmp_path, Door(), **settings) as served,
+        browsing(served) as browser,
+        served.socket(token=OWNER) as client,
+    ):
+        parts = served.gateway.parts
+        await browser.sign_in(token=OPS)
+        old = ConsoleSessions(parts.store, parts.host.auth, parts.access, lambda: now_ms() - 301_000)
+        (login,) = await old.of("ops-laptop")
+        for way in ("/api/questions/{id}", "/api/sessions/s/approvals/{id}"):
+            served.models.then(
+                Reply((Use("door", json.dumps({"which": way[5:13]})),), "tools"), Reply((Say("Done"),))
+            )
+            await client.say("Open it", session="s")
+            asked = (await client.until("approval_request"))["approval_id"]
+
+            async def answer(value: str) -> tuple[int, Any]:
+                body = {"values": [value]} if "questions" in way else {"decision": value}  # noqa: B023
+                return await browser.ask("POST", way.replace("{id}", asked), body)  # noqa: B023
+
+            await old.confirm(login.id)
+            status, refusal = await answer("always")
+            assert (status, refusal["error_name"]) == (403, "ConfirmIdentityError")
+            assert (await browser.ask("POST", "/api/console/confirm", {"token": OPS}))[0] == 204
+            assert (await answer("always"))[0] == 200
+            await client.until("complete")
+        _, kept = await browser.ask("GET", "/api/approvals")
+        assert [(one["tool"], one["approved_by"]) for one in kept["approvals"]] == [
+            ("door", "ops-laptop"),
+            ("door", "ops-laptop"),
+        ]
+        # Once needs no further proof, nor does anything on this machine without a token.
+        served.models.then(
+            Reply((Use("door", json.dumps({"which": "attic"})),), "tools"), Reply((Say("Done"),))
+        )
+        await client.say("Open it", session="s")
+        asked = (await client.until("approval_request"))["approval_id"]
+        await old.confirm(login.id)
+        assert (await browser.ask("POST", f"/api/questions/{asked}", {"values": ["once"]}))[0] == 200
+    async with (
+        serving(tmp_path / "open", Door(), permissions={"door": "ask"}) as served,
+        served.socket() as client,
+    ):
+        served.models.then(
+            Reply((Use("door", json.dumps({"which": "attic"})),), "tools"), Reply((Say("Done"),))
+        )
+        await client.say("Open it", session="s")
+        asked = (await client.until("approval_request"))["approval_id"]
+        assert (await served.ask("POST", f"/api/questions/{asked}", json={"values": ["always"]}))[0] == 200
+        assert (await served.ask("GET", "/api/settings"))[0] == 200
+
+
+async def test_the_cookie_of_the_chat_opens_the_chat_alone(tmp_path: Path) -> None:
+    async with serving(tmp_path, server=SERVER) as served, browsing(served) as browser:
+        owner = {"Authorization": f"Bearer {OWNER}"}
+        assert (await browser.ask("POST", "/api/browser", **owner))[0] == 204
+        for path in ("/api/sessions", "/api/models", "/api/agents", "/api/plugins", "/api/search?q=x"):
+            assert (await browser.ask("GET", path))[0] == 200, path
+        _, described = await served.ask("GET", "/openapi.json")
+        of_chat = {"agents", "browser", "files", "models", "plugins", "search", "sessions", "shares"}
+        refused = set[str]()
+        for path, methods in described["paths"].items():
+            word = path.split("/")[2] if path.startswith("/api/") else ""
+            for method, operation in methods.items():
+                if word and word not in of_chat and operation["x-role"] != "none":
+                    status, _ = await browser.ask(method.upper(), re.sub(r"\{\w+\}", "x", path))
+                    assert status == 401, (method, path, status)
+                    refused.add(word)
+        assert {"approvals", "audit", "console", "now", "pairs", "questions", "settings", "why"} <= refused
+        # Its own token opens them, also beside the cookie.
+        assert (await browser.ask("GET", "/api/settings", **owner))[0] == 200
 
 
 @pytest.mark.parametrize(
