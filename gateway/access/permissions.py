@@ -76,13 +76,18 @@ class Permissions:
         key = match_text(tool, arguments)
         return key is not None and patterns.decide(tool.match_kind, rule, key) == "ask"
 
-    def rule_for(self, tool: str, role: SenderRole) -> str:
-        """Return the name of the rule that ``decide`` follows, or default."""
-        names = (f"{tool}@{role}", tool, f"*@{role}")
+    def rule_for(self, tool: Tool, arguments: Mapping[str, Any], role: SenderRole) -> str:
+        """Return the name of the rule that ``decide`` follows, with its pattern, or default."""
+        names = (f"{tool.name}@{role}", tool.name, f"*@{role}")
         name = next((name for name in names if name in self._rules), None)
         if name is None:
             return "default" if self._default is None else "rule *"
-        return f"rule {name}"
+        rule = self._rules[name]
+        if isinstance(rule, str):
+            return f"rule {name}"
+        key = match_text(tool, arguments)
+        pattern = "" if key is None else patterns.find(tool.match_kind, rule, key)[0]
+        return f"rule {name}: {pattern or 'no pattern matches'}"
 
     def denies(self, name: str, role: SenderRole) -> bool:
         """Return whether the rules allow no call of a tool, for any arguments."""

@@ -223,8 +223,8 @@ class ProviderError(TrunklineError):
         self.upstream_status = status
         self.retry_after = retry_after
         """Seconds to wait, as requested by the provider; None if it gave no delay."""
-        self.key = 0
-        """Position of the API key that was used, from 1; 0 if there is only one."""
+        self.key = ""
+        """Name of the API key that was used; empty if none was, or if it has no name."""
 
     status = 502
 

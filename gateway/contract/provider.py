@@ -81,6 +81,8 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     name: str | None = None
     api_key: str | None = msgspec.field(default=None)
     api_keys: tuple[str, ...] = ()
+    key_names: Mapping[str, str] = {}
+    """Names of the keys, by key: places in the settings (``api_keys[0]``), ``login``, or variables."""
     credentials: Mapping[str, str] = {}
     base_url: str | None = None
     api_version: str | None = None
@@ -113,6 +115,11 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     def keys(self) -> tuple[str, ...]:
         """All keys, without duplicates."""
         return tuple(dict.fromkeys(filter(None, (self.api_key, *self.api_keys))))
+
+    @property
+    def key_name(self) -> str:
+        """The name of ``api_key``; empty if it has none."""
+        return self.key_names.get(self.api_key or "") or ("login" if self.signed_in else "")
 
     def capabilities_or(self, default: Capabilities) -> Capabilities:
         """Return ``capabilities`` if they are set, else ``default``."""
@@ -176,6 +183,11 @@ OnRetry = Callable[[ProviderError, int, float], None]
 """A callback for retries: the failure, the number of the failed attempt (from 1), the seconds to wait."""
 
 
+OnLease = Callable[[str | None, float], None]
+"""A callback for API keys that calls share: None and the estimated seconds (0 if unknown) as a call begins
+to wait for one, then the key's name and 0 as it is sent with it."""
+
+
 class ChatOptions(Struct, frozen=True, kw_only=True):
     """Options of one model call.
 
@@ -183,8 +195,9 @@ class ChatOptions(Struct, frozen=True, kw_only=True):
     are the call ids that the message already has. ``ask`` is for backends that run tools themselves; None
     allows none. ``capabilities`` are the model's, if they differ from its provider's. An option without a
     parameter in the vendor's API is left out and logged at debug. ``server_retries`` is as in TurnOptions.
-    ``on_retry`` is called for each failure that is followed by another attempt. ``allowed_tools`` is for
-    backends with tools of their own, ``BACKEND:TOOL``: those of the agent and the room; None allows all.
+    ``on_retry`` is called for each failure that is followed by another attempt, ``on_lease`` for
+    each lease of a shared key. ``allowed_tools`` is for backends with tools of their own, ``BACKEND:TOOL``:
+    those of the agent and the room; None allows all.
     """
 
     model: str
@@ -204,6 +217,7 @@ class ChatOptions(Struct, frozen=True, kw_only=True):
     capabilities: Capabilities | None = None
     server_retries: int | None = None
     on_retry: OnRetry | None = None
+    on_lease: OnLease | None = None
     allowed_tools: frozenset[str] | None = None
 
 

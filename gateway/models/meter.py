@@ -33,6 +33,7 @@ from gateway.session import Turn
 from gateway.session.compaction import CHARACTERS_PER_TOKEN, tokens_of
 from gateway.settings import Settings
 from gateway.store import Store
+from gateway.trail.recorder import BUDGET_TOOL
 
 _TOKENS_PER_PROMPT = 8
 
@@ -360,7 +361,7 @@ async def _refuse(arguments: Mapping[str, Any], context: ToolContext) -> str:
 
 
 _CONTINUE = Tool(
-    definition=ToolDefinition("spend-more", "", {}),
+    definition=ToolDefinition(BUDGET_TOOL, "", {}),
     execute=_refuse,
     match_key=lambda given: f"{given['budget']} {given['period']}",
 )

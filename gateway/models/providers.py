@@ -49,9 +49,18 @@ def provider_config(
         "credentials": {name: value.get_secret_value() for name, value in given.credentials.items()},
         "custom_headers": {name: value.get_secret_value() for name, value in given.custom_headers.items()},
     }
+    written = [
+        (said["api_key"], "api_key"),
+        *((key, f"api_keys[{at}]") for at, key in enumerate(said["api_keys"])),
+    ]
+    names = {key: name for key, name in reversed(written) if key}
     said["api_key"] = said["api_key"] or next(iter(said["api_keys"]), None)
     if not said["api_key"]:
         said |= _login_fields(kept, provider_id, logins)
+        names = {environ[name]: name for name in reversed(variables.get("api_key", ())) if environ.get(name)}
+        if said.get("signed_in"):
+            names = {said["api_key"]: "login"}
+    said["key_names"] = names
     _fill_from_variables(said, environ, variables)
     if provider_id == "local":
         said["base_url"] = said["base_url"] or LOCAL_URL

@@ -6,6 +6,6 @@ no store. Permissions and the broker of confined plugins import it.
 """
 
 from gateway.patterns.commands import granted_pattern
-from gateway.patterns.kinds import check, decide, granted, offer
+from gateway.patterns.kinds import check, decide, find, granted, offer
 
-__all__ = ["check", "decide", "granted", "granted_pattern", "offer"]
+__all__ = ["check", "decide", "find", "granted", "granted_pattern", "offer"]

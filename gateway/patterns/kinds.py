@@ -26,13 +26,18 @@ LONGEST_KEY = 64_000
 
 def decide(kind: MatchKind, rules: Mapping[str, Action], key: str) -> Action:
     """Return the action of the first pattern that matches; deny if none does or the key is unclear."""
+    return find(kind, rules, key)[1]
+
+
+def find(kind: MatchKind, rules: Mapping[str, Action], key: str) -> tuple[str, Action]:
+    """Return the first pattern that matches with its action; no pattern, and deny, if none does."""
     if kind != "text" and len(key) > LONGEST_KEY:
-        return "deny"
+        return "", "deny"
     for pattern, action in rules.items():
         verdict = _judge(kind, pattern, action, key)
         if verdict is not None:
-            return verdict
-    return "deny"
+            return pattern, verdict
+    return "", "deny"
 
 
 def _judge(kind: MatchKind, pattern: str, action: Action, key: str) -> Action | None:

@@ -29,7 +29,9 @@ class Decision(Struct, frozen=True):
 
     @property
     def decided_by(self) -> str:
-        """Return who decided, for the trail: a user, or a grant of "always"."""
+        """Return who decided, for the trail: a plugin, a user, or a grant of "always"."""
+        if self.plugin:
+            return f"plugin {self.plugin}"
         return "always" if self.outcome == "always" else "person"
 
     @property

@@ -42,6 +42,7 @@ from gateway.session import Session, Sessions
 from gateway.session.log import DROP_CONTEXT
 from gateway.store import Inserted, Op, Store
 from gateway.store.inbox import WITHDRAW, Entry, Inbox, cursor_op, quarantine_op, withdraw_ops
+from gateway.trail.recorder import DROP_WITHDRAWN_TRAIL
 from gateway.trail.refused import RefusalLog
 
 _LOADED_AT_ONCE = 100
@@ -335,10 +336,10 @@ class Intake:
 
         Returns, after the commit, whether there was such a message in memory.
         """
-        found = self._dispatcher.withdraw(channel, account, dedup_key)
-        await self._store.write(
-            (WITHDRAW, (channel, account, dedup_key, "withdrawn")), *(entry.interrupt() for entry in found)
-        )
+        name = (channel, account, dedup_key)
+        found = self._dispatcher.withdraw(*name)
+        gone = (DROP_WITHDRAWN_TRAIL, name), (WITHDRAW, (*name, "withdrawn"))
+        await self._store.write(*gone, *(entry.interrupt() for entry in found))
         return bool(found)
 
     async def stop(self, session_id: str) -> bool:

@@ -26,7 +26,7 @@ from gateway.rooms.context import without_context
 from gateway.session import Session
 from gateway.store import Store
 from gateway.store.inbox import Backlog, Entry, Inbox, SenderKey
-from gateway.trail import TrailMode, begin_trail
+from gateway.trail import NO_TRAIL, TrailMode, begin_trail
 
 log = structlog.get_logger("trunkline.dispatcher")
 
@@ -135,7 +135,7 @@ class Mailbox:
         several = [one for entry in unanswered for one in (*entry.merged, entry)]
         found = [one for one in several if one.is_revision_of(channel, account, dedup_key)]
         for one in found:
-            one.silent, one.interrupted = True, "withdrawn"
+            one.silent, one.interrupted, one.trail = True, "withdrawn", NO_TRAIL
         for one in several:
             if one.inbound.before and one.channel == channel and one.inbound.address.account == account:
                 one.inbound = without_context(one.inbound, (dedup_key,))
@@ -408,12 +408,16 @@ class Dispatcher:
         """Answer one entry. Errors end here, as a dead letter, so that the next entries are answered."""
         first = entry.attempts == 1 and not entry.recovered
         before = 0 if first else entry.attempts
-        entry.trail = self._begin_trail(entry.id, session.redactor.redact_text, entry.attempts)
+        # The trail of a deleted message is gone with it, and no step is written after that.
+        begun = self._begin_trail(entry.id, session.redactor.redact_text, entry.attempts)
+        entry.trail = NO_TRAIL if entry.interrupted == "withdrawn" else begun
         # The worker's own context: the next message sets it anew.
         observing.set(entry.trail.hook)
         try:
+            if session.changing.locked():
+                entry.trail.await_next("mailbox")
             async with session.changing:
-                pass
+                entry.trail.end_wait()
             if first or not entry.to_answer or await self._claim(mailbox, session, entry):
                 await self._runner.run(session, entry)
         except CATCHABLE as error:

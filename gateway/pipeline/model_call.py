@@ -14,7 +14,7 @@ from functools import partial
 
 import structlog
 
-from gateway.contract.deltas import Complete, MetadataDelta, PartDelta, RateLimit, StopReason
+from gateway.contract.deltas import Complete, MetadataDelta, PartDelta, RateLimit, StopReason, ToolResultEnd
 from gateway.contract.errors import (
     BudgetExceededError,
     ContextLengthError,
@@ -163,6 +163,7 @@ class ModelCaller:
             capabilities=route.capabilities,
             response_format=profile.response_format if own.response_format != "json" else "json",
             on_retry=partial(self._record_retry, turn, route),
+            on_lease=partial(turn.entry.trail.lease, route.provider.id),
             allowed_tools=turn.overrides.tools,
         )
 
@@ -185,7 +186,7 @@ class ModelCaller:
         self._counters.retries[provider, model, failure.name] += 1
         detail = {"provider": provider, "model": model, "attempt": attempt, **describe(failure)}
         turn.entry.trail.add("model", route.name, "failed", **detail)
-        turn.entry.trail.await_next("rate" if failure.retry_after else "retry", seconds)
+        turn.entry.trail.await_next("rate" if failure.retry_after else "retry", seconds, provider=provider)
         log.info(
             "retrying a model call",
             provider=provider,
@@ -286,6 +287,8 @@ class ModelCaller:
                         usage = _report_usage(turn, meter, usage, delta)
                     else:
                         turn.emit(delta)
+                        if isinstance(delta, ToolResultEnd):
+                            _record_backend_tool(turn, first, delta)
                         if not turn.delta_count % _ESTIMATE_EVERY and turn.usage_is_due:
                             _emit_usage(turn, meter.cost_so_far(usage, _count_written(turn, first)))
         except ProviderError as error:
@@ -335,6 +338,13 @@ class _FallbackNotice:
             turn.emit_part(notice)
         else:
             turn.emit(PartDelta(turn.message_id, self._index, notice))
+
+
+def _record_backend_tool(turn: Turn, first: int, end: ToolResultEnd) -> None:
+    """Record a call that the backend made itself, among the parts from ``first`` on."""
+    for _, part in turn.assembler.parts_from(first):
+        if isinstance(part, ToolCallPart) and part.tool_call_id == end.tool_call_id:
+            turn.entry.trail.backend_tool(part, failed=end.is_error, seconds=end.duration_ms / 1000)
 
 
 def _withdraw(turn: Turn, first: int) -> list[tuple[int, Part]]:

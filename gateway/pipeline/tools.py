@@ -12,6 +12,7 @@ import itertools
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from difflib import get_close_matches
+from functools import partial
 from typing import Any, assert_never
 
 import msgspec
@@ -357,16 +358,21 @@ class ToolRunner:
         action = self._permissions.decide(foreign, arguments, turn.ctx.role, ask_by_default=True)
         room = self._rooms.of(turn.entry.channel, turn.entry.inbound)
         allowed = turn.overrides.narrow_tools(room.tools)
+        rule = self._permissions.rule_for(foreign, arguments, turn.ctx.role)
+        judge = partial(turn.entry.trail.judge_backend, tool, arguments)
         if action == "deny" or turn.is_read_only or (allowed is not None and tool not in allowed):
+            judge(rule if action == "deny" else "agent, room or mode", refused=True)
             return False
         reason = _reason_to_ask(turn, foreign, built_in=False)
         if action == "allow" and not reason:
+            judge(rule, refused=False)
             return True
         by_rule = self._permissions.asks_by_rule(foreign, arguments, turn.ctx.role)
         decision = await self._decisions.approve(turn, foreign, arguments, reason=reason, by_rule=by_rule)
         if decision.outcome in ("nobody", "unshown"):
             why = _refusal(turn, tool, decision, reason)
             log.warning("refused a tool of a backend", session=turn.session.id, reason=why)
+        judge(decision.decided_by, refused=not decision.allows)
         return decision.allows
 
     async def _call(
@@ -427,7 +433,7 @@ class ToolRunner:
         action = self._permissions.decide(
             tool, call.arguments, role, built_in=built_in, ask_by_default=by_default
         )
-        rule = self._permissions.rule_for(tool.name, role)
+        rule = self._permissions.rule_for(tool, call.arguments, role)
         turn.entry.trail.judge(call.id, rule, refused=action == "deny")
         if action == "deny":
             return ToolBlock(f"Error: Tool '{call.name}' denied by the permissions.")
@@ -453,8 +459,8 @@ class ToolRunner:
             always=always,
             by_rule=self._permissions.asks_by_rule(tool, call.arguments, role),
         )
-        by = f"plugin {decision.plugin}" if decision.plugin else decision.decided_by
-        turn.entry.trail.judge(call.id, by, refused=not decision.allows)
+        by, asked_by = decision.decided_by, rule if action == "ask" else ""
+        turn.entry.trail.judge(call.id, by, refused=not decision.allows, asked_by=asked_by)
         return call if decision.allows else ToolBlock(f"Error: {_refusal(turn, call.name, decision, reason)}")
 
     async def _execute(

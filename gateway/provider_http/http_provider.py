@@ -242,7 +242,7 @@ class HttpProvider:
             return await self._open_call(adapter, request, options, lease)
         except ProviderError as error:
             failure = redact(error, own, self._tokens)
-        failure.key = 0 if lease is None or len(own.keys) < 2 else lease.position
+        failure.key = config.key_name
         if lease is None and isinstance(failure, RateLimitError) and failure.retry_after:
             self._require_scheduler().record_failure(1, options.model, failure)
         return failure
@@ -286,7 +286,7 @@ class HttpProvider:
                 while True:
                     if isinstance(leased, LeaseTicket):
                         with leased:
-                            yield self._wait_notice(leased.seconds, options)
+                            yield self._wait_notice(leased.seconds, options, for_lease=True)
                             leased = await leased.wait(policy.remaining_seconds)
                     outcome = await self._attempt_with(leased, messages, options)
                     if self._scheduler is None or leased is None or isinstance(outcome, Call):
@@ -311,6 +311,8 @@ class HttpProvider:
         self, lease: KeyLease | None, messages: Sequence[Message], options: ChatOptions
     ) -> Call | ProviderError:
         """Make one attempt; a call that streams keeps the lease."""
+        if lease is not None and options.on_lease is not None:
+            options.on_lease(lease.config.key_name, 0.0)
         try:
             outcome = await self._attempt(messages, options, lease)
         except BaseException:
@@ -321,7 +323,9 @@ class HttpProvider:
             outcome.lease = lease
         return outcome
 
-    def _wait_notice(self, seconds: float, options: ChatOptions) -> MetadataDelta:
+    def _wait_notice(self, seconds: float, options: ChatOptions, *, for_lease: bool = False) -> MetadataDelta:
+        if for_lease and options.on_lease is not None:
+            options.on_lease(None, seconds)
         limit = RateLimit(math.ceil(seconds * 1000), self.id)
         return MetadataDelta(options.message_id, 0, 0, 0.0, rate_limit=limit)
 

@@ -66,6 +66,8 @@ class ModelStep:
         for name, now, before in zip(_COUNTED, self._counted(), self._before, strict=True):
             if now != before:
                 detail[name] = now - before
+        if key := self._trail.take_key():
+            detail["key"] = key
         state: State = "ok"
         if error is not None:
             state = "refused" if isinstance(error, BudgetExceededError) else "failed"
@@ -94,5 +96,5 @@ def describe(error: BaseException) -> dict[str, Value]:
         if error.upstream_status:
             detail["status"] = error.upstream_status
         if error.key:
-            detail["key"] = f"key {error.key}"
+            detail["key"] = error.key
     return detail

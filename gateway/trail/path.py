@@ -94,6 +94,8 @@ def complete(recorded: Iterable[Step]) -> list[Step]:
     steps: list[Step] = []
     decided: Mapping[str, Value] = {}
     for step in recorded:
+        if steps and (steps[-1].kind, steps[-1].state) == ("waited", "waiting"):
+            steps[-1] = _ended(steps[-1], step.at)
         if step.kind == "final":
             # Decided before the answer is placed; after a crash another process settles the message.
             if step.state == "running":
@@ -106,6 +108,13 @@ def complete(recorded: Iterable[Step]) -> list[Step]:
             steps += _before_restart(steps, step)
         steps.append(step)
     return steps
+
+
+def _ended(wait: Step, next_at: int) -> Step:
+    """Return a wait whose end was not recorded: it ended with its time, or before the next step."""
+    until = wait.detail.get("until")
+    ended = min(until, next_at) if isinstance(until, int) else next_at
+    return replace(wait, state="ok", took=max(0, ended - wait.at) * 1000)
 
 
 def _placed(steps: list[Step], placed: Step) -> Step:

@@ -7,12 +7,12 @@ of its own. What a kill cuts off before that is one step ``unrecorded`` of the p
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec.structs import replace
 from sqlalchemy import Dialect
 
-from gateway.contract.messages import now_ms
+from gateway.contract.messages import ToolCallPart, now_ms, to_json
 from gateway.store import schema as t
 from gateway.store.writes import MAX_ROWS, Op, OwnStatement, Row, Statement, Write, flatten
 from gateway.trail.steps import Kind, Mask, State, Step, Value, pack
@@ -40,8 +40,9 @@ class _PaddedInsert(Write):
         return f"{super()._build(dialect, rows)} ON CONFLICT DO NOTHING"
 
 
-PUT_TRAIL = _PaddedInsert("insert", 39, t.trail, "inbox_id n at steps")
-PUT_TRAIL_AGAIN = Write("upsert", 39, t.trail, "inbox_id n at steps", key="inbox_id n")
+PUT_TRAIL = _PaddedInsert("insert", 38, t.trail, "inbox_id n at steps")
+PUT_TRAIL_AGAIN = Write("upsert", 38, t.trail, "inbox_id n at steps", key="inbox_id n")
+# Deletions have a higher rank: in one batch they come after the steps that were recorded before them.
 DROP_TRAIL = Write("delete", 39, t.trail, "inbox_id", key="inbox_id")
 DROP_SESSION_TRAIL = OwnStatement(
     39,
@@ -63,6 +64,8 @@ DROP_WITHDRAWN_TRAIL = OwnStatement(
 _ATTEMPT_BITS = 42
 """Bits of the time in the number of a row. The attempt is above: the clock may have been set back since."""
 
+BUDGET_TOOL = "spend-more"
+"""Name of the tool whose approval lets a turn exceed a budget."""
 MOST_STEPS = 200
 """Steps between two transactions; those beyond are counted in the last one."""
 _ALWAYS: frozenset[Kind] = frozenset(("restart", "placement", "final"))
@@ -86,9 +89,11 @@ class Trail:
         "_first",
         "_full",
         "_judged",
+        "_key",
         "_mask",
         "_n",
         "_omitted",
+        "_open_wait",
         "_passed",
         "_reopened",
         "_steps",
@@ -111,8 +116,11 @@ class Trail:
         self._steps: list[Step] = []
         self._passed: dict[str, int] = {}
         """Index of the step of each plugin whose hooks changed nothing so far."""
-        self._judged: dict[str, tuple[str, bool]] = {}
-        """For each tool call that has not ended, the rule or person that allowed or refused it."""
+        self._judged: dict[str, tuple[str, bool, str]] = {}
+        """For each tool call that has not ended, what allowed or refused it, and the rule that asked."""
+        self._key = ""
+        self._open_wait = False
+        """Whether the last step is a wait that has not ended."""
         self._taken: list[Step] = []
         """The steps of the newest row, which may not have been committed."""
 
@@ -125,6 +133,8 @@ class Trail:
         self, kind: Kind, name: str = "", state: State = "ok", took: float = 0.0, /, **detail: Value
     ) -> None:
         """Record a step that ends now and took some seconds."""
+        if self._open_wait:
+            self.end_wait(took)
         if len(self._steps) >= MOST_STEPS and kind not in _ALWAYS:
             self._omitted += 1
             return
@@ -144,10 +154,39 @@ class Trail:
         if seconds >= _SHORTEST_WAIT:
             self.add("waited", reason, "ok", seconds, **{"for": reason}, **detail)
 
-    def await_next(self, reason: str, seconds: float, **detail: Value) -> None:
-        """Record a wait that begins now."""
-        until = now_ms() + round(seconds * 1000)
-        self.add("waited", reason, "ok", 0.0, **{"for": reason}, until=until, **detail)
+    def await_next(self, reason: str, seconds: float = 0.0, **detail: Value) -> None:
+        """Record a wait that begins now, for some seconds or, if that is not known, for 0."""
+        if seconds:
+            detail["until"] = now_ms() + round(seconds * 1000)
+        self.add("waited", reason, "waiting", 0.0, **{"for": reason}, **detail)
+        self._open_wait = True
+
+    def end_wait(self, since: float = 0.0) -> None:
+        """Record that the wait has ended, at the latest some seconds ago."""
+        last = self._steps[-1] if self._open_wait and self._steps else None
+        self._open_wait = False
+        if last is not None and last.kind == "waited":
+            now = now_ms()
+            ended = now - int(since * 1e3)
+            until = last.detail.get("until")
+            # The next step may contain the wait, as a model call that is repeated does.
+            if ended < last.at:
+                ended = min(now, until) if isinstance(until, int) else now
+            self._steps[-1] = replace(last, state="ok", took=(ended - last.at) * 1000)
+
+    def lease(self, provider: str, key: str | None, seconds: float) -> None:
+        """Record that a call waits for a key (None), or which key it uses, after any wait."""
+        if key is None:
+            # A wait of known length is for the limit of the keys, another one for a call that has them.
+            self.await_next("rate" if seconds else "key", seconds, provider=provider)
+            return
+        self.end_wait()
+        self._key = key
+
+    def take_key(self) -> str:
+        """Return the name of the key that the call has used, once; empty for the only key."""
+        key, self._key = self._key, ""
+        return key
 
     def suspend(self) -> list[Op]:
         """Record that the gateway ends in order before the message is answered."""
@@ -169,30 +208,47 @@ class Trail:
             self._passed[plugin] = len(self._steps)
         self.add("hook", plugin, _HOOK_STATES.get(verdict, "failed"), seconds, **detail)
 
-    def judge(self, call: str, by: str, *, refused: bool = False) -> None:
-        """Note the rule or person that allowed or refused a tool call, for the step at its end."""
-        self._judged[call] = by, refused
+    def judge(self, call: str, by: str, *, refused: bool = False, asked_by: str = "") -> None:
+        """Note which rule or person allowed or refused a tool call, for the step at its end.
+
+        ``asked_by`` is the rule that demanded a person.
+        """
+        self._judged[call] = by, refused, asked_by
 
     def tool(self, name: str, call: str, outcome: str, seconds: float) -> None:
         """Record a tool call that ended: ok, failed or aborted."""
-        by, refused = self._judged.pop(call, ("", False))
+        by, refused, asked_by = self._judged.pop(call, ("", False, ""))
         state: State = "refused" if refused else "ok" if outcome == "ok" else "failed"
         detail: dict[str, Value] = {"call": call}
         if by:
             detail["refused_by" if refused else "allowed_by"] = by
+        if asked_by:
+            detail["asked_by"] = asked_by
         if outcome == "aborted":
             detail["code"] = outcome
         self.add("tool", name, state, seconds, **detail)
+
+    def backend_tool(self, call: ToolCallPart, *, failed: bool, seconds: float) -> None:
+        """Record a call that the model's backend made itself; what allowed it was noted by its content."""
+        known = f"{call.tool_name} {_text(call.arguments)}"
+        if known in self._judged:
+            self._judged[call.tool_call_id] = self._judged.pop(known)
+        self.tool(call.tool_name, call.tool_call_id, "failed" if failed else "ok", seconds)
+
+    def judge_backend(self, tool: str, arguments: Mapping[str, Any], by: str, *, refused: bool) -> None:
+        """Note what allowed or refused a call of a backend, ``BACKEND:TOOL``, whose id is not known yet."""
+        self.judge(f"{tool.rpartition(':')[2]} {_text(arguments)}", by, refused=refused)
 
     def skip(self, models: Iterable[tuple[str, str]]) -> None:
         """Record the models that are not asked, each with the reason."""
         for name, reason in models:
             self.add("fallback", name, "skipped", asked=False, reason=reason)
 
-    def question(self, question: str, kind: str, answer: str, by: str, since: int) -> None:
-        """Record a question that was open from a time (ms) until now."""
+    def question(self, question: str, tool: str, answer: str, by: str, since: int) -> None:
+        """Record a question that was open from a time (ms) until now; ``tool`` is what it was to allow."""
+        kind = "budget" if tool == BUDGET_TOOL else "approval" if tool else "question"
         detail: dict[str, Value] = {"id": question, "kind": kind, "answer": answer, "by": by}
-        self.add("question", kind, "ok" if by else "skipped", (now_ms() - since) / 1000, **detail)
+        self.add("question", tool, "ok" if by else "skipped", (now_ms() - since) / 1000, **detail)
 
     def intend(self, channel: str, *nonces: str) -> None:
         """Record that pages are about to be placed."""
@@ -239,6 +295,7 @@ class Trail:
         if self._omitted:
             steps[-1] = replace(steps[-1], detail={**steps[-1].detail, "omitted": self._omitted})
         now = now_ms()
+        self._open_wait = False
         put: Write = PUT_TRAIL
         if self._reopened:
             put = PUT_TRAIL_AGAIN
@@ -275,17 +332,27 @@ class NoTrail(Trail):
     ) -> None:
         """Record nothing."""
 
+    def await_next(self, reason: str, seconds: float = 0.0, **detail: Value) -> None:
+        """Record nothing."""
+
+    def lease(self, provider: str, key: str | None, seconds: float) -> None:
+        """Record nothing."""
+
     def decide(self, outcome: str, code: str = "") -> None:
         """Note nothing: one recorder serves all messages."""
 
     def hook(self, plugin: str, hook: str, verdict: str, seconds: float, error: str = "") -> None:
         """Record nothing."""
 
-    def judge(self, call: str, by: str, *, refused: bool = False) -> None:
+    def judge(self, call: str, by: str, *, refused: bool = False, asked_by: str = "") -> None:
         """Note nothing."""
 
 
 NO_TRAIL = NoTrail("")
+
+
+def _text(arguments: Mapping[str, Any]) -> str:
+    return to_json(dict(sorted(arguments.items()))).decode()
 
 
 def begin_trail(mode: TrailMode, inbox_id: str, mask: Mask, attempt: int) -> Trail:

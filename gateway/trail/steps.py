@@ -36,14 +36,16 @@ received    channel, account, chat, platform_id
 accepted    session, trace (the id of the answer, which the log lines of its turn name)
 merged      into: the message that was answered together with it
 superseded  by: the newer revision of the same message
-waited      for (message, key, retry, rate, person, platform, mailbox or budget), until (ms), id
+waited      for (message, key, retry, rate, platform or mailbox), provider, until (ms)
 hook        name is the plugin; hook, verdict (pass, changed, intercepted or blocked), calls, error
 command     name is the command
-model       name is provider/model; provider, model, key (alias), attempt, code, status (of HTTP), error,
-            retryable, yours (the operator can fix it), input_tokens, output_tokens, cached_tokens, nano_usd
+model       name is provider/model; provider, model, key (api_key, api_keys[0], login or a variable),
+            attempt, code, status (of HTTP), error, retryable, yours (the operator can fix it), input_tokens,
+            output_tokens, cached_tokens, nano_usd
 fallback    name is provider/model; asked, reason
-tool        name is the tool; call, allowed_by (rule …, always, person …, plugin … or default)
-question    id, kind, answer, by
+tool        name is the tool; call, allowed_by or refused_by (rule NAME: PATTERN, always, person, plugin …,
+            default, or agent, room or mode), asked_by (the rule that demanded a person)
+question    name is the tool that waits for it, if any; id, kind (approval, budget or question), answer, by
 restart     attempt; an attempt after the gateway was restarted
 placement   name is the channel; nonce, platform_id, attempt, waited_ms, code, error
 final       outcome (answered, notice, stopped, failed, dead or nothing), code

@@ -64,11 +64,18 @@ def _find(connection: Connection, key: str, now: int) -> list[FailedMessage]:
         recorded = _read_trails(connection, [one.id for one in chunk])
         for one in chunk:
             cause = the_cause(failures_in(recorded.get(one.id, ())) or one.failures)
-            if cause is not None and cause.cause_key == key:
+            if cause is not None and _is_same(cause, key):
                 found.append(one)
         if len(found) >= MOST_COUNTED:
             break
     return found[:MOST_COUNTED]
+
+
+def _is_same(cause: Failure, key: str) -> bool:
+    """Return whether a cause has a key; one without a trail does not know the name of its API key."""
+    if cause.key and not key.endswith(":-"):
+        return cause.cause_key == key
+    return cause.cause_key.rpartition(":")[0] == key.rpartition(":")[0]
 
 
 def _read_failed(connection: Connection, now: int) -> list[FailedMessage]:

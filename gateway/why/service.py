@@ -180,11 +180,11 @@ def with_same_cause(connection: Connection, found: Explained, now: int) -> Expla
 
 
 def _marked(steps: tuple[Step, ...], now: int) -> tuple[Step, ...]:
-    """Return steps, the last one as ``waiting`` if it is a wait that has not ended."""
+    """Return steps, the last one as ended if it is a wait whose time is over."""
     until = steps[-1].detail.get("until") if steps else None
-    if not isinstance(until, int) or until <= now:
+    if not isinstance(until, int) or until > now:
         return steps
-    return (*steps[:-1], replace(steps[-1], state="waiting"))
+    return (*steps[:-1], replace(steps[-1], state="ok"))
 
 
 def current_step(turn: Turn) -> str:

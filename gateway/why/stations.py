@@ -12,6 +12,7 @@ from itertools import groupby
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
+from gateway.trail.recorder import BUDGET_TOOL
 from gateway.trail.steps import Step
 from gateway.why.causes import Named
 from gateway.why.path import failure_of
@@ -122,7 +123,10 @@ def _other(step: Step) -> Station:
         case "command":
             text = f"Command /{step.name.removeprefix('/')}"
         case "question":
-            text = f"Asked whether {step.name} may run" if step.name else "Asked a question"
+            if step.name == BUDGET_TOOL:
+                text = "Asked for more budget"
+            else:
+                text = f"Asked whether {step.name} may run" if step.name else "Asked a question"
             answer = str(step.detail.get("answer", ""))
             detail = f"answered {answer}" if answer else "no answer yet" if state == "waiting" else ""
         case "restart":

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from gateway.access.pairing import REFUSAL
 from gateway.contract.messages import is_notice
+from gateway.trail.recorder import BUDGET_TOOL
 from gateway.trail.steps import Step
 from gateway.why.causes import Failure, Named, is_undelivered, the_cause
 from gateway.why.path import last_attempt
@@ -169,7 +170,10 @@ def _waiting(case: Case) -> Verdict | None:
         return None
     question = next((one for one in records.questions if one.state == "open"), None)
     if question is not None:
-        what = f"to decide whether {question.tool} may run" if question.tool else "to answer a question"
+        if question.tool == BUDGET_TOOL:
+            what = "to decide about more budget"
+        else:
+            what = f"to decide whether {question.tool} may run" if question.tool else "to answer a question"
         allow = Action("allow", "Decide", question.id, "")
         return _waits(f"a person {what}", allow)
     if records.has_body:
@@ -205,11 +209,9 @@ def _current_wait(case: Case) -> Verdict | None:
     last = case.steps[-1] if case.steps else None
     if case.live is None or last is None or last.kind != "waited":
         return None
-    until = last.detail.get("until")
-    if not isinstance(until, int) or until <= case.now:
+    if last.state != "waiting":
         return None
-    failed = next((step for step in reversed(case.steps) if step.kind == "model"), None)
-    provider = case.named(failed.name.partition("/")[0]) if failed is not None else "the provider"
+    provider = case.named(str(last.detail["provider"])) if "provider" in last.detail else "the provider"
     whats = {
         "rate": f"the rate limit of {provider}",
         "key": f"a free key of {provider}",

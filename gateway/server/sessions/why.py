@@ -35,7 +35,8 @@ _TEXTS = (
         "stations.detail",
         "verdict.actions.command",
     ),
-    *(f"steps.detail.{name}" for name in ("error", "answer", "allowed_by", "by", "id")),
+    *(f"steps.detail.{name}" for name in ("error", "answer", "by", "id")),
+    *(f"steps.detail.{name}" for name in ("allowed_by", "refused_by", "asked_by")),
 )
 """What an explanation quotes of messages, people and commands."""
 

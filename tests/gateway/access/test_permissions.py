@@ -113,6 +113,15 @@ def test_globs_of_a_role_for_a_tool_without_a_key_are_refused() -> None:
     assert by_role.decide(KEYED, {"command": "git diff"}, "user") == "deny"
 
 
+def test_a_rule_is_named_with_its_pattern() -> None:
+    rules = Permissions({"shell": RULES, "plain": "ask"})
+    assert rules.rule_for(KEYED, {"command": "git diff"}, "user") == "rule shell: git *"
+    assert rules.rule_for(KEYED, {"command": "whoami"}, "user") == "rule shell: no pattern matches"
+    assert Permissions({"shell": "ask"}).rule_for(KEYED, {}, "user") == "rule shell"
+    assert Permissions({}, "deny").rule_for(KEYED, {}, "user") == "rule *"
+    assert Permissions({}).rule_for(KEYED, {}, "user") == "default"
+
+
 async def test_002_14_globs_that_match_nothing_stop_the_start(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="utc_time"):
         async with chatting(tmp_path, permissions={"utc_time": {"*": "ask"}}):

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+from msgspec import structs
 from sqlalchemy import func, select
 
 from gateway import (
@@ -24,11 +26,15 @@ from gateway import (
     tool_from,
 )
 from gateway.channel import OutboundMessage, Placed, PlacementDeferred, PlacementRefused, PlacementUncertain
+from gateway.contract.channel import Withdrawal
 from gateway.contract.errors import AuthFailedError, RateLimitError
+from gateway.session.frames import ApprovalAsked
 from gateway.store import schema as t
 from gateway.testing.chat import Chat, ScriptedModel, chatting, written
-from gateway.testing.fake_models.script import Reply, Say, Use
+from gateway.testing.fake_models.script import Gate, Refusal, Reply, Say, Use
+from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.letterbox import Letterbox
+from gateway.testing.served import until
 from gateway.trail import Path as Trail
 from gateway.trail import Step, read
 
@@ -81,7 +87,7 @@ class Guard(Plugin):
                 await asyncio.Event().wait()
             return f"sunny in {city}"
 
-        return [tool_from(weather)]
+        return [structs.replace(tool_from(weather), match_key=lambda given: str(given["city"]))]
 
 
 class Second(Plugin):
@@ -174,6 +180,53 @@ async def test_tool_calls_say_who_allowed_them(tmp_path: Path):
     assert "Rome" not in repr(path)
 
 
+@pytest.mark.parametrize("how", ["once", "deny"])
+async def test_tool_calls_name_the_pattern_and_the_person(tmp_path: Path, how: Any):
+    rules: dict[str, Any] = {"weather": {"R*": "allow", "*": "ask"}}
+    async with chatting(tmp_path, Guard(), permissions=rules) as chat:
+        uses = (Use("weather", '{"city": "Rome"}', "c1"), Use("weather", '{"city": "Oslo"}', "c2"))
+        chat.model.then(Reply(uses, "tools"), Reply((Say("fine"),)))
+        answer_id = await chat.accept("how is it?")
+        question = await (await chat.watch()).until(lambda frame: isinstance(frame, ApprovalAsked))
+        await chat.host.settle(question.approval_id, how, session="s")
+        path = await settled_trail(chat, answer_id)
+    found = {step.detail["call"]: step.detail for step in path.steps if step.kind == "tool"}
+    by = "allowed_by" if how == "once" else "refused_by"
+    assert found["c1"] == {"call": "c1", "allowed_by": "rule weather: R*"}
+    assert found["c2"] == {"call": "c2", by: "person", "asked_by": "rule weather: *"}
+
+
+async def test_calls_name_their_key_and_their_waits(tmp_path: Path):
+    opened = asyncio.Event()
+    async with FakeModels() as fake:
+        given = {"base_url": fake.openai_url, "max_retries": 0}
+        keys = {"api_key": "first", "api_keys": ("second",), "concurrency": 1}
+        providers = {"openai": {**given, **keys}}
+        async with chatting(tmp_path, providers=providers, model="openai/fake-small") as chat:
+            fake.then(*[Reply((Say("One"), Gate(opened)))] * 2)
+            running = [await chat.accept("hello", name) for name in ("a", "b")]
+            await until(lambda: len(fake.requests) == 2)
+            waiting = await chat.accept("hello", "c")
+            mailbox = chat.gateway.parts.dispatcher.mailbox
+            await until(
+                lambda: (
+                    (box := mailbox("c")) is not None
+                    and box.running is not None
+                    and any(step.state == "waiting" for step in box.running.trail.unsaved)
+                )
+            )
+            opened.set()
+            paths = [await settled_trail(chat, name) for name in (*running, waiting)]
+        used = [one(path, "model").detail["key"] for path in paths]
+        assert sorted(used[:2]) == ["api_key", "api_keys[0]"]
+        waited = one(paths[2], "waited")
+        assert (waited.state, waited.detail["for"], waited.took > 0) == ("ok", "key", True)
+        fake.then(Refusal(401, "no"))
+        settings = {"openai": {**given, "api_key": "alone"}}
+        async with chatting(tmp_path / "one", providers=settings, model="openai/fake-small") as chat:
+            assert one(await settled(chat, "hello"), "model").detail["key"] == "api_key"
+
+
 async def test_the_chain_shows_models_that_were_asked_and_those_that_were_not(tmp_path: Path):
     chain = ["gone/big", "second/big"]
     async with chatting(tmp_path, Second(), fallback=chain) as chat:
@@ -223,6 +276,36 @@ async def test_what_a_process_did_before_it_ended_stays_in_the_trail(tmp_path: P
     assert restarts == [("shutdown", "waiting"), ("", "ok")]
     assert kinds(path.steps).count("model") == 2
     assert path.steps[-1].detail == {"outcome": "answered"}
+
+
+async def test_a_deleted_message_leaves_no_trail(tmp_path: Path):
+    opened = asyncio.Event()
+    async with chatting(tmp_path) as chat:
+        store, intake = chat.gateway.parts.store, chat.gateway.parts.intake
+
+        async def rows() -> list[str]:
+            return await store.read(lambda c: list(c.execute(select(t.trail.c.inbox_id)).scalars()))
+
+        chat.model.then(Reply((Say("One"), Gate(opened))))
+        running = await chat.accept("hello", dedup_key="1")
+        await chat.accept("again", dedup_key="2")
+        await until(lambda: len(chat.model.calls) == 1)
+        # The running one and one that waits; by the host, and by the channel.
+        await intake.withdraw("test", "bot", "1")
+        await intake.receiver("test")(signals=[Withdrawal("bot", "2")])
+        opened.set()
+        kept = await settled(chat, "and this?")
+        assert not await intake.withdraw("test", "bot", "unknown")
+        query = select(t.inbox.c.id).where(t.inbox.c.answer_id == running)
+        message = await store.read(lambda c: c.execute(query).scalar_one())
+        assert len(await rows()) == 1
+        assert message not in await rows()
+        assert kept.rows["trail"] == 1
+        # Also one that has its answer.
+        done = await settled(chat, "done", dedup_key="3")
+        assert (len(await rows()), done.rows["trail"]) == (2, 1)
+        await intake.withdraw("test", "bot", "3")
+        assert len(await rows()) == 1
 
 
 async def test_the_trail_goes_with_its_conversation_and_by_the_settings(tmp_path: Path):

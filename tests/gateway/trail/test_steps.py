@@ -128,6 +128,26 @@ def test_a_message_with_very_many_steps_says_how_many_are_missing():
     assert (len(found), found[-1].detail) == (MOST_STEPS, {"omitted": 3})
 
 
+def test_a_wait_ends_with_the_next_step():
+    trail = Trail("m1")
+    trail.lease("p", None, 0.0)
+    assert trail.unsaved[-1].state == "waiting"
+    trail.lease("p", "api_keys[1]", 0.0)
+    assert (trail.unsaved[-1].state, trail.unsaved[-1].detail) == ("ok", {"for": "key", "provider": "p"})
+    assert (trail.take_key(), trail.take_key()) == ("api_keys[1]", "")
+    trail.await_next("rate", 600)
+    trail.add("model", "p/m")
+    [waited, _] = trail.unsaved[1:]
+    assert (waited.state, waited.detail["for"]) == ("ok", "rate")
+    # One that was stored as open ended with its time, or before the next step.
+    short = Step(1_000, 0, "waited", "retry", "waiting", {"for": "retry", "until": 1_500})
+    [ended, _] = complete([short, Step(9_000, 0, "model")])
+    assert (ended.state, ended.took) == ("ok", 500_000)
+    [ended, _, _] = complete([short, Step(1_200, 0, "restart", detail={"attempt": 1})])
+    assert (ended.state, ended.took) == ("ok", 200_000)
+    assert complete([short]) == [short]
+
+
 def test_an_intent_and_its_placement_are_one_step():
     decided = Step(1_000, 0, "final", "", "running", {"outcome": "notice", "code": "X"})
     intent = Step(1_000, 0, "placement", "telegram", "running", {"nonce": "n"})

@@ -67,7 +67,10 @@ async def test_all_messages_with_one_cause_are_answered_once(tmp_path: Path) -> 
         await case.aged(aged.message_id, days=2)
 
         found = await case.why(second.message_id)
-        assert (found["same_cause"]["count"], found["same_cause"]["key"]) == (6, "openai:AuthFailedError:-")
+        assert (found["same_cause"]["count"], found["same_cause"]["key"]) == (
+            6,
+            "openai:AuthFailedError:api_key",
+        )
         plan = await plan_of(case, second.message_id)
         ok = {one["id"]: one["ok"] for one in plan["messages"]}
         assert ok == {

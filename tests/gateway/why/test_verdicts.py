@@ -146,6 +146,11 @@ async def test_messages_that_wait_for_a_limit(tmp_path: Path) -> None:
         providers = {"openai": {"base_url": fake.openai_url, "api_key": "k", "max_retries": 3}}
         limits = {"drain_seconds": 0}
         async with line(tmp_path, fake, providers=providers, limits=limits) as case:
+            case.pier.line.is_limited = True
+            answered = await case.write("Hello", "ben", "attic")
+            found = await case.until(answered.message_id, "waiting")
+            assert found["verdict"]["text"].startswith("No answer yet: it waits for Line until ")
+            assert kinds(found) == ["open"]
             fake.then(Refusal(429, "slow down", {"retry-after": "20"}))
             limited = await case.write("Hello")
             found = await case.until(limited.message_id, "waiting")
@@ -153,11 +158,10 @@ async def test_messages_that_wait_for_a_limit(tmp_path: Path) -> None:
             assert found["verdict"]["text"].startswith(begin), found["verdict"]
             assert kinds(found) == ["wait", "stop"]
             assert texts(found)[-1] == "Waits for the rate limit of the provider"
-            case.pier.line.is_limited = True
-            answered = await case.write("Hello", "ben", "attic")
-            found = await case.until(answered.message_id, "waiting")
-            assert found["verdict"]["text"].startswith("No answer yet: it waits for Line until ")
-            assert kinds(found) == ["open"]
+            # Another message waits for the same key.
+            behind = await case.write("Hello", "ben", "garden")
+            found = await case.until(behind.message_id, "waiting")
+            assert found["verdict"]["text"].startswith(begin), found["verdict"]
 
 
 async def test_messages_that_are_not_answered_on_purpose(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ from gateway.testing.fake_program import fake_program
 from plugins.cli_backends import CliBackends
 from plugins.cli_backends.contract import ToolCall
 from plugins.cli_backends.provider import hints_for
+from tests.gateway.trail.test_recording import settled_trail
 from tests.plugins.cli_backends.pretend import alive, noted, program
 
 ECHO = """
@@ -143,6 +144,10 @@ async def test_a_person_decides_in_the_chat(tmp_path: Path, decision: Any, outpu
         assert (question.tool_name, question.arguments) == ("claude-code:Bash", {"command": "ls"})
         await chat.host.settle(question.approval_id, decision, session="s")
         answer = await chat.answer(answer_id)
+        path = await settled_trail(chat, answer_id)
+        [tool] = [step for step in path.steps if step.kind == "tool"]
+        by = {"allowed_by": "person"} if decision == "once" else {"refused_by": "person"}
+        assert (tool.name, tool.detail) == ("Bash", {"call": "t1", **by})
         assert answer.parts == (
             TextPart("I will look."),
             ToolCallPart("t1", "Bash", {"command": "ls"}),

@@ -2,7 +2,7 @@
 import { h } from "/shared/dom.js";
 import { icon } from "/shared/icons.js";
 import { t } from "/shared/language.js";
-import { lasted, money } from "./amounts.js";
+import { exact, lasted, money } from "./amounts.js";
 import { word } from "./words.js";
 
 /** Kinds of work by which time is summed and bars are drawn. */
@@ -131,6 +131,7 @@ function factsOf(facts) {
 
 function shown(name, value) {
   if (typeof value === "boolean") return t(value ? "why.yes" : "why.no");
+  if (name === "until") return exact(value);
   return name.endsWith("_ms") ? lasted(value) : String(value);
 }
 
