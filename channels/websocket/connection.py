@@ -218,7 +218,7 @@ class Connection:
         if not panels:
             return ()
         # The parser of Markdown, which a gateway without panels does not load before its first answer.
-        from channels.websocket.blocks import panel_blocks
+        from gateway.server.pages.blocks import panel_blocks
 
         return tuple(Panel(plugin, panel_blocks(text)) for plugin, text in panels)
 

@@ -15,9 +15,9 @@ from typing import assert_never
 
 from aiohttp import web
 
-from channels.websocket.highlight import code_html, language_of
 from gateway import ErrorPart, FilePart, ImagePart, Message, TextPart, ToolCallPart, ToolResultPart
 from gateway.channel import Host, SharedConversation
+from gateway.server.pages.highlight import code_html, language_of
 
 _PICTURES = frozenset(("image/png", "image/jpeg", "image/gif", "image/webp"))
 _BASE64 = re.compile(r"[A-Za-z0-9+/=\s]*")
@@ -106,7 +106,7 @@ def _parts(message: Message) -> Iterator[str]:
 
 
 def _text(content: str, role: str) -> str:
-    from channels.websocket.blocks import render_html  # the Markdown parser, for shared pages only
+    from gateway.server.pages.blocks import render_html  # the Markdown parser, for shared pages only
 
     if role == "user":
         return f'<div class="typed">{escape(content)}</div>'

@@ -3,9 +3,8 @@
 In: the Markdown of a model. Out: blocks and inlines, or pieces. Imported by channels and the terminal chat.
 """
 
-from gateway.markdown.grammar import bound_tables, stays_text
-from gateway.markdown.links import bare_addresses, host_of, names_another_host
-from gateway.markdown.math import GROWING, add_math, formula_of, is_display
+from gateway.markdown.grammar import bound_tables
+from gateway.markdown.math import formula_of
 from gateway.markdown.parse import parse_markdown
 from gateway.markdown.split import split_markdown
 from gateway.markdown.tree import (
@@ -36,7 +35,6 @@ from gateway.markdown.tree import (
 )
 
 __all__ = [
-    "GROWING",
     "Block",
     "Break",
     "Code",
@@ -57,18 +55,12 @@ __all__ = [
     "Table",
     "Text",
     "Tree",
-    "add_math",
-    "bare_addresses",
     "bound_tables",
     "formula_of",
-    "host_of",
     "inline_text",
-    "is_display",
     "label_of",
-    "names_another_host",
     "parse_markdown",
     "plain_text",
     "split_markdown",
-    "stays_text",
     "table_text",
 ]

@@ -16,12 +16,12 @@ from dataclasses import asdict, dataclass
 from craft import RENDERERS, prose
 from markdown_it import MarkdownIt
 
-from channels.websocket.blocks import clear_block_cache
 from channels.websocket.render import HtmlView
 from gateway import Complete, Message, Metadata, TextPart
 from gateway.channel import Event, MessageFrame
 from gateway.delivery.pages import is_quickly_paginated
 from gateway.provider_http import DeltaWriter
+from gateway.server.pages.blocks import clear_block_cache
 
 _ROUNDS, _DELTA = 3, 64
 _WIDE = "|" + "a|" * 18 + "\n|" + "-|" * 18 + "\n"

@@ -17,11 +17,11 @@ from typing import Any
 
 from aiohttp import WSCloseCode, web
 
-from channels.websocket.blocks import BlockRenderer
 from channels.websocket.render import render_html
 from gateway.contract.deltas import DeltaWriter
 from gateway.server.guard import SECURITY_HEADERS
 from gateway.server.pages import SHARED
+from gateway.server.pages.blocks import BlockRenderer
 
 PAGE = Path(__file__).parents[2] / "channels" / "websocket" / "page"
 FOLDERS = {"page": PAGE, "shared": SHARED}

@@ -1,4 +1,4 @@
-"""Files of the web pages: served from memory, and the modules that the chat page and the console share.
+"""Web pages: files served from memory, what their texts are rendered by, and the modules that pages share.
 
 In: a folder. Out: responses with its files. Imported by the server and, through their door, by channels.
 """

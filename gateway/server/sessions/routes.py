@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any, Literal, cast
 
 import msgspec
@@ -88,6 +89,7 @@ class MessageQuery(Struct, frozen=True):
         ]
         | UnsetType
     ) = UNSET
+    html: Annotated[bool, Meta(description="Also return the HTML of answers")] = False
 
 
 class SearchQuery(Struct, frozen=True):
@@ -257,10 +259,14 @@ class ChildList(Struct, frozen=True):
 
 
 class LoggedMessage(Struct, frozen=True):
-    """A message and its sequence number in the session."""
+    """A message and its sequence number in the session.
+
+    ``html`` has the parts of an answer that pages show as HTML, each with its index; it is safe to insert.
+    """
 
     seq: int
     message: Message
+    html: list[tuple[int, str]] | UnsetType = UNSET
 
 
 class MessageList(Struct, frozen=True):
@@ -542,6 +548,8 @@ class SessionRoutes:
             found = [one for one in whole if one[0] > asked.after][-asked.last :]
         else:
             found = await self._host.sessions.read(session.id, asked.after, asked.last)
+        if asked.html:
+            return MessageList([LoggedMessage(seq, one, await _html_of(one)) for seq, one in found])
         return MessageList([LoggedMessage(seq, message) for seq, message in found])
 
     async def _children(self, call: Call[SessionPath, Nothing, Nothing, None]) -> ChildList:
@@ -687,3 +695,15 @@ def key_of(in_body: str | UnsetType, in_header: str | UnsetType) -> str:
     if len(given) > 1:
         raise InvalidRequestError("client_msg_id and Idempotency-Key differ")
     return given.pop() if given else new_id()
+
+
+async def _html_of(message: Message) -> list[tuple[int, str]] | UnsetType:
+    from gateway.server.pages.messages import render_message  # the Markdown parser, for pages only
+
+    html: list[tuple[int, str]] = []
+    for part in render_message(message):
+        if part is None:
+            await asyncio.sleep(0)
+        else:
+            html.append(part)
+    return html or UNSET

@@ -138,6 +138,18 @@ async def test_messages_are_read_after_a_number_or_from_the_end(tmp_path: Path) 
         assert [message["seq"] for message in after["messages"]] == seqs[4:]
 
 
+async def test_answers_are_read_with_their_html_when_it_is_asked_for(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        served.models.then(Reply((Say("**Bold**, <b>no</b> HTML"),)))
+        await answered(served, "s", "*Hi*")
+        _, plain = await served.ask("GET", "/api/sessions/s/messages")
+        assert ["html" in one for one in plain["messages"]] == [False, False]
+        _, shown = await served.ask("GET", "/api/sessions/s/messages?html=true")
+        asked, answer = shown["messages"]
+        assert "html" not in asked
+        assert answer["html"] == [[0, "<p><strong>Bold</strong>, &lt;b&gt;no&lt;/b&gt; HTML</p>\n"]]
+
+
 async def test_004_18_an_answer_is_stopped(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         served.models.then(Reply((Say("so far"), Gate(asyncio.Event()))))

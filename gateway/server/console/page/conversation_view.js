@@ -1,11 +1,12 @@
 /** A conversation as people see it, with a margin that says what each turn did, how long and for how much. */
 import { confirmed } from "/shared/confirm_dialog.js";
-import { copyButton } from "/shared/copy_button.js";
+import { addCopyButtons, copyButton } from "/shared/copy_button.js";
 import { openDialog } from "/shared/dialog.js";
 import { h } from "/shared/dom.js";
 import { icon } from "/shared/icons.js";
 import { t } from "/shared/language.js";
 import { openMenu } from "/shared/menu.js";
+import { renderedBlock } from "/shared/safe_html.js";
 import { failedState, showLoading } from "/shared/states.js";
 import { clock, counted, lasted, millions, money, since } from "./amounts.js";
 import { read, send } from "./api.js";
@@ -25,8 +26,8 @@ export class Conversation {
     this.host.replaceChildren();
     const loaded = showLoading(this.host);
     try {
-      const [info, { messages }] = await Promise.all([read(this.path, {}, { signal: this.signal }), read(`${this.path}/messages`, { last }, { signal: this.signal })]);
-      this.#show(info, messages.map(({ message }) => message), last);
+      const [info, { messages }] = await Promise.all([read(this.path, {}, { signal: this.signal }), read(`${this.path}/messages`, { last, html: true }, { signal: this.signal })]);
+      this.#show(info, messages.map(({ message, html = [] }) => ({ ...message, html: new Map(html) })), last);
     } catch (error) {
       if (error.name !== "AbortError") this.host.replaceChildren(failedState({ title: t("talks.failed"), text: error.message, again: () => this.load(last) }));
     } finally {
@@ -122,14 +123,22 @@ function questionView(message) {
 
 function answerView(message) {
   const results = new Map(message.parts.filter(({ type }) => type === "tool_result").map((part) => [part.tool_call_id, part]));
-  const shown = message.parts.flatMap((part) => {
-    if (part.type === "text" && part.content.trim() && part.kind !== "reasoning") return [h("div", { class: part.kind === "notice" ? "bubble notice" : "bubble" }, part.content)];
+  const shown = message.parts.flatMap((part, index) => {
+    if (part.type === "text" && part.content.trim() && part.kind !== "reasoning") return [h("div", { class: part.kind === "notice" ? "bubble prose notice" : "bubble prose" }, proseOf(message.html.get(index)) ?? part.content)];
     if (part.type === "tool_call") return [toolView(part, results.get(part.tool_call_id))];
     if (part.type === "error") return [h("div", { class: "bubble failed" }, part.message)];
     if (part.type === "image" || part.type === "file") return [h("span", { class: "pill" }, part.path ?? part.alt_text ?? part.mime_type)];
     return [];
   });
   return [...shown, h("small", { class: "muted num" }, clock(message.created_at))];
+}
+
+/** Return the text of a part as the server rendered it. @param {string | undefined} html */
+function proseOf(html) {
+  if (html === undefined) return null;
+  const fragment = renderedBlock(html);
+  [...fragment.children].forEach(addCopyButtons);
+  return fragment;
 }
 
 /** Return a tool call that opens to its arguments and its output. */

@@ -136,7 +136,7 @@ class Conversations {
       this.#loading = false;
     }
     this.table.setRows(this.#rows);
-    this.count.textContent = t(this.#next === null ? "talks.count" : "talks.count_more", { count: counted(this.#rows.length) });
+    this.count.textContent = t(this.#next !== null ? "talks.count_more" : this.#rows.length === 1 ? "talks.count_one" : "talks.count", { count: counted(this.#rows.length) });
   }
 
   #scrolled() {

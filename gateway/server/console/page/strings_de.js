@@ -335,6 +335,7 @@ export const de = {
   "talks.conversation": "Unterhaltung",
   "talks.copy_link": "Link kopieren",
   "talks.cost": "Kosten",
+  "talks.count_one": "1 Unterhaltung",
   "talks.count": "{count} Unterhaltungen",
   "talks.count_more": "{count} Unterhaltungen und mehr",
   "talks.delete": "Löschen",

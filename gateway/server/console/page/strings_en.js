@@ -335,6 +335,7 @@ export const en = {
   "talks.conversation": "Conversation",
   "talks.copy_link": "Copy the link",
   "talks.cost": "Cost",
+  "talks.count_one": "1 conversation",
   "talks.count": "{count} conversations",
   "talks.count_more": "{count} conversations and more",
   "talks.delete": "Delete",

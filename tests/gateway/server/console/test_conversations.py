@@ -105,3 +105,19 @@ async def test_conversations_are_accessible_in_german_at_every_width(
                     assert await is_narrow(page), width
                     if width in (320, 1280):
                         assert await violations(page, axe) == [], width
+
+
+async def test_answers_are_shown_as_people_see_them(browser: Browser, tmp_path: Path) -> None:
+    async with FakeModels() as fake, line(tmp_path, fake) as case:
+        fake.then(Reply((Say(f"**Bold** and {MARKUP}\n\n```python\nprint(1)\n```"),)))
+        await case.write("*plain*")
+        await case.settled()
+        url = f"{case.served.url}{HREF}/line:bot:kitchen"
+        async with chat(browser, url, connected=False) as page:
+            answer = page.locator(".turn .bubble.prose")
+            await expect(answer.locator("strong")).to_have_text("Bold")
+            await expect(answer).to_contain_text(MARKUP)
+            await expect(answer.locator("figure.code code")).to_contain_text("print(1)")
+            await expect(answer.get_by_role("button", name="Copy code")).to_be_visible()
+            await expect(page.locator(".turn .bubble.mine")).to_have_text("*plain*")
+            assert await page.locator("#main img").count() == 0

@@ -18,10 +18,11 @@ from markdown_it.rules_core import StateCore
 from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 
-from channels.websocket.formulas import MAX_IN_BLOCK, formula_html
-from channels.websocket.highlight import code_html
-from channels.websocket.links import label_of, link_rule
-from gateway.markdown import GROWING, add_math, bound_tables, stays_text
+from gateway.markdown.grammar import bound_tables, stays_text
+from gateway.markdown.math import GROWING, add_math
+from gateway.server.pages.formulas import MAX_IN_BLOCK, formula_html
+from gateway.server.pages.highlight import code_html
+from gateway.server.pages.links import label_of, link_rule
 
 _MAX_MARKS = 2_500
 """Maximum number of emphasis and link marks in one block; later text stays plain. Each costs up to 15 µs."""

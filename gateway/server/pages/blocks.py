@@ -17,7 +17,7 @@ from html import escape
 from markdown_it.token import Token
 from msgspec import Struct
 
-from channels.websocket.markdown_html import block_html, top_level_blocks
+from gateway.server.pages.markdown_html import block_html, top_level_blocks
 
 _LINE_END = re.compile(r"\r\n|\n|\r(?!\Z)")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")

@@ -12,7 +12,7 @@ from functools import lru_cache
 from html import escape, unescape
 from xml.etree.ElementTree import Element
 
-from gateway.markdown import formula_of, is_display
+from gateway.markdown.math import formula_of, is_display
 
 MAX_IN_BLOCK = 2_000
 """Maximum characters of formulas converted in one block; each costs about 10 µs in the event loop."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from markdown_it.rules_core import StateCore
 from markdown_it.token import Token
 
-from gateway.markdown import bare_addresses, host_of, names_another_host
+from gateway.markdown.links import bare_addresses, host_of, names_another_host
 
 
 def link_rule(state: StateCore) -> None:
