@@ -109,13 +109,12 @@ function sectionOf({ path }) {
 }
 
 function columns() {
-  const name = (row) => h("span", { class: "setting-key" }, row.key);
+  const name = (row) => h("span", { class: "two-lines" }, h("span", { class: "setting-key" }, row.key), h("span", { class: "muted clip", title: row.description }, row.description));
   const value = (row) => h("span", {}, h("span", { class: "mono clip", title: row.is_secret ? undefined : shownValue(row) }, shownValue(row)), waits(row) && h("span", { class: "pill warn" }, t("settings.waits")));
   return [
     { label: t("settings.setting"), show: name, sort: (row) => row.key },
     { label: t("settings.value"), show: value },
     { label: t("settings.source"), show: (row) => h("span", { class: "muted" }, sourceOf(row)), sort: (row) => row.source },
     { label: t("settings.takes_effect"), show: (row) => h("span", { class: "muted" }, effectOf(row)), sort: effectOf },
-    { label: t("settings.what"), show: (row) => h("span", { class: "muted clip", title: row.description }, row.description) },
   ];
 }

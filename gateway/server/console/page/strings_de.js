@@ -534,5 +534,4 @@ export const de = {
   "settings.title": "Einstellungen",
   "settings.value": "Wert",
   "settings.waits": "wartet auf den nächsten Start",
-  "settings.what": "Was sie bewirkt",
 };

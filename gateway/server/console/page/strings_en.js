@@ -534,5 +534,4 @@ export const en = {
   "settings.title": "Settings",
   "settings.value": "Value",
   "settings.waits": "waits for the next start",
-  "settings.what": "What it does",
 };
