@@ -284,8 +284,9 @@ class Gateway:
         self._resolver.services = OpenServices(store, sessions, tables, self._grants, self._actions)
 
     async def _forget(self, session: str) -> None:
-        """Delete the files of a session that was deleted."""
+        """Delete what else is kept of a session that was deleted."""
         await self.outputs.forget(session)
+        await self.parts.questions.forget_session(session)
         await self.parts.host.changes.forget(session)
 
     def _mask_secrets(self) -> None:

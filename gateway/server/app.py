@@ -75,7 +75,11 @@ class Api:
             *self._bus.routes(),
             *self.now.routes(),
             *QuestionRoutes(
-                parts.questions, self._gateway.registry.get_tools, parts.sessions.get, reader_of
+                parts.questions,
+                self._gateway.registry.get_tools,
+                parts.sessions.get,
+                parts.store,
+                reader_of,
             ).routes(),
             *AuditRoutes(AuditLog(parts.store), reader_of).routes(),
             *DeadLetterRoutes(parts.dead_letters).routes(),

@@ -30,7 +30,7 @@ SETTLE = Write("update", 85, t.question, "id state answer answered_by settled_at
 SHOWN = Write("update", 86, t.question, "id shown")
 ACKNOWLEDGE = Write("update", 87, t.question, "id acknowledged")
 CLOSE = Write("update", 87, t.question, "id closed")
-SPEND = Write("update", 87, t.question, "id key inbox_id acknowledged")
+SPEND = Write("update", 87, t.question, "id key inbox_id acknowledged closed")
 DROP = Write("delete", 88, t.question, "id")
 DROP_OF_MESSAGE = Write("delete", 89, t.question, "inbox_id", key="inbox_id")
 
@@ -58,7 +58,7 @@ class Held:
         self.dropped = False
         """Its owner withdrew it, so its end is not delivered."""
         self.spent = False
-        """Its turn needs it no longer. It is deleted as soon as it is closed."""
+        """Its turn needs it no longer. Its row stays for the list of what was decided."""
         self.closed = False
         """The chat shows its outcome."""
         self.delivering = False
@@ -99,6 +99,13 @@ class Held:
         """Return the write that stores the end of the question."""
         values = json.dumps(answer.values)
         return SETTLE, (self.question.id, answer.state, values, answer.by, now_ms(), acknowledged)
+
+    def spend(self, *, closed: bool) -> Op:
+        """Return the write that keeps the row of a question that its turn needs no longer."""
+        # Without its key, since the turn may ask the same again, and without the message, with which open
+        # questions are deleted. Both are still known by the new key.
+        self.spent, name = True, self.question.id
+        return SPEND, (name, f"{self.inbox_id} {name}", "", now_ms(), int(closed))
 
     def end(self, state: QuestionState, values: Sequence[str] = (), by: str = "") -> Answer:
         """Return an end of the question."""
@@ -149,6 +156,9 @@ def read_held(row: RowMapping) -> Held:
     held = Held(_question(row), row["inbox_id"], row["subject"])
     held.closed = bool(row["closed"])
     held.spent = bool(row["acknowledged"] and row["subject"])
+    held.ended_at = row["settled_at"]
+    if held.spent:
+        held.inbox_id = row["key"].rpartition(" ")[0]
     if row["shown"]:
         held.shown = Placed(*json.loads(row["shown"]))
     if row["state"] != "open":

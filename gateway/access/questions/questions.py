@@ -2,8 +2,9 @@
 
 A question is durable before it is shown, and its answer before it is acknowledged. Open questions and answers
 that their owners have not taken yet are in memory, too. A question of a turn belongs to the turn's message: a
-turn that is repeated after a restart finds it again instead of asking twice, and it is deleted when the
-message is answered. Any other question is answered to the handler of its owner.
+turn that is repeated after a restart finds it again instead of asking twice, until the message is answered.
+Any other question is answered to the handler of its owner. The latest 200 that ended stay in the database,
+for the list of what was decided; those of a deleted session do not.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ from gateway.access.questions.held import (
     DROP,
     DROP_OF_MESSAGE,
     SHOWN,
-    SPEND,
     Held,
     frame_of,
     masked,
@@ -148,7 +148,7 @@ class Questions:
         self._sessions = sessions
         self._redactor = redactor
         self.decided = deque[Held](maxlen=_DECIDED)
-        """The latest questions that ended, for the list of all; the audit log keeps the answers."""
+        """The latest questions that ended, the oldest first; also those of earlier processes."""
         self._held: dict[str, Held] = {}
         self._unclosed: list[Held] = []
         """Questions that nobody waits for, and that an earlier process did not close."""
@@ -173,6 +173,33 @@ class Questions:
             self._held[held.question.id] = held
             if held.answer is None:
                 self._arm(held)
+        await self._load_decided()
+
+    async def _load_decided(self) -> None:
+        """Read the latest questions that ended, and delete the rows of earlier ones that nothing needs."""
+        q = t.question.c
+        ended = select(t.question).where(q.state != "open").order_by(q.settled_at.desc())
+        spent = select(q.id).where(q.acknowledged > 0, q.closed > 0, q.inbox_id == "", q.subject != "")
+
+        def read(connection: Connection) -> tuple[list[RowMapping], list[str]]:
+            rows = list(connection.execute(ended.limit(_DECIDED)).mappings())
+            if len(rows) < _DECIDED:
+                return rows, []
+            old = spent.where(q.settled_at < rows[-1]["settled_at"])
+            return rows, list(connection.execute(old).scalars())
+
+        rows, old = await self._store.read(read)
+        known = {held.question.id: held for held in (*self._held.values(), *self._unclosed)}
+        self.decided.extend(known.get(row["id"]) or read_held(row) for row in reversed(rows))
+        if old:
+            await self._store.write(*((DROP, (each,)) for each in old))
+
+    async def forget_session(self, session: str) -> None:
+        """Delete the decided questions of a session that was deleted."""
+        gone = [held for held in self.decided if held.question.session == session]
+        for held in gone:
+            self.decided.remove(held)
+        await self._store.write(*((DROP, (held.question.id,)) for held in gone if held.spent))
 
     async def run(self) -> None:
         """Show questions and deliver answers, until cancelled."""
@@ -378,7 +405,7 @@ class Questions:
         return [held for held in self._held.values() if held.inbox_id == inbox_id]
 
     def forget(self, inbox_id: str) -> Op:
-        """Close all questions of a message's turn. Returns the write that deletes them."""
+        """Close all questions of a message's turn. Returns the write after which the turn finds none."""
         for held in self.of_message(inbox_id):
             self._discard(held)
         return DROP_OF_MESSAGE, (inbox_id,)
@@ -398,20 +425,17 @@ class Questions:
         return (DROP, (question_id,)) if held is None else self._spend(held)
 
     def _spend(self, held: Held) -> Op:
-        """Return the write that deletes a turn's question, or lets it stay until its end is shown."""
-        asked = held.question
-        channel = self._channels.get(asked.address.channel)
-        if held.closed or not isinstance(channel, ShowsAnswers):
-            return DROP, (asked.id,)
-        held.spent = True
-        # Without its key: the turn may ask the same again.
-        return SPEND, (asked.id, asked.id, "", now_ms())
+        """Return the write after which a turn's question is only one of those that were decided."""
+        channel = self._channels.get(held.question.address.channel)
+        return held.spend(closed=held.closed or not isinstance(channel, ShowsAnswers))
 
     def finish(self, held: Held, answer: Answer) -> None:
         """End a question, after the commit of its end."""
         if held.answer is not None:
             return
         held.taken, held.answer, held.ended_at = True, answer, now_ms()
+        if len(self.decided) == _DECIDED and self.decided[0].spent and self.decided[0].closed:
+            self._write_later((DROP, (self.decided[0].question.id,)))
         self.decided.append(held)
         if held.timer is not None:
             held.timer.cancel()
@@ -571,7 +595,7 @@ class Questions:
             self._end(held, held.end("expired"))
 
     def _discard(self, held: Held) -> None:
-        """Close a question of a turn that does not need it any more, and delete it."""
+        """Close a question of a turn that does not need it any more."""
         held.taken = True
         end = held.end("withdrawn")
         settled = [held.settle(end)] if held.answer is None else []
@@ -654,9 +678,7 @@ class Questions:
             self._spawn(partial(self._close, attempts=attempts, seconds=again), held)
             return
         held.closed = True
-        if held.spent:
-            self._write_later((DROP, (held.question.id,)))
-        elif not held.inbox_id:
+        if held.spent or not held.inbox_id:
             self._write_later((CLOSE, (held.question.id, 1)))
 
     async def _close_once(self, held: Held, attempts: _Attempts) -> float | None:

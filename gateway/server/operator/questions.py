@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -18,6 +18,8 @@ from gateway.server.errors import ConfirmIdentityError
 from gateway.server.now import ReaderOf, owner_as_reader
 from gateway.server.routes import Call, Nothing, Route
 from gateway.session import Session
+from gateway.session.log import read_sessions_by_id
+from gateway.store import Store
 
 _Id = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$", description="The question's id")]
 
@@ -104,7 +106,7 @@ class OperatorQuestion(Struct, frozen=True):
 
 
 class QuestionList(Struct, frozen=True):
-    """Questions. Decided ones are kept in memory: the latest 200 since the start; the audit log has all."""
+    """Questions. Of those that were decided, the latest 200 are kept; the audit log has all answers."""
 
     questions: list[OperatorQuestion]
 
@@ -121,6 +123,7 @@ class QuestionRoutes:
     """The routes under ``/api/questions``.
 
     ``tools`` returns the tools, ``session_of`` a session in memory, ``reader_of`` the reader of a request.
+    The titles of other sessions are read from the store.
     """
 
     def __init__(
@@ -128,11 +131,13 @@ class QuestionRoutes:
         questions: Questions,
         tools: Callable[[], Sequence[Tool]],
         session_of: Callable[[str], Session | None],
+        store: Store,
         reader_of: ReaderOf = owner_as_reader,
     ) -> None:
         self._questions = questions
         self._tools = tools
         self._session_of = session_of
+        self._store = store
         self._reader_of = reader_of
 
     def routes(self) -> list[Route]:
@@ -161,7 +166,8 @@ class QuestionRoutes:
             held = sorted(self._questions.all_open(), key=lambda one: one.question.expires_at)
         else:
             held: Sequence[Held] = list(reversed(self._questions.decided))
-        found = [self._view(one) for one in held]
+        titles = await self._titles({one.question.session for one in held})
+        found = [self._view(one, titles) for one in held]
         if not self._reader_of(call.request).sees_text:
             found = [one.without_text() for one in found]
         return QuestionList(found)
@@ -178,9 +184,15 @@ class QuestionRoutes:
         assert decision is not None, "it was settled"
         return decision
 
-    def _view(self, held: Held) -> OperatorQuestion:
+    async def _titles(self, sessions: Collection[str]) -> Mapping[str, str]:
+        """Return the titles of these sessions."""
+        live = {name: found.row.title for name in sessions if (found := self._session_of(name)) is not None}
+        away = [name for name in sessions if name not in live]
+        rows = await self._store.read(lambda c: read_sessions_by_id(c, away)) if away else []
+        return live | {row.id: row.title for row in rows}
+
+    def _view(self, held: Held, titles: Mapping[str, str]) -> OperatorQuestion:
         question = held.question
-        session = self._session_of(question.session)
         tool_name, tool_text, command, effect, rule = self._of_tool(question)
         is_approval = isinstance(question, ApprovalRequest)
         return OperatorQuestion(
@@ -190,7 +202,7 @@ class QuestionRoutes:
             title=question.title,
             detail=question.detail,
             session=question.session,
-            conversation="" if session is None else session.row.title,
+            conversation=titles.get(question.session, ""),
             channel=question.address.channel,
             message=held.inbox_id,
             tool=tool_name,

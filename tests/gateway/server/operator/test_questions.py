@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from aiohttp import web
 
@@ -21,7 +23,9 @@ from gateway.store import Store
 from gateway.store.writes import AUDIT
 from gateway.tables.audit import AuditLog
 from gateway.testing.fake_models.script import Reply, Say, Use
+from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.served import serving
+from tests.e2e.gateway_process import GatewayProcess
 from tests.gateway.cli.processes import trunkline
 
 pytestmark = pytest.mark.slow
@@ -80,7 +84,9 @@ async def test_an_admin_sees_what_a_question_permits_and_answers_it_with_a_name(
 
         # The same list as a viewer sees it, who also may not answer.
         parts, tools = served.gateway.parts, served.gateway.registry.get_tools
-        routes = QuestionRoutes(parts.questions, tools, parts.sessions.get, lambda _: VIEWER).routes()
+        routes = QuestionRoutes(
+            parts.questions, tools, parts.sessions.get, parts.store, lambda _: VIEWER
+        ).routes()
         seen = await routes[0].handler(call(query=QuestionQuery()))
         assert seen.questions[0].expires_at == one["expires_at"]  # type: ignore[attr-defined]
         assert not any(secret in repr(seen) for secret in ("rm", "Tidy", "permissions"))
@@ -91,7 +97,9 @@ async def test_an_admin_sees_what_a_question_permits_and_answers_it_with_a_name(
         refused, error = await served.ask("POST", f"/api/questions/{one['id']}", json={"values": ["perhaps"]})
         assert (refused, error["error_name"]) == (400, "InvalidRequestError")
         admin = Reader("a", name="ada")
-        own = QuestionRoutes(parts.questions, tools, parts.sessions.get, lambda _: admin).routes()
+        own = QuestionRoutes(
+            parts.questions, tools, parts.sessions.get, parts.store, lambda _: admin
+        ).routes()
         decision = await own[1].handler(answer)
         assert (decision.by, decision.state) == ("ada", "answered")  # type: ignore[attr-defined]
         await client.until("complete")
@@ -134,3 +142,73 @@ async def test_the_log_is_read_in_pages_newest_first(store: Store) -> None:
 def test_the_command_shows_the_log(tmp_path: Path) -> None:
     none = trunkline("audit", home=tmp_path)
     assert (none.returncode, none.stderr.strip()) == (0, "The audit log has no such action.")
+
+
+DOOR = '''
+from gateway import Plugin, tool_from
+
+async def door(which: str) -> str:
+    """Open a door."""
+    return f"{which} is open"
+
+class Doors(Plugin):
+    name = "doors"
+
+    def tools(self):
+        return (tool_from(door, match_key=lambda arguments: arguments["which"]),)
+
+plugin = Doors()
+'''
+
+
+@pytest.mark.timeout(120)
+async def test_what_was_decided_is_the_same_after_a_kill(tmp_path: Path) -> None:
+    (tmp_path / "doors.py").write_text(DOOR)
+    async with (
+        FakeModels() as models,
+        GatewayProcess(tmp_path, models.openai_url, 'plugins.enabled = ["doors"]') as gateway,
+        aiohttp.ClientSession() as http,
+    ):
+
+        async def decided() -> list[dict[str, Any]]:
+            async with http.get(f"{gateway.url}/api/questions?state=decided") as found:
+                return (await found.json())["questions"]
+
+        assert await gateway.start()
+        async with gateway.client() as client:
+            for session, answer in (("front", "once"), ("back", "deny"), ("attic", "")):
+                use = Use("door", json.dumps({"which": session}))
+                models.then(Reply((use,), "tools"), Reply((Say("Done"),)))
+                await client.send(
+                    type="message", client_msg_id=session, session=session, text=f"Open {session}"
+                )
+                asked = (await client.until("approval_request"))["approval_id"]
+                if answer:
+                    url, body = f"{gateway.url}/api/questions/{asked}", {"values": [answer]}
+                    async with http.post(url, json=body) as done:
+                        assert done.status == 200
+                else:
+                    await client.send(type="abort", session=session)
+                await client.until("complete")
+        before = await decided()
+        assert [(one["effect"]["text"], one["decision"]["state"]) for one in before] == [
+            ("attic", "withdrawn"),
+            ("back", "answered"),
+            ("front", "answered"),
+        ]
+        assert all(one["message"] and one["command"] and one["conversation"] for one in before)
+        # A write after the last one ends the wait for the commit of all before it.
+        async with http.delete(f"{gateway.url}/api/sessions/attic") as gone:
+            assert gone.status == 204
+        before = await decided()
+        assert len(before) == 2
+        await gateway.stop(signal.SIGKILL)
+        assert await gateway.start()
+        after = await decided()
+        for one in after:
+            # The time of the end is that of its row, which is made before the commit.
+            at = next(each for each in before if each["id"] == one["id"])["decision"]["at"]
+            assert abs(one["decision"].pop("at") - at) < 60_000
+        assert after == [
+            one | {"decision": {k: v for k, v in one["decision"].items() if k != "at"}} for one in before
+        ]
