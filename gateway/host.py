@@ -49,6 +49,7 @@ from gateway.session.frames import Event, LogChanged, MessageFrame
 from gateway.session.log import SessionRow
 from gateway.store import Store
 from gateway.store.inbox import Inbox
+from gateway.store.writes import audit_op
 from gateway.tables.uploads import Content, Uploads
 from gateway.why import Replays, Why
 from gateway.why.dead_letters import DeadLetters
@@ -301,17 +302,19 @@ class Host:
         if session is not None:
             session.remove_sink(feed)
 
-    async def abort(self, session_id: str) -> bool:
+    async def abort(self, session_id: str, by: str = "") -> bool:
         """Stop the running answer of a session, or of the session that its chat was moved to.
 
-        Returns, once the stop is durable, whether there was one. Raises NotFoundError.
+        Returns, once the stop is durable, whether there was one. ``by`` is an operator, for the audit log.
+        Raises NotFoundError.
         """
         session = await self.sessions.find(self._access.moved_chats.session_of(session_id))
         if session.row.root is not None:
             # A nested run has no message of its own; its parent goes on with what it has said.
             self.sessions.close(session.id)
             return session.turn is not None
-        return await self._intake.stop(session_id)
+        audit = [audit_op(by, "answer.stop", session_id)] if by else []
+        return await self._intake.stop(session_id, *audit)
 
     async def withdraw(self, channel: str, account: str, dedup_key: str) -> bool:
         """Mark a message without a finished answer as deleted, for example when its HTTP client disconnects.

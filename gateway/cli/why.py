@@ -20,7 +20,7 @@ from gateway.cli.store_reader import reading
 from gateway.contract.errors import StoreError, TrunklineError
 from gateway.settings import Settings
 from gateway.why import Choice, Explanation, ReplayPlan, Station, Subject, Verdict, explain_stored
-from gateway.why.verdict import duration
+from gateway.why.words import ENGLISH
 
 _MARKS = {
     "ok": "o",
@@ -156,18 +156,19 @@ def _print_path(found: Explanation, subject: Subject) -> None:
                 " ".join(filter(None, (step.kind, step.name, step.state if step.state != "ok" else "")))
             )
             start = f"{(step.at - first) / 1000:.3f} s"
-            took = duration(step.took // 1000) if step.took else ""
+            took = ENGLISH.duration(step.took // 1000) if step.took else ""
             table.add_row(*(Text(cell) for cell in (name, start, took, cost)))
         typer.echo("")
         print_table(table)
 
 
 def _print_station(station: Station) -> None:
-    took = f"  {duration(station.took // 1000)}" if station.took >= 1000 else ""
+    took = f"  {ENGLISH.duration(station.took // 1000)}" if station.took >= 1000 else ""
     detail = f"  ({station.detail})" if station.detail else ""
     typer.echo(plain(f"  {_MARKS.get(station.state, 'o')} {station.text}{detail}{took}"))
     for siding in station.sidings or ():
-        typer.echo(plain(f"      {_MARKS.get(siding.state, 'o')} {siding.text}: {siding.reason}"))
+        yours = " · yours to fix" if siding.yours else ""
+        typer.echo(plain(f"      {_MARKS.get(siding.state, 'o')} {siding.text}: {siding.reason}{yours}"))
 
 
 def _print_choices(choices: tuple[Choice, ...]) -> None:

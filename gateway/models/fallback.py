@@ -33,6 +33,7 @@ from gateway.contract.messages import ImagePart, Message
 from gateway.contract.provider import ToolDefinition
 from gateway.extensions.backends import ProviderRegistry
 from gateway.models.resolve import Models, Route
+from gateway.trail.recorder import NO_PROVIDER, OPEN_CIRCUIT
 
 log = structlog.get_logger("trunkline.fallback")
 
@@ -219,7 +220,7 @@ class Candidates:
             if route is not None and self._is_next(route):
                 return route
             if route is None:
-                self._skipped.append((name, "no provider or key for it"))
+                self._skipped.append((name, NO_PROVIDER))
         return self._later.pop(0) if self._later else None
 
     def _is_next(self, route: Route) -> bool:
@@ -231,7 +232,7 @@ class Candidates:
         if self._fallback.allows_call(route):
             return True
         self._later.append(route)
-        self._skipped.append((route.name, "its circuit is open: it failed several times in a row"))
+        self._skipped.append((route.name, OPEN_CIRCUIT))
         return False
 
 

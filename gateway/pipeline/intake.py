@@ -342,13 +342,13 @@ class Intake:
         await self._store.write(*gone, *(entry.interrupt() for entry in found))
         return bool(found)
 
-    async def stop(self, session_id: str) -> bool:
+    async def stop(self, session_id: str, *also: Op) -> bool:
         """Stop the running answer of a session, or of the session that its chat was moved to.
 
-        Returns, after the commit, whether there was one.
+        Returns, after the commit, whether there was one; ``also`` is then committed with it.
         """
         ops = self._apply_signal("", StopRequest(session_id))
-        await self._store.write(*ops)
+        await self._store.write(*ops, *(also if ops else ()))
         return bool(ops)
 
     def _apply_signal(self, channel: str, signal: Signal) -> list[Op]:

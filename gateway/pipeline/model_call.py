@@ -54,6 +54,7 @@ from gateway.rooms.envelope import Envelopes
 from gateway.session import Turn, clamp_usage
 from gateway.session.compaction import part_size, shorten
 from gateway.trail.calls import ModelStep, describe
+from gateway.trail.recorder import AFTER
 
 log = structlog.get_logger("trunkline.model")
 
@@ -127,7 +128,7 @@ class ModelCaller:
                     stop = await self._call_fitting(turn, route, prompt, tools, messages)
             except (ProviderError, BudgetExceededError) as error:
                 if not fallback.record_failure(route, error):
-                    trail.skip([(name, f"not asked after {error.name}") for name in candidates.unasked()])
+                    trail.skip([(name, f"{AFTER}{error.name}") for name in candidates.unasked()])
                     _restore(turn, withdrawn)
                     raise
                 failures.append(Failure(route, error))

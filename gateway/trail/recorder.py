@@ -64,6 +64,10 @@ DROP_WITHDRAWN_TRAIL = OwnStatement(
 _ATTEMPT_BITS = 42
 """Bits of the time in the number of a row. The attempt is above: the clock may have been set back since."""
 
+AFTER = "not asked after "
+"""Begin of the reason of models that were not reached; the name of the error follows."""
+NO_PROVIDER = "no provider or key for it"
+OPEN_CIRCUIT = "its circuit is open: it failed several times in a row"
 BUDGET_TOOL = "spend-more"
 """Name of the tool whose approval lets a turn exceed a budget."""
 MOST_STEPS = 200

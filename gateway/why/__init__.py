@@ -10,12 +10,14 @@ from gateway.why.replays import ReplayPlan, Replays, ReplayState
 from gateway.why.service import NOT_YOURS, Why, explain_stored
 from gateway.why.stations import Station
 from gateway.why.verdict import Action, Verdict
+from gateway.why.words import Language
 
 __all__ = [
     "NOT_YOURS",
     "Action",
     "Choice",
     "Explanation",
+    "Language",
     "ReplayPlan",
     "ReplayState",
     "Replays",

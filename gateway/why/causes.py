@@ -8,15 +8,13 @@ long. Failures with one key (provider, class of the error, alias of the key) hav
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
 from gateway.contract.messages import ErrorPart
 from gateway.why.records import Records
-
-Named = Callable[[str], str]
-"""Returns the display name of a provider, by its id."""
+from gateway.why.words import Words
 
 _ATTEMPT = re.compile(r"(?:^no provider answered\. |; )([^\s:;/]+)/(\S+?): (\w+Error): ")
 _STATUS = re.compile(r"\((\d{3})\)")
@@ -41,29 +39,6 @@ _RANKS: Mapping[str, int] = {
 _LAST_RANK = 4
 
 _OF_PROVIDERS = frozenset((*_RANKS, "ContentFilterError", "BadRequestError", "ProviderError"))
-
-_WORDS: Mapping[str, str] = {
-    "AuthFailedError": "{provider} rejected the API key",
-    "QuotaExceededError": "the account at {provider} has no credit left",
-    "ModelNotFoundError": "{provider} does not have the model {model}",
-    "ProviderResolutionError": "no provider has the model that was asked for",
-    "BudgetExceededError": "the budget for {provider} is used up",
-    "ServerFailedError": "{provider} failed",
-    "RateLimitError": "{provider} reached its rate limit",
-    "ProviderUnavailableError": "{provider} could not be reached",
-    "StreamTimeoutError": "{provider} stopped responding",
-    "StreamAbortedError": "{provider} cut its answer off",
-    "DeltaParseError": "{provider} sent an answer that cannot be read",
-    "EmptyAnswerError": "{provider} sent an empty answer",
-    "ContextLengthError": "the conversation is too long for {model}",
-    "CapabilityError": "{model} cannot read this message",
-    "ContentFilterError": "{provider} refused to answer",
-    "BadRequestError": "{provider} rejected the request",
-    "PoisonedMessageError": "the gateway ended each time it answered this message",
-    "PluginError": "a plugin failed",
-    "ToolError": "a tool failed",
-    "StoreError": "the database failed",
-}
 
 
 class Failure(Struct, frozen=True):
@@ -101,17 +76,17 @@ class Failure(Struct, frozen=True):
         """Return whether a provider failed, so that another model might have answered."""
         return self.code in _OF_PROVIDERS
 
-    def in_words(self, named: Named) -> str:
+    def in_words(self, words: Words) -> str:
         """Return the failure as the main clause of a sentence, without a full stop."""
-        words = _WORDS.get(self.code)
-        if words is None:
-            return f"an internal error ({self.code})"
+        key = f"cause.{self.code}"
         if self.code == "AuthFailedError" and self.status == 403:
-            words = "{provider} denied access"
+            key += ".403"
         if self.code == "ServerFailedError" and self.status in _OVERLOADED:
-            words = "{provider} was overloaded"
-        provider = named(self.provider) if self.provider else "the provider"
-        return words.format(provider=provider, model=self.model or "the model")
+            key += ".overloaded"
+        if not words.has(key):
+            return words("cause.other", code=self.code)
+        provider = words.named(self.provider) if self.provider else words("the_provider")
+        return words(key, provider=provider, model=self.model or words("the_model"))
 
 
 def the_cause(failures: Sequence[Failure]) -> Failure | None:

@@ -11,12 +11,13 @@ from gateway.contract.messages import ErrorPart, Message, TextPart, is_notice
 from gateway.trail.path import read_path
 from gateway.trail.refused import has_gaps
 from gateway.trail.steps import Step, Value
-from gateway.why.causes import Failure, Named, failures_of, the_cause
+from gateway.why.causes import Failure, failures_of, the_cause
 from gateway.why.finder import NotAccepted
 from gateway.why.path import failures_in, has_trail, steps_from
 from gateway.why.records import Records, last_event_at, read_records
 from gateway.why.stations import Station, draw_line
 from gateway.why.verdict import Case, Live, Verdict, decide, refused, unknown
+from gateway.why.words import Words
 
 _NANO = 10**-9
 _LONGEST_TEXT = 4_000
@@ -103,19 +104,19 @@ class Explained(Struct, frozen=True):
 def explain(
     connection: Connection,
     message_id: str,
-    named: Named,
+    words: Words,
     now: int,
     live: Live | None = None,
     *,
     running: bool = True,
 ) -> Explained | None:
-    """Explain a message, by the id of its row in the inbox; None without one. ``named`` names providers."""
+    """Explain a message, by the id of its row in the inbox; None without one."""
     records = read_records(connection, message_id)
     if records is None:
         return None
     steps, failures, rows = read_steps(connection, records, live.steps if live is not None else ())
-    verdict = decide(Case(records, steps, failures, named, now, live, running))
-    stations = tuple(draw_line(steps, named))
+    verdict = decide(Case(records, steps, failures, words, now, live, running))
+    stations = tuple(draw_line(steps, words))
     explanation = Explanation(
         message=_subject(records),
         verdict=verdict,
@@ -145,15 +146,15 @@ def read_steps(
     return steps, failures, {"trail": trail} if trail else {}
 
 
-def explain_unknown(connection: Connection, channel: str) -> Explanation:
+def explain_unknown(connection: Connection, words: Words, channel: str) -> Explanation:
     """Explain that a message was never stored. ``channel`` is the one that it should have come from."""
     last = last_event_at(connection, channel) if channel else None
-    return _bare(unknown(channel, last, gap=has_gaps(connection, channel)))
+    return _bare(unknown(words, channel, last, gap=has_gaps(connection, channel)))
 
 
-def explain_not_accepted(found: NotAccepted) -> Explanation:
+def explain_not_accepted(words: Words, found: NotAccepted) -> Explanation:
     """Explain that a message was not accepted."""
-    return _bare(refused(found.reason, found.channel), {"refused": 1})
+    return _bare(refused(words, found.reason, found.channel), {"refused": 1})
 
 
 def choices_of(connection: Connection, ids: Sequence[str]) -> Explanation:

@@ -27,6 +27,7 @@ from gateway.why.causes import is_undelivered
 from gateway.why.dead_letters import DeadLetters
 from gateway.why.records import Records, read_records
 from gateway.why.same_cause import find_same_cause
+from gateway.why.words import ENGLISH, Words
 
 log = structlog.get_logger("trunkline.replays")
 
@@ -113,20 +114,24 @@ class Replays:
         finally:
             self._tasks = None
 
-    async def plan_cause(self, key: str, owner: str, *, old: bool = False) -> ReplayPlan:
+    async def plan_cause(
+        self, key: str, owner: str, *, old: bool = False, words: Words = ENGLISH
+    ) -> ReplayPlan:
         """Plan the replay of all messages with a cause. Raises NotFoundError if there are none."""
         now = self._clock()
         found = await self._store.read(lambda c: find_same_cause(c, key, now))
         if not found:
             raise NotFoundError(f"no message is without an answer for the cause {key!r}")
-        return await self._plan(found, owner, old=old)
+        return await self._plan(found, owner, words, old=old)
 
-    async def plan_message(self, message_id: str, owner: str, *, old: bool = False) -> ReplayPlan:
+    async def plan_message(
+        self, message_id: str, owner: str, *, old: bool = False, words: Words = ENGLISH
+    ) -> ReplayPlan:
         """Plan the replay of one message. Raises NotFoundError."""
         found = await self._store.read(lambda c: read_records(c, message_id))
         if found is None:
             raise NotFoundError(f"no accepted message has the id {message_id!r}")
-        return await self._plan([found], owner, old=old)
+        return await self._plan([found], owner, words, old=old)
 
     def confirm(self, plan_id: str, owner: str, by: str) -> ReplayState:
         """Carry out a plan, once, and return its state. Only the one who asked for it can confirm it.
@@ -136,7 +141,9 @@ class Replays:
         plan = self._plans.get(plan_id)
         expired = plan is not None and not plan.confirmed and plan.report.expires_at < self._clock()
         if plan is None or plan.owner != owner or expired:
-            raise NotFoundError("this plan is unknown or has expired; ask for a new one")
+            raise NotFoundError(
+                "this plan is unknown, has expired, or was made before the gateway started; ask for a new one"
+            )
         if self._tasks is None:
             raise InvalidStateError("the gateway is stopping")
         if not plan.confirmed:
@@ -147,13 +154,14 @@ class Replays:
                 self._tasks.create_task(self._answer(plan, session, ids, by))
         return _state_of(plan)
 
-    async def _plan(self, found: Collection[Records], owner: str, *, old: bool) -> ReplayPlan:
+    async def _plan(self, found: Collection[Records], owner: str, words: Words, *, old: bool) -> ReplayPlan:
         now, messages = self._clock(), list[PlannedMessage]()
         # By conversation, in the order of its messages, which is the order of their answers.
         ordered = sorted(found, key=lambda one: (one.session, one.ord, one.seq))
         for one in ordered:
             reason = await self._refusal(one, None if old else now - REPLY_WINDOW_MS)
-            messages.append(PlannedMessage(one.id, one.session, one.received_at, not reason, reason or UNSET))
+            said = words(reason) if reason else UNSET
+            messages.append(PlannedMessage(one.id, one.session, one.received_at, not reason, said))
         chosen = {message.id for message in messages if message.ok}
         revisions = {one.id: one.revision for one in ordered if one.id in chosen}
         resent = {one.id for one in ordered if is_undelivered(one)}
@@ -165,13 +173,16 @@ class Replays:
         return report
 
     async def _refusal(self, records: Records, horizon: int | None) -> str:
-        """Return why a message cannot be answered again; empty if it can. ``horizon`` is the oldest time."""
+        """Return why a message cannot be answered again, as a key of words; empty if it can.
+
+        ``horizon`` is the oldest time.
+        """
         if reason := _reason_against(records):
             return reason
         if horizon is not None and records.received_at < horizon:
-            return "it is older than a day; confirm that it is answered all the same"
+            return "plan.old"
         if not await self._is_allowed(records):
-            return "its sender is not allowed any more"
+            return "plan.sender"
         return ""
 
     async def _is_allowed(self, records: Records) -> bool:
@@ -217,21 +228,23 @@ class Replays:
 
 
 def _reason_against(records: Records) -> str:
-    """Return why a message cannot be answered again, regardless of its sender and age; empty if it can."""
+    """Return why a message cannot be answered again, regardless of its sender and age, as a key of words;
+    empty if it can.
+    """
     if records.was_deleted:
-        return "its sender deleted it"
+        return "plan.deleted"
     if records.hidden:
-        return "it was undone"
+        return "plan.undone"
     if records.state == "new":
-        return "it is being answered"
+        return "plan.running"
     if records.state == "merged":
-        return "another message has its answer"
+        return "plan.merged"
     if records.state == "done" and records.error is None and not _was_stopped(records):
-        return "it has an answer"
+        return "plan.answered"
     parts = () if records.answer is None or records.state == "dead" else records.answer.parts
     # The steps of a settled turn are gone: nothing would keep its tools from running twice.
     if any(isinstance(part, ToolResultPart) for part in parts):
-        return "its tools have run, and would run again"
+        return "plan.tools"
     return ""
 
 

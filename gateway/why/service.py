@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from typing import Literal
 
 from msgspec.structs import replace
 from sqlalchemy import Connection, select
@@ -19,6 +20,7 @@ from gateway.pipeline.mailbox import Mailbox
 from gateway.session import Sessions, Turn
 from gateway.store import Store
 from gateway.store import schema as t
+from gateway.store.writes import audit_op
 from gateway.trail import Step
 from gateway.why.explanation import (
     Explained,
@@ -31,7 +33,8 @@ from gateway.why.explanation import (
 from gateway.why.finder import Found, Place, find_by_platform_id, find_messages
 from gateway.why.same_cause import count_same_cause
 from gateway.why.stations import Station
-from gateway.why.verdict import Live, duration
+from gateway.why.verdict import Live
+from gateway.why.words import ENGLISH, Language, Words
 
 _MOST_QUESTIONS, _QUESTIONS_SECONDS = 10, 60.0
 NOT_YOURS = "There is no message of yours here with that id."
@@ -68,17 +71,23 @@ class Why:
         provider = self._providers.get(provider_id)
         return provider_id if provider is None else provider.name
 
-    async def explain(self, given: str) -> Explanation:
+    def words(self, language: Language = "en") -> Words:
+        """Return the words of a language, with the names of the providers."""
+        return Words(self.provider_name, language)
+
+    async def explain(self, given: str, language: Language = "en") -> Explanation:
         """Explain the message that a text names: a message's or platform's id, a link, or a trace id."""
-        links = self._links(given)
+        links, words = self._links(given), self.words(language)
         found = await self._store.read(lambda c: find_messages(c, given, links))
         if len(found.ids) > 1:
             return await self._store.read(lambda c: choices_of(c, found.ids))
         if found.ids:
-            explained = await self._explain(found.ids[0])
+            explained = await self._explain(found.ids[0], words)
             if explained is not None:
                 return explained.explanation
-        return await self._store.read(lambda c: _explain_missing(c, found, links[0][0] if links else ""))
+        return await self._store.read(
+            lambda c: _explain_missing(c, words, found, links[0][0] if links else "")
+        )
 
     async def tell(self, asker: str, message: InboundMessage, channel: str, given: str) -> str:
         """Return what the writer of a message may know about it, as the reply to ``/why``.
@@ -92,7 +101,7 @@ class Why:
         self._asked.count(asker)
         found = await self._find_own(channel, message, given)
         for message_id in found.ids:
-            explained = await self._explain(message_id)
+            explained = await self._explain(message_id, self.words())
             if explained is not None and await self._may_see(explained, channel, message):
                 return render_for_writer(explained)
         raise NotFoundError(NOT_YOURS)
@@ -126,16 +135,30 @@ class Why:
         there = (records.channel, records.account, written.address.chat)
         return here == there or not asked.address.group
 
-    async def _explain(self, message_id: str) -> Explained | None:
+    async def _explain(self, message_id: str, words: Words) -> Explained | None:
         session = await self._store.read(lambda c: _session_of(c, message_id))
         live = None if session is None else self._live(session, message_id)
         now = self._clock()
 
         def read(connection: Connection) -> Explained | None:
-            found = explain(connection, message_id, self.provider_name, now, live)
+            found = explain(connection, message_id, words, now, live)
             return None if found is None else with_same_cause(connection, found, now)
 
         return await self._store.read(read)
+
+    async def try_now(self, message_id: str, by: str) -> bool:
+        """End the pause before the next attempt to answer a message; return whether there was one."""
+        session = await self._store.read(lambda c: _session_of(c, message_id))
+        mailbox = None if session is None else self._mailbox(session)
+        entry = None if mailbox is None else mailbox.running
+        if mailbox is None or entry is None or entry.id != message_id or not entry.trail.unsaved:
+            return False
+        last = entry.trail.unsaved[-1]
+        if (last.name, last.state) != ("retry", "waiting") or "provider" in last.detail:
+            return False
+        await self._store.write(audit_op(by, "message.now", message_id))
+        mailbox.interrupted.set()
+        return True
 
     def _live(self, session_id: str, message_id: str) -> Live | None:
         """Return what the running turn of a message does."""
@@ -146,10 +169,11 @@ class Why:
         turn = session.turn if session is not None else None
         unsaved = _marked(entry.trail.unsaved, self._clock())
         if not isinstance(turn, Turn) or turn.entry is not entry:
-            return Live("the delivery" if entry.answered else "the hooks", self._clock(), unsaved)
+            return Live("delivery" if entry.answered else "hooks", self._clock(), steps=unsaved)
         last = unsaved[-1] if unsaved else None
         begun = turn.assembler.message().created_at if last is None else last.at + last.took // 1000
-        return Live(current_step(turn), begun, unsaved)
+        doing, name = current_step(turn)
+        return Live(doing, begun, name, unsaved)
 
     def _links(self, given: str) -> list[tuple[str, MessageLink]]:
         found: list[tuple[str, MessageLink]] = []
@@ -165,9 +189,9 @@ def explain_stored(connection: Connection, given: str) -> Explanation:
     found, now = find_messages(connection, given), now_ms()
     if len(found.ids) > 1:
         return choices_of(connection, found.ids)
-    explained = explain(connection, found.ids[0], str, now, running=False) if found.ids else None
+    explained = explain(connection, found.ids[0], ENGLISH, now, running=False) if found.ids else None
     if explained is None:
-        return _explain_missing(connection, found, "")
+        return _explain_missing(connection, ENGLISH, found, "")
     return with_same_cause(connection, explained, now).explanation
 
 
@@ -187,14 +211,14 @@ def _marked(steps: tuple[Step, ...], now: int) -> tuple[Step, ...]:
     return (*steps[:-1], replace(steps[-1], state="ok"))
 
 
-def current_step(turn: Turn) -> str:
-    """Return what a turn does, as a noun phrase."""
+def current_step(turn: Turn) -> tuple[Literal["tool", "model", "hooks"], str]:
+    """Return what a turn does, and the name of the tool or model."""
     parts = [part for _, part in turn.assembler.parts_from(0)]
     done = {part.tool_call_id for part in parts if isinstance(part, ToolResultPart)}
     calls = [part for part in parts if isinstance(part, ToolCallPart) and part.tool_call_id not in done]
     if calls:
-        return f"tool {calls[0].tool_name}"
-    return f"model {turn.model}" if turn.model else "the hooks"
+        return "tool", calls[0].tool_name
+    return ("model", turn.model) if turn.model else ("hooks", "")
 
 
 def render_for_writer(explained: Explained) -> str:
@@ -206,14 +230,14 @@ def render_for_writer(explained: Explained) -> str:
 def _station_text(station: Station) -> str:
     if station.kind == "received":
         return f"{station.text} {datetime.fromtimestamp(station.at / 1000).astimezone():%H:%M:%S}"
-    took = f" ({duration(station.took // 1000)})" if station.took >= 1000 else ""
+    took = f" ({ENGLISH.duration(station.took // 1000)})" if station.took >= 1000 else ""
     return f"{station.text}{took}"
 
 
-def _explain_missing(connection: Connection, found: Found, channel: str) -> Explanation:
+def _explain_missing(connection: Connection, words: Words, found: Found, channel: str) -> Explanation:
     if found.not_accepted is not None:
-        return explain_not_accepted(found.not_accepted)
-    return explain_unknown(connection, channel)
+        return explain_not_accepted(words, found.not_accepted)
+    return explain_unknown(connection, words, channel)
 
 
 def _session_of(connection: Connection, message_id: str) -> str | None:

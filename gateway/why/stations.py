@@ -12,36 +12,30 @@ from itertools import groupby
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
-from gateway.trail.recorder import BUDGET_TOOL
+from gateway.trail.recorder import AFTER, BUDGET_TOOL, NO_PROVIDER, OPEN_CIRCUIT
 from gateway.trail.steps import Step
-from gateway.why.causes import Named
+from gateway.why.causes import Failure
 from gateway.why.path import failure_of
+from gateway.why.words import Words
 
 MOST_STATIONS = 8
 """Stations of a line that is not folded."""
 _KEPT_FIRST, _KEPT_LAST = 3, 4
 
-_WAITED_FOR = {
-    "message": "an earlier message",
-    "key": "a key of the provider",
-    "rate": "the rate limit of the provider",
-    "retry": "the next attempt",
-    "person": "a person",
-    "platform": "the platform",
-    "mailbox": "its turn",
-    "budget": "a budget",
-}
 _FAILED = ("failed", "refused")
 _BETWEEN_CALLS = ("retry", "rate", "key")
 """What a turn waits for before it calls a model once more."""
 
 
-class Siding(Struct, frozen=True):
-    """A model under the station of the failed calls. ``reason`` says why it did not answer."""
+class Siding(Struct, frozen=True, omit_defaults=True):
+    """A model under the station of the failed calls. ``reason`` says why it did not answer; ``yours``: the
+    operator can fix that.
+    """
 
     text: str
     state: str
     reason: str = ""
+    yours: bool = False
 
 
 class Station(Struct, frozen=True, omit_defaults=True):
@@ -56,27 +50,27 @@ class Station(Struct, frozen=True, omit_defaults=True):
     sidings: tuple[Siding, ...] | UnsetType = UNSET
 
 
-def draw_line(steps: Sequence[Step], named: Named) -> list[Station]:
-    """Return the stations of a message, the first one first. ``named`` names providers."""
+def draw_line(steps: Sequence[Step], words: Words) -> list[Station]:
+    """Return the stations of a message, the first one first."""
     stations: list[Station] = []
     for group, found in groupby(mark_replays(steps), _group_of):
         run = list(found)
         match group:
             case "received":
-                stations += [_received(step) for step in run]
+                stations += [_received(step, words) for step in run]
             case "hook":
-                stations.append(_hooks(run))
+                stations.append(_hooks(run, words))
             case "model":
-                stations += _models(run, named)
+                stations += _models(run, words)
             case "tool":
-                stations.append(_tools(run))
+                stations.append(_tools(run, words))
             case "placement":
-                stations.append(_placements(run))
+                stations.append(_placements(run, words))
             case "waited":
-                stations.append(_waits(run))
+                stations.append(_waits(run, words))
             case _:
-                stations += [_other(step) for step in run]
-    return _fold(_with_one_break(stations))
+                stations += [_other(step, words) for step in run]
+    return _fold(_with_one_break(stations), words)
 
 
 def _with_one_break(stations: list[Station]) -> list[Station]:
@@ -105,69 +99,51 @@ def _group_of(step: Step) -> str:
     return step.kind
 
 
-def _received(step: Step) -> Station:
-    channel = platform_name(str(step.detail.get("channel", "")))
-    message = step.detail.get("platform_id", "")
-    return Station("received", "Received", step.at, step.took, step.state, f"{channel}, message {message}")
+def _received(step: Step, words: Words) -> Station:
+    platform = words.platform(str(step.detail.get("channel", "")))
+    detail = words("line.received.detail", platform=platform, id=str(step.detail.get("platform_id", "")))
+    return Station("received", words("line.received"), step.at, step.took, step.state, detail)
 
 
-def _other(step: Step) -> Station:
-    detail, state = "", step.state
+def _other(step: Step, words: Words) -> Station:
+    key, detail = f"line.{step.kind}", ""
     match step.kind:
         case "accepted":
-            text, detail = "Stored", "acknowledged after the commit"
-        case "merged":
-            text = "Answered with a later message"
-        case "superseded":
-            text = "Replaced by a newer edit"
-        case "command":
-            text = f"Command /{step.name.removeprefix('/')}"
+            detail = words("line.accepted.detail")
         case "question":
-            if step.name == BUDGET_TOOL:
-                text = "Asked for more budget"
-            else:
-                text = f"Asked whether {step.name} may run" if step.name else "Asked a question"
+            if step.name:
+                key += ".budget" if step.name == BUDGET_TOOL else ".tool"
             answer = str(step.detail.get("answer", ""))
-            detail = f"answered {answer}" if answer else "no answer yet" if state == "waiting" else ""
+            if answer:
+                detail = words("line.question.answered", answer=answer)
+            elif step.state == "waiting":
+                detail = words("line.question.open")
         case "restart":
-            text = _RESTARTS.get(state, "Gateway restarted, taken up again")
+            key += f".{step.state}"
         case "final":
-            text = _FINALS.get(str(step.detail.get("outcome", "")), "Settled")
+            key += f".{step.detail.get('outcome', '')}"
         case _:
-            text = step.kind.capitalize()
-    return Station(step.kind, text, step.at, step.took, state, detail or UNSET)
+            pass
+    text = words(
+        key if words.has(key) else f"line.{step.kind}", name=step.name.removeprefix("/"), tool=step.name
+    )
+    return Station(step.kind, text, step.at, step.took, step.state, detail or UNSET)
 
 
-_RESTARTS = {
-    "unrecorded": "Not recorded: gateway restarted",
-    "waiting": "Gateway stopped in order",
-    "skipped": "Answered again on request",
-}
-_FINALS = {
-    "answered": "Answer complete",
-    "done": "Settled",
-    "notice": "Answered with a notice",
-    "stopped": "Stopped",
-    "failed": "Answered with an error",
-    "dead": "Given up",
-    "nothing": "Settled without an answer",
-}
-
-
-def _hooks(run: Sequence[Step]) -> Station:
+def _hooks(run: Sequence[Step], words: Words) -> Station:
     changed = sum(step.state == "changed" for step in run)
     blocking = next((step for step in run if step.state in _FAILED), None)
     if len(run) == 1:
-        text = f"Hook {run[0].name}"
-        detail = {"changed": "changed the message", "ok": "passed"}.get(run[0].state, "stopped the message")
+        text = words("line.hook", name=run[0].name)
+        detail = words(f"line.hook.{run[0].state if run[0].state in ('changed', 'ok') else 'refused'}")
     else:
-        text = f"Hooks: {len(run)} ran" + (f", {changed} changed the message" if changed else "")
+        text = words("line.hooks.changed" if changed else "line.hooks", count=len(run), changed=changed)
         detail = ", ".join(dict.fromkeys(step.name for step in run))
     state = blocking.state if blocking else "changed" if changed else run[-1].state
     return Station("hook", text, run[0].at, _sum(run), state, detail)
 
 
-def _models(run: Sequence[Step], named: Named) -> list[Station]:
+def _models(run: Sequence[Step], words: Words) -> list[Station]:
     """Return the stations of neighbouring calls: failed ones are one station with sidings."""
     stations: list[Station] = []
     failed: list[Step] = []
@@ -177,20 +153,23 @@ def _models(run: Sequence[Step], named: Named) -> list[Station]:
             failed.append(step)
             continue
         if failed:
-            stations.append(_failed_models(failed, named))
+            stations.append(_failed_models(failed, words))
             failed = []
         if is_pause:
-            stations.append(_waits([step]))
+            stations.append(_waits([step], words))
             continue
         tokens = step.detail.get("output_tokens")
-        detail = f"{tokens:,} tokens" if isinstance(tokens, int) and tokens else UNSET
-        stations.append(Station("model", f"Model {step.name}", step.at, step.took, step.state, detail))
+        detail = UNSET
+        if isinstance(tokens, int) and tokens:
+            detail = words("line.model.tokens", count=words.count(tokens))
+        text = words("line.model", name=step.name)
+        stations.append(Station("model", text, step.at, step.took, step.state, detail))
     if failed:
-        stations.append(_failed_models(failed, named))
+        stations.append(_failed_models(failed, words))
     return stations
 
 
-def _failed_models(run: Sequence[Step], named: Named) -> Station:
+def _failed_models(run: Sequence[Step], words: Words) -> Station:
     sidings: dict[str, Siding] = {}
     tries: dict[str, int] = {}
     for step in run:
@@ -198,62 +177,70 @@ def _failed_models(run: Sequence[Step], named: Named) -> Station:
             continue
         if step.kind == "fallback":
             if not step.detail.get("asked", True):
-                sidings[step.name] = Siding(
-                    step.name, "skipped", f"not asked: {step.detail.get('reason', '')}"
-                )
+                reason = _why_skipped(str(step.detail.get("reason", "")), words)
+                sidings[step.name] = Siding(step.name, "skipped", reason)
             continue
         tries[step.name] = tries.get(step.name, 0) + 1
         failure = failure_of(step)
-        reason = failure.in_words(named) if failure.code else "failed"
+        reason = failure.in_words(words) if failure.code else words("cause.failed")
         if tries[step.name] > 1:
-            reason += f", tried {tries[step.name]} times"
-        sidings[step.name] = Siding(
-            step.name, step.state, reason + (" · yours to fix" if failure.is_fixable else "")
-        )
-    asked = len(tries)
-    if not asked:
-        return Station(
-            "model", "Models not asked", run[0].at, _sum(run), "skipped", sidings=tuple(sidings.values())
-        )
-    text = "Model failed" if asked == 1 else f"Model: {asked} failed"
-    return Station("model", text, run[0].at, _sum(run), "failed", sidings=tuple(sidings.values()))
+            reason = words("siding.tried", reason=reason, count=tries[step.name])
+        sidings[step.name] = Siding(step.name, step.state, reason, failure.is_fixable)
+    state, text = "failed", words("line.models.failed", count=len(tries))
+    if len(tries) == 1:
+        text = words("line.model.failed")
+    if not tries:
+        state, text = "skipped", words("line.models.skipped")
+    return Station("model", text, run[0].at, _sum(run), state, sidings=tuple(sidings.values()))
 
 
-def _tools(run: Sequence[Step]) -> Station:
+def _why_skipped(reason: str, words: Words) -> str:
+    """Return why a model was not asked; what a provider or a plugin said stays as it is."""
+    if reason.startswith(AFTER):
+        cause = Failure("", "", reason.removeprefix(AFTER)).in_words(words)
+        return words("siding.after", cause=cause)
+    known = {NO_PROVIDER: "siding.no_provider", OPEN_CIRCUIT: "siding.circuit"}.get(reason)
+    return words("siding.skipped", reason=words(known) if known else reason)
+
+
+def _tools(run: Sequence[Step], words: Words) -> Station:
     allowed = str(run[0].detail.get("allowed_by", ""))
-    detail = f"allowed by {allowed}" if allowed else ""
-    text = f"Tool {run[0].name}"
+    detail = words("line.tool.allowed", by=_by(allowed, words)) if allowed else ""
+    text = words("line.tool", name=run[0].name)
     if len(run) > 1:
-        text, detail = f"Tools: {len(run)} calls", ", ".join(dict.fromkeys(step.name for step in run))
+        text = words("line.tools", count=len(run))
+        detail = ", ".join(dict.fromkeys(step.name for step in run))
     state = next((step.state for step in run if step.state != "ok"), "ok")
     return Station("tool", text, run[0].at, _sum(run), state, detail or UNSET)
 
 
-def _waits(run: Sequence[Step]) -> Station:
-    reasons = dict.fromkeys(_WAITED_FOR.get(str(step.detail.get("for", "")), "something") for step in run)
+def _by(allowed: str, words: Words) -> str:
+    kind, _, name = allowed.partition(" ")
+    return words(f"by.{kind}", name=name) if words.has(f"by.{kind}") else allowed
+
+
+def _waits(run: Sequence[Step], words: Words) -> Station:
+    keys = dict.fromkeys(f"line.for.{step.detail.get('for', '')}" for step in run)
+    reasons = [words(key if words.has(key) else "line.for.other") for key in keys]
     state = run[-1].state
-    verb = "Waits" if state == "waiting" else "Waited"
-    return Station("waited", f"{verb} for {' and '.join(reasons)}", run[0].at, _sum(run), state)
+    key = "line.waits" if state == "waiting" else "line.waited"
+    text = words(key, reason=words("line.and").join(reasons))
+    return Station("waited", text, run[0].at, _sum(run), state)
 
 
-def _placements(run: Sequence[Step]) -> Station:
-    platform, last = platform_name(run[-1].name), run[-1]
+def _placements(run: Sequence[Step], words: Words) -> Station:
+    last = run[-1]
     placed = sum(step.state == "ok" for step in run)
-    match last.state:
-        case "ok":
-            text = f"Placed in {platform}"
-        case "running":
-            text = f"Not confirmed by {platform}"
-        case "waiting":
-            text = f"Waits for {platform}"
-        case _:
-            text = f"Refused by {platform}"
+    key = {"ok": "", "running": ".running", "waiting": ".waiting"}.get(last.state, ".refused")
+    text = words(f"line.placed{key}", platform=words.platform(last.name))
     message = str(last.detail.get("platform_id", ""))
-    detail = f"{placed} messages" if placed > 1 else f"message {message}" if message else ""
+    detail = words("line.placed.one", id=message) if message else ""
+    if placed > 1:
+        detail = words("line.placed.many", count=placed)
     return Station("placement", text, run[0].at, _sum(run), last.state, detail or UNSET)
 
 
-def _fold(stations: list[Station]) -> list[Station]:
+def _fold(stations: list[Station], words: Words) -> list[Station]:
     """Replace the middle of a long line by one station; what went wrong stays."""
     if len(stations) <= MOST_STATIONS:
         return stations
@@ -265,13 +252,8 @@ def _fold(stations: list[Station]) -> list[Station]:
             kept += run
         else:
             took = sum(station.took for station in run)
-            kept.append(Station("folded", f"{len(run)} more steps", run[0].at, took, "ok"))
+            kept.append(Station("folded", words("line.folded", count=len(run)), run[0].at, took, "ok"))
     return [*stations[:_KEPT_FIRST], *kept, *stations[-_KEPT_LAST:]]
-
-
-def platform_name(channel: str) -> str:
-    """Return the display name of a channel."""
-    return channel.partition(".")[0].capitalize() or "the platform"
 
 
 def _sum(run: Iterable[Step]) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from typing import Literal
 
 from msgspec import Struct
@@ -17,10 +16,11 @@ from gateway.access.pairing import REFUSAL
 from gateway.contract.messages import is_notice
 from gateway.trail.recorder import BUDGET_TOOL
 from gateway.trail.steps import Step
-from gateway.why.causes import Failure, Named, is_undelivered, the_cause
+from gateway.why.causes import Failure, is_undelivered, the_cause
 from gateway.why.path import last_attempt
 from gateway.why.records import Records, is_overflow
-from gateway.why.stations import mark_replays, platform_name
+from gateway.why.stations import mark_replays
+from gateway.why.words import Words
 
 Code = Literal[
     "unknown",
@@ -36,27 +36,35 @@ Code = Literal[
     "answered",
 ]
 ActionKind = Literal[
-    "replace_key", "allow", "pair", "replay", "raise_budget", "send_again", "stop", "open", "model", "wait"
+    "replace_key",
+    "allow",
+    "pair",
+    "replay",
+    "raise_budget",
+    "send_again",
+    "stop",
+    "open",
+    "message",
+    "model",
+    "wait",
+    "now",
 ]
 
 _INSTEAD = re.compile(r"Answering with (\S+) instead\.$")
 _ORDINALS = {2: "second", 3: "third", 4: "fourth", 5: "fifth"}
-_REFUSALS = {
-    "no_mention": "it does not address the bot",
-    "sender": "the sender is not allowed",
-    "room": "the bot is switched off in this room",
-    "unreadable": "the event could not be read",
-    "limit": "too many messages were waiting",
-}
 
 
 class Action(Struct, frozen=True):
-    """Something to do about a verdict: what it is about, and the equal command for the terminal."""
+    """Something to do about a verdict: what it is about, and the equal command for the terminal.
+
+    ``more`` is a second target: the alias of a key, the user of a pairing, the path of a setting.
+    """
 
     kind: ActionKind
     label: str
     target: str = ""
     command: str = ""
+    more: str = ""
 
 
 class Verdict(Struct, frozen=True):
@@ -69,10 +77,14 @@ class Verdict(Struct, frozen=True):
 
 
 class Live(Struct, frozen=True):
-    """The running turn of a message: what it does, since when (ms), and its steps that are not stored yet."""
+    """The running turn of a message: what it does, since when (ms), and its steps that are not stored yet.
 
-    step: str
+    ``name`` is that of the tool or model.
+    """
+
+    doing: Literal["tool", "model", "hooks", "delivery"]
     since: int
+    name: str = ""
     steps: tuple[Step, ...] = ()
 
 
@@ -85,7 +97,7 @@ class Case(Struct, frozen=True):
     records: Records
     steps: Sequence[Step]
     failures: Sequence[Failure]
-    named: Named
+    words: Words
     now: int
     live: Live | None = None
     running: bool = True
@@ -93,7 +105,7 @@ class Case(Struct, frozen=True):
     @property
     def platform(self) -> str:
         """The display name of the channel."""
-        return platform_name(self.records.channel)
+        return self.words.platform(self.records.channel)
 
     @property
     def is_settled(self) -> bool:
@@ -110,72 +122,66 @@ def decide(case: Case) -> Verdict:
     return _answered(case)
 
 
-def unknown(channel: str = "", last_event: int | None = None, *, gap: bool = False) -> Verdict:
+def unknown(words: Words, channel: str = "", last_event: int | None = None, *, gap: bool = False) -> Verdict:
     """Return the verdict of a message that was never stored. ``last_event`` is the channel's newest one (ms).
 
     ``gap``: messages that were not for the bot came too fast, or were too many, to be kept.
     """
-    text = "We have no such message."
-    if channel:
-        seen = f"at {clock(last_event)}" if last_event else "none"
-        text += f" Last event of {platform_name(channel)}: {seen}."
-    more = (
-        "Some messages that were not for the bot came too fast, or were too many, to be kept." if gap else ""
-    )
-    command = "trunkline channels status"
-    return Verdict("unknown", text, (Action("open", "Channel health", channel, command),), more)
+    text = words("unknown")
+    if channel and last_event:
+        text = words("unknown.last", platform=words.platform(channel), time=words.clock(last_event))
+    elif channel:
+        text = words("unknown.none", platform=words.platform(channel))
+    return Verdict("unknown", text, (_health(words, channel),), words("unknown.gap") if gap else "")
 
 
-def refused(reason: str, channel: str) -> Verdict:
+def refused(words: Words, reason: str, channel: str) -> Verdict:
     """Return the verdict of a message that was not accepted."""
-    text = f"Not for the bot: {_REFUSALS.get(reason, 'it was not accepted')}."
+    key = f"refusal.{reason}"
+    text = words("refused", reason=words(key if words.has(key) else "refusal.other"))
     match reason:
         case "sender":
-            actions = (_pair(channel),)
+            actions = (_pair(words, channel),)
         case "unreadable":
-            actions = (Action("open", "Unreadable events", "dead", "trunkline dead list"),)
+            actions = (Action("open", words("action.unreadable"), "dead", "trunkline dead list"),)
         case _:
-            actions = (Action("open", "Rules of the room", channel, "trunkline channels rooms"),)
+            actions = (Action("open", words("action.room"), "rooms", "trunkline channels rooms", channel),)
     return Verdict("refused", text, actions)
 
 
 def _refused(case: Case) -> Verdict | None:
-    records = case.records
+    records, words = case.records, case.words
     if is_overflow(records):
-        return refused("limit", records.channel)
+        return refused(words, "limit", records.channel)
     if records.was_deleted or not case.is_settled:
         return None
     # Only messages that are settled by their acceptance have no place in a conversation.
     if not records.seq and not records.attempts and records.answer is None:
-        return refused("sender", records.channel)
+        return refused(words, "sender", records.channel)
     if records.answer is not None and records.answer.text.startswith(REFUSAL):
-        text = "Not for the bot: the sender is not allowed. The bot sent a pairing code."
-        return Verdict("refused", text, (_pair(records.channel),))
+        pair = _pair(words, records.channel, records.inbound.sender.id)
+        return Verdict("refused", words("refused.paired"), (pair,))
     return None
 
 
 def _merged(case: Case) -> Verdict | None:
-    records = case.records
+    records, words = case.records, case.words
     if records.state != "merged" or records.into is None:
         return None
-    show = Action("open", "Open that message", records.into, f"trunkline why {records.into}")
-    if records.a_revision:
-        return Verdict("superseded", "A newer edit replaced it.", (show,))
-    return Verdict("merged", "Answered together with the message that came after it.", (show,))
+    show = Action("message", words("action.message"), records.into, f"trunkline why {records.into}")
+    code: Code = "superseded" if records.a_revision else "merged"
+    return Verdict(code, words(code), (show,))
 
 
 def _waiting(case: Case) -> Verdict | None:
-    records = case.records
+    records, words = case.records, case.words
     if case.is_settled or records.was_deleted:
         return None
     question = next((one for one in records.questions if one.state == "open"), None)
     if question is not None:
-        if question.tool == BUDGET_TOOL:
-            what = "to decide about more budget"
-        else:
-            what = f"to decide whether {question.tool} may run" if question.tool else "to answer a question"
-        allow = Action("allow", "Decide", question.id, "")
-        return _waits(f"a person {what}", allow)
+        what = "question" if not question.tool else "budget" if question.tool == BUDGET_TOOL else "tool"
+        allow = Action("allow", words("action.decide"), question.id, "")
+        return _waits(words, words(f"wait.{what}", tool=question.tool), allow)
     if records.has_body:
         return _waiting_for_platform(case)
     if (waited := _current_wait(case)) is not None:
@@ -183,13 +189,15 @@ def _waiting(case: Case) -> Verdict | None:
     if case.live is not None:
         return None
     if not case.running:
-        return _waits("the gateway, which does not run", Action("open", "Start", "", "trunkline run"))
+        start = Action("open", words("action.start"), "", "trunkline run")
+        return _waits(words, words("wait.gateway"), start)
     if records.ahead:
-        many = "an earlier message" if records.ahead == 1 else f"{records.ahead} earlier messages"
-        return _waits(many, Action("stop", "Stop the running answer", records.session, "/stop"))
+        many = words("wait.message" if records.ahead == 1 else "wait.messages", count=records.ahead)
+        return _waits(words, many, Action("stop", words("action.stop_other"), records.session, "/stop"))
     if records.not_before > case.now:
-        return _waits(f"its next attempt at {clock(records.not_before)}", Action("wait", "Wait"))
-    return _waits("its turn", Action("wait", "Wait"))
+        what = words("wait.attempt", time=words.clock(records.not_before))
+        return _waits(words, what, Action("wait", words("action.wait")))
+    return _waits(words, words("wait.turn"), Action("wait", words("action.wait")))
 
 
 def _waiting_for_platform(case: Case) -> Verdict | None:
@@ -200,140 +208,145 @@ def _waiting_for_platform(case: Case) -> Verdict | None:
     asked = last.kind == "waited" and last.detail.get("for") == "platform"
     if not asked and (last.kind, last.state) != ("placement", "waiting"):
         return None
-    what = f"{case.platform}{_until(last, case.now)}"
-    return _waits(what, Action("open", "Channel health", case.records.channel, _CHANNELS))
+    what = case.words("wait.platform", platform=case.platform, until=_until(case, last))
+    return _waits(case.words, what, _health(case.words, case.records.channel))
 
 
 def _current_wait(case: Case) -> Verdict | None:
     """Return the verdict of a turn that pauses before its next call of a model."""
-    last = case.steps[-1] if case.steps else None
-    if case.live is None or last is None or last.kind != "waited":
+    last, words = case.steps[-1] if case.steps else None, case.words
+    if case.live is None or last is None or (last.kind, last.state) != ("waited", "waiting"):
         return None
-    if last.state != "waiting":
-        return None
-    provider = case.named(str(last.detail["provider"])) if "provider" in last.detail else "the provider"
-    whats = {
-        "rate": f"the rate limit of {provider}",
-        "key": f"a free key of {provider}",
-        "retry": f"its next call of {provider}",
-    }
-    what = whats.get(str(last.detail.get("for")), "its next attempt")
-    stop = Action("stop", "Stop", case.records.session, "/stop")
-    return _waits(f"{what}{_until(last, case.now)}", Action("wait", "Wait"), stop)
+    given = last.detail.get("provider")
+    provider = words.named(str(given)) if given else words("the_provider")
+    reason = str(last.detail.get("for"))
+    key = f"wait.{reason}" if given or reason == "mailbox" else "wait.next"
+    # Only the pause before another attempt can be ended; a provider has its own reasons.
+    now = (Action("now", words("action.now"), case.records.id),) if key == "wait.next" else ()
+    what = words(key, provider=provider, until=_until(case, last))
+    stop = Action("stop", words("action.stop"), case.records.session, "/stop")
+    return _waits(words, what, *now, stop)
 
 
-def _until(step: Step, now: int) -> str:
+def _until(case: Case, step: Step) -> str:
     until = step.detail.get("until")
-    return f" until {clock(until)}" if isinstance(until, int) and until > now else ""
+    if not isinstance(until, int) or until <= case.now:
+        return ""
+    return case.words("until", time=case.words.clock(until))
 
 
 def _running(case: Case) -> Verdict | None:
-    if case.live is None or case.is_settled or case.records.has_body:
+    live, words = case.live, case.words
+    if live is None or case.is_settled or case.records.has_body:
         return None
-    text = f"Being answered: {case.live.step} for {duration(case.now - case.live.since)}."
-    return Verdict("running", text, (Action("stop", "Stop", case.records.session, "/stop"),))
+    step, since = words(f"doing.{live.doing}", name=live.name), words.duration(case.now - live.since)
+    stop = Action("stop", words("action.stop"), case.records.session, "/stop")
+    return Verdict("running", words("running", step=step, duration=since), (stop,))
 
 
 def _stopped(case: Case) -> Verdict | None:
-    records = case.records
+    records, words = case.records, case.words
     if records.was_deleted:
-        return _stop("the sender deleted the message")
+        return Verdict("stopped", words("stopped.deleted"))
     if not case.is_settled:
         return None
     cause = the_cause(case.failures)
     if cause is not None and cause.code == "BudgetExceededError":
-        raised = Action("raise_budget", "Raise the budget", _budget_of(cause.text), "trunkline usage")
-        return _stop(f"a budget stopped it: {_sentence(cause.text)}", raised)
+        name = _budget_of(cause.text)
+        raised = Action("raise_budget", words("action.budget"), name, "trunkline usage")
+        text = words("stopped.budget", text=_sentence(cause.text))
+        return Verdict("stopped", text, (raised, _replay(words, records)))
     hook = next(
         (one for one in last_attempt(case.steps) if (one.kind, one.state) == ("hook", "refused")), None
     )
     # A hook that answers in place of the model has not stopped anything.
     if hook is not None and (records.answer is None or records.error is not None):
-        info = Action("open", "Show the plugin", hook.name, f"trunkline plugin info {hook.name}")
-        return _stop(f"the plugin {hook.name} stopped it", info)
+        info = Action(
+            "open", words("action.plugin"), "plugins", f"trunkline plugin info {hook.name}", hook.name
+        )
+        return Verdict("stopped", words("stopped.hook", name=hook.name), (info,))
     if records.interrupted == "stopped" or _was_cancelled(records):
-        return _stop("a person stopped it", _replay(records))
+        return Verdict("stopped", words("stopped.person"), (_replay(words, records),))
     if records.answer is None and not records.dead_at:
-        return _stop("a plugin or a command took the message and said nothing")
+        return Verdict("stopped", words("stopped.silent"))
     return None
 
 
 def _failed(case: Case) -> Verdict | None:
-    cause = the_cause(case.failures)
+    cause, words = the_cause(case.failures), case.words
     if cause is None or not case.is_settled or is_undelivered(case.records):
         return None
-    left = ", and no other model was left" if cause.is_of_provider else ""
-    text = f"No answer: {cause.in_words(case.named)}{left}."
+    text = words("failed.provider" if cause.is_of_provider else "failed", cause=cause.in_words(words))
     others = [one for one in case.failures if one is not cause and one.asked]
-    more = ". ".join(_capitalized(one.in_words(case.named)) for one in others)
-    return Verdict("failed", text, (*_fixes(cause), _replay(case.records)), more and f"{more}.")
+    more = ". ".join(_capitalized(one.in_words(words)) for one in others)
+    return Verdict("failed", text, (*_fixes(words, cause), _replay(words, case.records)), more and f"{more}.")
 
 
 def _undelivered(case: Case) -> Verdict | None:
-    records = case.records
-    again = Action("send_again", "Send again", records.id, f"trunkline dead replay {records.id}")
+    records, words = case.records, case.words
+    again = Action(
+        "send_again", words("action.send_again"), records.id, f"trunkline dead replay {records.id}"
+    )
     if is_undelivered(records):
-        reason = records.dead_reason.partition(": ")[2]
-        text = f"Answered, but {case.platform} refused it{f': {_sentence(reason)}' if reason else ''}."
+        reason = _sentence(records.dead_reason.partition(": ")[2])
+        text = words("unsent.reason" if reason else "unsent", platform=case.platform, reason=reason)
         return Verdict("unsent", text, (again,))
     if records.has_body and not case.is_settled:
-        text = f"Answered, but {case.platform} has not confirmed it."
-        return Verdict("uncertain", text, (Action("open", "Channel health", records.channel, _CHANNELS),))
+        text = words("uncertain", platform=case.platform)
+        return Verdict("uncertain", text, (_health(words, records.channel),))
     return None
 
 
 def _answered(case: Case) -> Verdict:
-    records = case.records
+    records, words = case.records, case.words
     took = max(0, records.settled_at - records.received_at) if records.settled_at else 0
-    text = f"Answered in {duration(took)}"
     failed = {
         step.name
         for step in last_attempt(case.steps)
         if step.kind == "model" and step.state in ("failed", "refused")
     }
+    by = ""
     if failed:
-        which = _ORDINALS.get(len(failed) + 1)
-        text += f" by the {which} model" if which else " by a later model"
+        by = words(f"answered.{_ORDINALS.get(len(failed) + 1, 'later')}")
     elif _was_answered_by_another(records):
-        text += " by another model"
+        by = words("answered.other")
     restarts = sum(step.kind == "restart" and step.state == "ok" for step in mark_replays(case.steps))
-    if restarts:
-        text += f" after {restarts} restart{'s' if restarts > 1 else ''}"
-    return Verdict("answered", f"{text}.")
+    after = words("answered.restart" if restarts == 1 else "answered.restarts", count=restarts)
+    text = words("answered", duration=words.duration(took), by=by, after=after if restarts else "")
+    return Verdict("answered", text)
 
 
 Rule = Callable[[Case], Verdict | None]
 _RULES: tuple[Rule, ...] = (_refused, _merged, _waiting, _running, _stopped, _failed, _undelivered)
-_CHANNELS = "trunkline channels status"
 
 
-def _waits(what: str, *actions: Action) -> Verdict:
-    return Verdict("waiting", f"No answer yet: it waits for {what}.", actions)
+def _waits(words: Words, what: str, *actions: Action) -> Verdict:
+    return Verdict("waiting", words("waiting", what=what), actions)
 
 
-def _stop(why: str, *actions: Action) -> Verdict:
-    return Verdict("stopped", f"No answer: {why}.", actions)
+def _health(words: Words, channel: str) -> Action:
+    return Action("open", words("action.channels"), "channels", "trunkline channels status", channel)
 
 
-def _pair(channel: str) -> Action:
-    return Action("pair", "Allow the sender", channel, "trunkline pair list")
+def _pair(words: Words, channel: str, user: str = "") -> Action:
+    return Action("pair", words("action.pair"), channel, "trunkline pair list", user)
 
 
-def _replay(records: Records) -> Action:
-    return Action("replay", "Answer it now", records.id, f"trunkline why {records.id} --replay")
+def _replay(words: Words, records: Records) -> Action:
+    return Action("replay", words("action.replay"), records.id, f"trunkline why {records.id} --replay")
 
 
-def _fixes(cause: Failure) -> list[Action]:
+def _fixes(words: Words, cause: Failure) -> list[Action]:
     match cause.code:
         case "AuthFailedError" | "QuotaExceededError":
             command = f"trunkline auth login {cause.provider}"
-            return [Action("replace_key", "Replace the key", cause.key or cause.provider, command)]
+            return [Action("replace_key", words("action.key"), cause.provider, command, cause.key)]
         case "ModelNotFoundError" | "ProviderResolutionError":
-            return [Action("model", "Choose another model", cause.model, "trunkline models list")]
+            return [Action("model", words("action.model"), cause.model, "trunkline models list")]
         case "ContextLengthError" | "CapabilityError":
-            return [Action("model", "Choose another model", cause.model, "/model")]
+            return [Action("model", words("action.model"), cause.model, "/model")]
         case "PluginError":
-            return [Action("open", "Check the plugins", "", "trunkline plugin doctor")]
+            return [Action("open", words("action.plugins"), "plugins", "trunkline plugin doctor")]
         case _:
             return []
 
@@ -359,21 +372,3 @@ def _sentence(text: str) -> str:
 
 def _capitalized(text: str) -> str:
     return text[:1].upper() + text[1:]
-
-
-def clock(at: int) -> str:
-    """Return a time of day in the gateway's zone, with the date if it is not today."""
-    moment, today = datetime.fromtimestamp(at / 1000).astimezone(), datetime.now().astimezone().date()
-    return f"{moment:%H:%M:%S}" if moment.date() == today else f"{moment:%Y-%m-%d %H:%M:%S}"
-
-
-def duration(ms: int) -> str:
-    """Return a duration with its unit: ``240 ms``, ``3.9 s``, ``2 min 5 s`` or ``3 h 10 min``."""
-    if ms < 1000:
-        return f"{ms} ms"
-    seconds = ms / 1000
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"

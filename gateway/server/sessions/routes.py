@@ -621,7 +621,7 @@ class SessionRoutes:
 
     async def _abort(self, call: Call[SessionPath, Nothing, Nothing, None]) -> AbortResult:
         await existing(self._host, call.path.id)
-        return AbortResult(await self._host.abort(call.path.id))
+        return AbortResult(await self._host.abort(call.path.id, call.identity.account))
 
     async def _approve(self, call: Call[ApprovalPath, Nothing, Nothing, ApprovalDecision]) -> ApprovalResult:
         approval_id, decision = call.path.approval_id, call.body.decision

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 
 from gateway.contract.errors import InvalidStateError, NotFoundError
 from gateway.server.routes import Call, Nothing, Route
-from gateway.why import Explanation, ReplayPlan, Replays, ReplayState, Why
+from gateway.why import Explanation, Language, ReplayPlan, Replays, ReplayState, Why
 
 
 class WhyPath(Struct, frozen=True):
@@ -34,6 +34,7 @@ _TEXTS = (
         "choices.text",
         "stations.detail",
         "verdict.actions.command",
+        "verdict.actions.more",
     ),
     *(f"steps.detail.{name}" for name in ("error", "answer", "by", "id")),
     *(f"steps.detail.{name}" for name in ("allowed_by", "refused_by", "asked_by")),
@@ -61,10 +62,20 @@ class PlanPath(Struct, frozen=True):
     plan: Annotated[str, Meta(min_length=1, max_length=64, description="``plan`` of a dry run")]
 
 
+Lang = Annotated[Language, Meta(description="Language of the sentences")]
+
+
+class WhyQuery(Struct, frozen=True):
+    """How a message is explained."""
+
+    lang: Lang = "en"
+
+
 class PlanQuery(Struct, frozen=True):
     """Which messages a plan answers."""
 
     old: Annotated[bool, Meta(description="Also messages that are older than a day")] = False
+    lang: Lang = "en"
 
 
 class WhyRoutes:
@@ -85,6 +96,14 @@ class WhyRoutes:
                 self._explain,
                 role="viewer",
                 hides=_TEXTS,
+            ),
+            Route(
+                "POST",
+                "/api/why/{id}/now",
+                "answerNow",
+                "End the pause before the next attempt to answer a message.",
+                self._try_now,
+                errors=(InvalidStateError,),
             ),
             Route(
                 "POST",
@@ -112,14 +131,20 @@ class WhyRoutes:
             ),
         ]
 
-    async def _explain(self, call: Call[WhyPath, Nothing, Nothing, None]) -> Explanation:
-        return await self._why.explain(call.path.id)
+    async def _explain(self, call: Call[WhyPath, WhyQuery, Nothing, None]) -> Explanation:
+        return await self._why.explain(call.path.id, call.query.lang)
+
+    async def _try_now(self, call: Call[MessagePath, Nothing, Nothing, None]) -> None:
+        if not await self._why.try_now(call.path.id, call.user):
+            raise InvalidStateError("this message does not wait for its next attempt any more")
 
     async def _plan_message(self, call: Call[MessagePath, PlanQuery, Nothing, None]) -> ReplayPlan:
-        return await self._replays.plan_message(call.path.id, _requester(call.request), old=call.query.old)
+        words, old = self._why.words(call.query.lang), call.query.old
+        return await self._replays.plan_message(call.path.id, _requester(call.request), old=old, words=words)
 
     async def _plan_cause(self, call: Call[CausePath, PlanQuery, Nothing, None]) -> ReplayPlan:
-        return await self._replays.plan_cause(call.path.key, _requester(call.request), old=call.query.old)
+        words, old = self._why.words(call.query.lang), call.query.old
+        return await self._replays.plan_cause(call.path.key, _requester(call.request), old=old, words=words)
 
     async def _confirm(self, call: Call[PlanPath, Nothing, Nothing, None]) -> ReplayState:
         return self._replays.confirm(call.path.plan, _requester(call.request), call.user)

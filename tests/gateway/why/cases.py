@@ -95,13 +95,13 @@ class Case:
         self.pier = pier
         self.platform = platform
         self.config = config
-        self._next = 100
+        self.number = 100
 
     async def write(
         self, text: str, user: str = "ada", chat: str = "kitchen", *signals: Signal, **fields: Any
     ) -> Receipt:
-        self._next += 1
-        number, group = self._next, fields.pop("group", False)
+        self.number += 1
+        number, group = self.number, fields.pop("group", False)
         receive = self.served.gateway.parts.intake.receiver("line")
         key = f"{chat}:{number}"
         message = InboundMessage(
@@ -124,8 +124,8 @@ class Case:
     async def settled(self) -> None:
         await until(lambda: self.served.gateway.parts.dispatcher.waiting == 0)
 
-    async def why(self, given: str) -> Found:
-        status, found = await self.served.ask("GET", f"/api/why/{quote(given, safe='')}")
+    async def why(self, given: str, lang: str = "en") -> Found:
+        status, found = await self.served.ask("GET", f"/api/why/{quote(given, safe='')}?lang={lang}")
         assert status == 200, found
         return found
 

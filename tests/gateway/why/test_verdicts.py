@@ -50,7 +50,19 @@ async def test_answered_and_failed_messages_have_one_sentence_everywhere(tmp_pat
         assert kinds(found) == ["replace_key", "replay"]
         assert found["verdict"]["actions"][0]["command"] == "trunkline auth login openai"
         broken = next(station for station in found["stations"] if station["state"] == "failed")
-        assert broken["sidings"][0]["reason"] == "OpenAI rejected the API key · yours to fix"
+        siding = broken["sidings"][0]
+        assert (siding["reason"], siding["yours"]) == ("OpenAI rejected the API key", True)
+        key = found["verdict"]["actions"][0]
+        assert (key["target"], key["more"]) == ("openai", "api_key")
+        german = await case.why(failed.message_id, lang="de")
+        assert german["verdict"]["text"] == (
+            "Keine Antwort: OpenAI hat den API-Schlüssel abgelehnt, und kein anderes Modell war übrig."
+        )
+        assert [one["label"] for one in german["verdict"]["actions"]] == [
+            "Schlüssel ersetzen",
+            "Jetzt beantworten",
+        ]
+        assert texts(german)[-2:] == ["Gesendet an Line", "Beantwortet mit einem Fehler"]
         assert found["seen"][0]["kind"] == "notice"
         assert found["same_cause"]["count"] == 1
 
@@ -118,6 +130,7 @@ async def test_messages_that_wait_or_run(tmp_path: Path) -> None:
             "superseded",
             "A newer edit replaced it.",
         )
+        assert kinds(found) == ["message"]
         assert found["verdict"]["actions"][0]["target"] == revised.message_id
         assert texts(found)[-1] == "Replaced by a newer edit"
 
@@ -156,7 +169,7 @@ async def test_messages_that_wait_for_a_limit(tmp_path: Path) -> None:
             found = await case.until(limited.message_id, "waiting")
             begin = "No answer yet: it waits for the rate limit of OpenAI until "
             assert found["verdict"]["text"].startswith(begin), found["verdict"]
-            assert kinds(found) == ["wait", "stop"]
+            assert kinds(found) == ["stop"]
             assert texts(found)[-1] == "Waits for the rate limit of the provider"
             # Another message waits for the same key.
             behind = await case.write("Hello", "ben", "garden")
@@ -194,9 +207,15 @@ async def test_messages_that_are_not_answered_on_purpose(tmp_path: Path) -> None
         for given, (code, begin) in expected.items():
             assert found[given]["verdict"]["code"] == code, found[given]["verdict"]
             assert found[given]["verdict"]["text"].startswith(begin), found[given]["verdict"]
-        assert kinds(found[over.message_id]) == ["raise_budget"]
+        assert kinds(found[over.message_id]) == ["raise_budget", "replay"]
         assert found[over.message_id]["verdict"]["actions"][0]["target"] == "tiny"
         assert kinds(found[stranger.message_id]) == ["pair"]
+        [pair] = found[stranger.message_id]["verdict"]["actions"]
+        assert (pair["target"], pair["more"]) == ("line", "eve")
+        assert kinds(found[kept.message_id]) == ["open"]
+        assert found[kept.message_id]["verdict"]["actions"][0]["more"] == "pier"
+        assert kinds(found[gone.message_id]) == []
+        assert kinds(found["kitchen:77"]) == ["open"]
         assert kinds(found["4711"]) == ["open"]
         assert found["4711"]["message"] is None
 
@@ -234,6 +253,8 @@ async def test_answers_that_the_platform_refuses_or_does_not_confirm(tmp_path: P
         uncertain = await case.write("Hello", "ada", "garden")
         found = await case.until(uncertain.message_id, "uncertain")
         assert found["verdict"]["text"] == "Answered, but Line has not confirmed it."
+        assert kinds(found) == ["open"]
+        assert texts(found)[-1] in ("Not confirmed by Line", "Waits for Line")
         case.platform.then()
 
 
@@ -257,6 +278,7 @@ async def test_what_a_restart_does_to_messages(tmp_path: Path) -> None:
             found = await case.why(second.message_id)
             assert found["verdict"]["code"] == "merged", found["verdict"]
             assert found["verdict"]["text"] == "Answered together with the message that came after it."
+            assert kinds(found) == ["message"]
             assert found["verdict"]["actions"][0]["target"] == third.message_id
             found = await case.why(first.message_id)
             assert found["verdict"]["code"] in ("answered", "merged")

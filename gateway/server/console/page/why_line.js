@@ -11,10 +11,9 @@ const WIDEST = 980;
 const SAID = new Set(["changed", "running", "waiting", "failed", "refused", "skipped", "unrecorded", "never"]);
 /** Stations whose text is a word and a name. */
 const NAMED = new Set(["model", "tool", "hook", "command"]);
-const YOURS = / · yours to fix$/;
 
 /**
- * @typedef {{text: string, state: string, reason?: string}} Siding
+ * @typedef {{text: string, state: string, reason?: string, yours?: boolean}} Siding
  * @typedef {{kind: string, text: string, at: number, took: number, state: string, detail?: string, sidings?: Siding[]}} Station `took` is in microseconds
  */
 
@@ -77,7 +76,7 @@ function roomBefore(shown) {
 
 function station(one, rail, start) {
   const { kind, state, detail = "", sidings = [], at, took } = one;
-  const person = state === "waiting" && (kind === "question" || /person/.test(one.text));
+  const person = state === "waiting" && kind === "question";
   const shape = kind === "restart" && state !== "unrecorded" ? "restart" : person ? "person" : state;
   const first = at === start;
   const [title, more] = parted(one, sidings.length > 0);
@@ -93,15 +92,13 @@ function station(one, rail, start) {
  * @param {Station} one @param {boolean} whole whether there is room for all
  */
 function parted({ text, kind }, whole) {
-  const cut = /: |, /.exec(text) ?? (NAMED.has(kind) || text.split(" ").length > 2 ? /(?<!^Not) /.exec(text) : null);
+  const cut = /: |, /.exec(text) ?? (NAMED.has(kind) || text.split(" ").length > 2 ? /(?<!^(?:Not|Nicht)) /.exec(text) : null);
   return whole || !cut ? [text, ""] : [text.slice(0, cut.index), text.slice(cut.index + cut[0].length)];
 }
 
-function siding({ text, state, reason = "" }) {
-  const yours = YOURS.test(reason);
-  const why = reason.replace(YOURS, "");
+function siding({ text, state, reason = "", yours = false }) {
   const said = h("span", { class: "offscreen" }, SAID.has(state) ? `${t(`why.state.${state}`)}: ` : "");
-  const reasons = yours ? [h("strong", {}, why), h("em", {}, ` · ${t("why.yours")}`)] : [h("em", {}, why)];
+  const reasons = yours ? [h("strong", {}, reason), h("em", {}, ` · ${t("why.yours")}`)] : [h("em", {}, reason)];
   return h("li", { "data-state": state, class: yours && "cause" }, mark(state), h("div", {}, said, text, h("br"), ...reasons));
 }
 

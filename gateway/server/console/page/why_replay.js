@@ -1,7 +1,7 @@
 /** Answering messages again: a dry run that lists them, one confirmation of that list, and its progress. */
 import { openDialog } from "/shared/dialog.js";
 import { h } from "/shared/dom.js";
-import { t } from "/shared/language.js";
+import { language, t } from "/shared/language.js";
 import { clock, counted, money, moment } from "./amounts.js";
 import { send } from "./api.js";
 import { addressOf } from "./router.js";
@@ -34,7 +34,7 @@ export async function answerAgain(path, done) {
   }
 
   async function plan(old) {
-    show(await send("POST", old ? `${path}?old=true` : path), old);
+    show(await send("POST", `${path}?lang=${language}${old ? "&old=true" : ""}`), old);
   }
 
   /** @param {Plan} list @param {boolean} old whether it has messages that are older than a day */

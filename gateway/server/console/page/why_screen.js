@@ -2,12 +2,12 @@
 import { copyButton } from "/shared/copy_button.js";
 import { h } from "/shared/dom.js";
 import { icon } from "/shared/icons.js";
-import { t } from "/shared/language.js";
+import { language, t } from "/shared/language.js";
 import { emptyState, failedState, showLoading } from "/shared/states.js";
 import { ago, clock, counted, moment, since } from "./amounts.js";
 import { read } from "./api.js";
-import { showCommand } from "./command_dialog.js";
 import { addressOf } from "./router.js";
+import { takeAction } from "./why_actions.js";
 import { lineOf } from "./why_line.js";
 import { answerAgain } from "./why_replay.js";
 import { stepLines, stepsCard, whereTimeWent } from "./why_steps.js";
@@ -17,7 +17,6 @@ import { shortChannel, shortId, word } from "./words.js";
 /** Milliseconds between looks at a message that is not settled yet. */
 const LOOK_MS = 2_000;
 const LIVE = new Set(["waiting", "running", "uncertain"]);
-const OPENS_MESSAGE = new Set(["merged", "superseded"]);
 
 class WhyView {
   #host;
@@ -61,7 +60,7 @@ class WhyView {
     if (first) this.#host.replaceChildren(this.#find(), card);
     const loaded = first ? showLoading(card) : () => {};
     try {
-      const found = await read(`/api/why/${encodeURIComponent(this.#id)}`, {}, { signal });
+      const found = await read(`/api/why/${encodeURIComponent(this.#id)}`, { lang: language }, { signal });
       const text = JSON.stringify(found);
       // What did not change stays, with its focus and its open rows.
       if (text !== this.#shown) this.#show(found);
@@ -123,7 +122,7 @@ class WhyView {
 
   /** Return what can be done. One replay answers all messages with the same cause; waiting needs no button. */
   #actions({ verdict, same_cause: same }) {
-    const actions = (verdict.actions ?? []).filter(({ kind }) => kind !== "wait" && (this.#context.isAdmin || kind === "open"));
+    const actions = (verdict.actions ?? []).filter(({ kind }) => kind !== "wait" && (this.#context.isAdmin || kind === "open" || kind === "message"));
     return actions.map((action) => (action.kind === "replay" && same?.count > 1 ? { ...action, label: t("why.answer_all", { count: counted(same.count) }) } : action));
   }
 
@@ -171,12 +170,8 @@ class WhyView {
   }
 
   #act(action, found) {
-    const { kind, target } = action;
-    if (kind === "open" && OPENS_MESSAGE.has(found.verdict.code)) return this.#context.open("why", [target]);
-    if (kind === "replay" || kind === "send_again") return answerAgain(planOf(found), () => this.#load());
-    const screen = kind === "allow" ? "waiting" : kind === "open" && target === "dead" ? "dead" : "";
-    if (this.#context.has(screen)) return this.#context.open(screen, kind === "allow" ? [target] : []);
-    showCommand(action);
+    if (action.kind === "replay" || action.kind === "send_again") return answerAgain(planOf(found), () => this.#load());
+    takeAction(action, found.message, this.#context, () => this.#load());
   }
 }
 

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.async_api import Browser, Locator, Page, expect
+from sqlalchemy import select
 
-from gateway.testing.fake_models.script import Refusal
+from gateway.contract.messages import now_ms
+from gateway.store import schema as t
+from gateway.testing.fake_models.script import Gate, Refusal, Reply, Say
 from gateway.testing.fake_models.server import FakeModels
+from gateway.testing.served import until
 from tests.channels.websocket.test_page_axe import violations
 from tests.e2e.page_browser import chat
 from tests.gateway.server.console.test_frame import FOREIGN, WIDTHS, is_narrow
-from tests.gateway.why.cases import Case, line
+from tests.gateway.why.cases import Case, kinds, line
 
 __all__ = ["FOREIGN"]
 
@@ -129,6 +137,90 @@ async def test_all_messages_with_a_cause_are_answered_after_a_dry_run(
             assert len(first.requests) == asked + 2
 
 
+async def audited(case: Case) -> list[tuple[str, str]]:
+    query = select(t.audit.c.action, t.audit.c.subject).order_by(t.audit.c.id)
+    store = case.served.gateway.parts.store
+    return [(row.action, row.subject) for row in await store.read(lambda c: c.execute(query).all())]
+
+
+async def paired(case: Case) -> list[str]:
+    _, found = await case.served.ask("GET", "/api/pairs")
+    return [one["user"] for one in found["members"]]
+
+
+async def test_actions_are_taken_beside_the_verdict(browser: Browser, tmp_path: Path) -> None:
+    opened = asyncio.Event()
+    file = tmp_path / "gateway.toml"
+    file.write_text('[budgets.tiny]\nscope = "user"\nonly = ["line:ada"]\nstop = 0.000001\n')
+    prices = {"openai/fake-small": {"input_price": 1, "output_price": 1}}
+    async with FakeModels() as fake, line(tmp_path, fake, file=file, models=prices) as case:
+        over = await case.write("Hello")
+        await case.settled()
+        stranger = await case.write("Let me in", "eve", "porch")
+        await case.settled()
+        fake.then(Reply((Say("One"), Gate(opened), Say(" two."))))
+        url = f"{case.served.url}/console/why"
+        async with chat(browser, f"{url}/{over.message_id}", connected=False) as page:
+            heading = page.get_by_role("heading", level=1)
+            await expect(heading).to_contain_text("a budget stopped it")
+            await page.get_by_role("button", name="Raise the budget").press("Enter")
+            dialog = page.get_by_role("dialog", name="budgets.tiny.stop")
+            await expect(dialog.get_by_role("textbox")).to_have_value("0.000001")
+            await dialog.get_by_role("textbox").fill("5")
+            await page.keyboard.press("Enter")
+            await dialog.get_by_role("button", name="Save").press("Enter")
+            await expect(page.get_by_text("The budget is changed.")).to_be_attached()
+            assert "stop = 5" in file.read_text()
+
+            await page.goto(f"{url}/{stranger.message_id}")
+            await page.get_by_role("button", name="Allow the sender").press("Enter")
+            await expect(page).to_have_url(re.compile("/console/waiting/pair-line-eve$"))
+            await page.locator('[data-answer="once"]').press("Enter")
+            await expect(page.get_by_text("Nothing waits for a person").first).to_be_visible()
+            assert await paired(case) == ["eve"]
+
+            running = await case.write("Tell me", "ben", "garden")
+            waiting = await case.write("And then?", "ben", "garden")
+            waiting_key = f"garden:{case.number}"
+            edit = await case.write("And then, please?", "ben", "garden", revises=waiting_key)
+            await page.goto(f"{url}/{running.message_id}")
+            await page.get_by_role("button", name="Stop").press("Enter")
+            await expect(heading).to_have_text("No answer: a person stopped it.")
+            assert ("answer.stop", "line:bot:garden") in await audited(case)
+            opened.set()
+            await case.settled()
+            await page.goto(f"{url}/{waiting.message_id}")
+            await page.get_by_role("button", name="Open that message").press("Enter")
+            await expect(page).to_have_url(re.compile(f"/console/why/{edit.message_id}$"))
+
+
+async def test_the_pause_before_an_attempt_can_be_ended(browser: Browser, tmp_path: Path) -> None:
+    opened = asyncio.Event()
+    async with FakeModels() as fake:
+        async with line(tmp_path, fake, limits={"drain_seconds": 0}) as case:
+            fake.then(Reply((Say("One"), Gate(opened))))
+            first = await case.write("One")
+            await until(lambda: len(fake.requests) == 1)
+        opened.set()
+        # Its next attempt is far away, as after several crashes.
+        later = now_ms() + 3_600_000
+        with closing(sqlite3.connect(tmp_path / "data/trunkline.db")) as connection, connection:
+            connection.execute("UPDATE inbox SET attempts = 12, not_before = ?", (later,))
+        async with line(tmp_path, fake, limits={"max_attempts": 20}) as case:
+            async with asyncio.timeout(60):
+                while "now" not in kinds(found := await case.why(first.message_id)):
+                    await asyncio.sleep(0.02)
+            begin = "No answer yet: it waits for its next attempt until "
+            assert (found["verdict"]["code"], found["verdict"]["text"][: len(begin)]) == ("waiting", begin)
+            url = f"{case.served.url}/console/why/{first.message_id}"
+            async with chat(browser, url, connected=False) as page:
+                await page.get_by_role("button", name="Try now").press("Enter")
+                await expect(page.get_by_role("heading", level=1)).to_contain_text("Answered in ")
+            assert ("message.now", first.message_id) in await audited(case)
+            status, _ = await case.served.ask("POST", f"/api/why/{first.message_id}/now")
+            assert status == 409
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_why_is_accessible_in_german_at_every_width(
     browser: Browser, foreign: Path, tmp_path: Path, scheme: Any
@@ -149,6 +241,9 @@ async def test_why_is_accessible_in_german_at_every_width(
             for message in (failed, answered.message_id):
                 await page.goto(f"{case.served.url}/console/why/{message}")
                 await expect(page.get_by_role("heading", name="Jeder Schritt")).to_be_visible()
+                await expect(page.get_by_role("heading", level=1)).to_contain_text(
+                    "Groq hat den API-Schlüssel abgelehnt" if message == failed else "Beantwortet in"
+                )
                 for width in WIDTHS:
                     await page.set_viewport_size({"width": width, "height": 800})
                     assert await is_narrow(page), width
