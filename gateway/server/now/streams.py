@@ -176,12 +176,6 @@ class NowRoutes:
             if data is not None:
                 each.send(data)
 
-    def end_session(self, session: str) -> None:
-        """End the streams of a session at once: it was logged out, revoked, or got another role."""
-        for each in tuple(self._open):
-            if each.reader.session == session:
-                each.end("the session ended")
-
     def close(self) -> None:
         """End all streams."""
         for each in tuple(self._open):

@@ -147,7 +147,7 @@ class WhyRoutes:
         return await self._replays.plan_cause(call.path.key, _requester(call.request), old=old, words=words)
 
     async def _confirm(self, call: Call[PlanPath, Nothing, Nothing, None]) -> ReplayState:
-        return self._replays.confirm(call.path.plan, _requester(call.request), call.user)
+        return self._replays.confirm(call.path.plan, _requester(call.request), call.identity.account)
 
 
 def _requester(request: web.Request) -> str:
