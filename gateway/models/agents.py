@@ -146,6 +146,8 @@ class Agents:
         self._hidden = {name: Profile(name, alone, **kept) for name, kept in _HIDDEN.items()}
         self.built_in = frozenset(built_in)
         """Agents that no settings define; one of a folder replaces them."""
+        self.files: dict[str, Path] = {}
+        """The files of the agents that are from folders."""
         # Cached, because the rules of an account are merged and validated at each call.
         self._configured = lru_cache(maxsize=_MAX_CHATS)(configured)
 
@@ -190,6 +192,7 @@ class Agents:
             new = {n: p for n, p in profiles.items() if n in self.built_in or n not in self._own}
             self._own = {**self._own, **new}
             self.built_in -= new.keys()
+            self.files |= {name: folder / f"{name}.md" for name in new}
         self._compose()
 
     def add(self, plugin: str, agents: Mapping[str, AgentSettings], tools: frozenset[str]) -> Unregister:
@@ -212,6 +215,12 @@ class Agents:
             self._compose()
 
         return remove
+
+    def plugin_of(self, name: str) -> str | None:
+        """Return the plugin with a manifest that an agent is from, or None."""
+        return next(
+            (plugin for plugin, entry in self._of_plugins if name in entry and name not in self._own), None
+        )
 
     def _compose(self) -> None:
         found = dict(self._own)

@@ -21,7 +21,15 @@ from gateway.plugin_services.configuration import PluginConfigs
 from gateway.plugin_services.organization import TeamDirectory
 from gateway.server.access import AccessRoutes
 from gateway.server.connections import HEAD_SECONDS, connection_factory
-from gateway.server.console import ConsoleAccess, ConsolePages, ConsoleSessions, SettingsRoutes
+from gateway.server.console import (
+    AgentRoutes,
+    ConsoleAccess,
+    ConsolePages,
+    ConsoleSessions,
+    RoomRoutes,
+    SettingsRoutes,
+    SettingValues,
+)
 from gateway.server.events import GatewayEvents, SessionEvents
 from gateway.server.guard import Guard
 from gateway.server.now import NowRoutes, Observer
@@ -52,6 +60,7 @@ class Api:
         self.now = NowRoutes(self.observer, self.logins.reader_of)
         self._openai = OpenAiRoutes(gateway)
         self._selection = Selection(gateway.models, gateway.profiles, lambda: gateway.model)
+        self._values = SettingValues(gateway.settings, gateway.live_plugins)
         self._configs = PluginConfigs(gateway.settings, Path.home())
         apply, record = gateway.live_plugins.apply, gateway.parts.actions.decide
         self._teams = TeamDirectory(gateway.settings, Path.home(), apply, record)
@@ -86,7 +95,13 @@ class Api:
             *self._openai.routes(),
             *AccessRoutes(parts.access).routes(),
             *ConsoleAccess(self.logins, parts.host.auth).routes(),
-            *SettingsRoutes(self._gateway.settings, parts.store, self._gateway.live_plugins).routes(),
+            *SettingsRoutes(
+                self._gateway.settings, parts.store, self._gateway.live_plugins, self._values
+            ).routes(),
+            *AgentRoutes(self._gateway, self._values).routes(),
+            *RoomRoutes(
+                parts.access, parts.store, self._gateway.channels, self._gateway.profiles, self._values
+            ).routes(),
             *LivePluginRoutes(self._gateway).routes(),
             *LoginRoutes(self._gateway).routes(),
             *StatusRoutes(self._gateway, self._selection).routes(),

@@ -5,8 +5,19 @@ signed in, and in which role; changes of the settings file. Imported by the serv
 """
 
 from gateway.server.console.access import ConsoleAccess
+from gateway.server.console.agents import AgentRoutes
 from gateway.server.console.pages import ConsolePages
+from gateway.server.console.rooms import RoomRoutes
 from gateway.server.console.sessions import ConsoleSessions
+from gateway.server.console.setting_values import SettingValues
 from gateway.server.console.settings import SettingsRoutes
 
-__all__ = ["ConsoleAccess", "ConsolePages", "ConsoleSessions", "SettingsRoutes"]
+__all__ = [
+    "AgentRoutes",
+    "ConsoleAccess",
+    "ConsolePages",
+    "ConsoleSessions",
+    "RoomRoutes",
+    "SettingValues",
+    "SettingsRoutes",
+]

@@ -194,6 +194,9 @@ async def test_every_route_is_described(tmp_path: Path) -> None:
         assert document["openapi"] == "3.1.0"
         assert described == {
             ("GET", "/api/why/{id}"),
+            ("GET", "/api/console/agents"),
+            ("GET", "/api/console/room"),
+            ("GET", "/api/console/rooms"),
             ("GET", "/api/console/session"),
             ("POST", "/api/console/confirm"),
             ("POST", "/api/console/login"),

@@ -28,6 +28,9 @@ export const SCREENS = [
   lateScreen({ name: "money", title: () => t("money.title"), icon: "money", group: "watch", roles: BOTH }, () => import("./money_screen.js")),
   lateScreen({ name: "waiting", title: () => t("waiting.title"), icon: "hand", group: "act", roles: BOTH }, () => import("./waiting_screen.js")),
   dead,
-  // set_up: agents, models, rooms, plugins
+  lateScreen({ name: "agents", title: () => t("agents.title"), icon: "robot", group: "set_up", roles: BOTH }, () => import("./agents_screen.js")),
+  // models
+  lateScreen({ name: "rooms", title: () => t("rooms.title"), icon: "hash", group: "set_up", roles: BOTH }, () => import("./rooms_screen.js")),
+  // plugins
   lateScreen({ name: "settings", title: () => t("settings.title"), icon: "gear", group: "set_up", roles: ["admin"] }, () => import("./settings_screen.js")),
 ];

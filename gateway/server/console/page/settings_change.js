@@ -17,7 +17,7 @@ export function changeSetting(setting) {
     const problem = h("p", { class: "problem", role: "alert" });
     const plan = h("div", { class: "setting-plan", "aria-live": "polite" });
     const show = h("button", { type: "submit", class: "primary" }, t("settings.show"));
-    const reset = setting.source === "default" ? null : h("button", { type: "button" }, t("settings.reset"));
+    const reset = setting.source === "default" || setting.inherited ? null : h("button", { type: "button" }, t("settings.reset"));
     const form = h(
       "form",
       { class: "proof" },
@@ -87,7 +87,7 @@ function planView({ difference, command, needs_proof, needs_restart, only_in_ter
 }
 
 /** Return the field for a value, and the function that reads it. */
-function fieldOf({ value, kind, choices, is_secret }) {
+function fieldOf({ path, value, kind, choices, is_secret }) {
   const id = "setting-value";
   const options = kind === "boolean" ? [true, false] : choices;
   if (options.length > 0 && !is_secret) {
@@ -102,6 +102,12 @@ function fieldOf({ value, kind, choices, is_secret }) {
     const field = h("textarea", { id, rows: 5, spellcheck: "false", class: "mono" });
     field.value = JSON.stringify(value ?? (kind === "array" ? [] : {}), null, 1);
     return { field, value: () => JSON.parse(field.value) };
+  }
+  if (path.at(-1) === "system_prompt" || String(value).includes("\n")) {
+    // A field of one line would drop the others.
+    const field = h("textarea", { id, rows: 10, required: true });
+    field.value = value ?? "";
+    return { field, value: () => field.value };
   }
   const field = h("input", { id, type: "text", autocomplete: "off", required: true, spellcheck: "false" });
   field.value = value ?? "";

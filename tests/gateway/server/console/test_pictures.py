@@ -37,6 +37,29 @@ BUDGETS = {
     "each": {"scope": "agent", "per": "month", "stop": 900},
 }
 
+AGENTS = """\
+[agents.desk]
+description = "Answers customers about orders and deliveries"
+model = "openai/fake-small"
+tools = ["door"]
+system_prompt = '''
+You are the support desk of a garden shop.
+Look up an order before you answer, and say when it arrives.
+Ask a person before you promise a refund.'''
+
+[agents.translator]
+description = "Translates what people write"
+temperature = 0.2
+system_prompt = "Translate into the language that is asked for."
+
+[channels.line.rooms.kitchen]
+agent = "desk"
+groups = "always"
+
+[channels.line.rooms.porch]
+agent = "translator"
+"""
+
 
 async def write(case: Case, room: str, text: str, number: int) -> str:
     """Send a message as a person; return its id."""
@@ -109,12 +132,15 @@ async def test_each_screen_has_its_picture(browser: Browser, tmp_path: Path) -> 
     async with FakeModels() as first, FakeModels() as second:
         urls = {"openai": first.openai_url, "groq": second.openai_url}
         providers = {name: {"base_url": url, "api_key": "k", "max_retries": 0} for name, url in urls.items()}
-        settings = {
+        settings: dict[str, Any] = {
             "providers": providers,
             "fallback": ("groq/fake-small",),
             "models": PRICES,
             "budgets": BUDGETS,
+            "file": tmp_path / "data" / "config" / "trunkline.toml",
         }
+        settings["file"].parent.mkdir(parents=True)
+        settings["file"].write_text(AGENTS)
         async with line(tmp_path, first, **settings) as case:
             await spend(case)
             failed = await live(case, first, second, opened)
@@ -124,6 +150,8 @@ async def test_each_screen_has_its_picture(browser: Browser, tmp_path: Path) -> 
                 "why": (f"why/{failed}", ".line"),
                 "money": ("money", ".plot"),
                 "dead-letters": ("dead", "h1"),
+                "agents": ("agents/desk", ".setting-list"),
+                "rooms": ("rooms/line/kitchen", ".setting-list"),
             }
             for size, how in SIZES.items() if FOLDER else [*SIZES.items()][:1]:
                 async with chat(browser, f"{case.served.url}/console", connected=False, **how) as page:

@@ -1,0 +1,189 @@
+"""Agents for the console: what each one is, where it is defined, who uses it and what it costs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+from sqlalchemy import Connection, func, select
+
+from gateway.app import Gateway
+from gateway.contract.channel import Address
+from gateway.contract.messages import now_ms
+from gateway.models import MAIN, Agents
+from gateway.models.agents import Profile
+from gateway.models.ledger import UsageRow, to_usd
+from gateway.server.console.setting_values import SettingInfo, SettingReading, SettingValues
+from gateway.server.plugins.configuration import in_thread
+from gateway.server.routes import PlainCall, Route
+from gateway.settings import Settings
+from gateway.settings.agents import SUFFIX
+from gateway.store import schema as t
+
+_DAY_MS = 86_400_000
+_PROMPT = "system_prompt"
+_OWN = ("description", "mode", "response_format", "tools", "provider")
+"""Keys that an agent does not inherit from the settings outside of its table."""
+_ORDER = (
+    *("description", "model", "provider", "fallback", "fallback_triggers", "mode", "tools", "skills"),
+    *("temperature", "max_tokens", "stop_sequences", "response_format", "small_model", "compaction"),
+)
+
+
+class ConsoleAgent(Struct, frozen=True):
+    """An agent. ``origin`` says where it is defined, ``place`` the file or the plugin.
+
+    - settings: a table of the settings file, or the keys outside of tables for ``main``
+    - file: an agent file beside a settings file, read at the start
+    - folder: an agent file of a folder, whose new files are read with each /agent, and changed ones at the
+      start
+    - plugin: a plugin with a manifest, read when the plugin is replaced
+    - built-in: the gateway's own; a table of that name in the settings replaces it as a whole
+
+    ``model`` is the one in effect, ``fallback`` what is asked after it. ``tools`` null allows all.
+    ``conversations`` is how many it answers now, ``usd`` the cost of the last 30 days; calls without a known
+    price (``unpriced``) do not count in it. ``prompt`` is its system prompt. ``can_change`` says whether the
+    console changes its settings.
+    """
+
+    name: str
+    description: str
+    model: str
+    fallback: list[str]
+    tools: list[str] | None
+    mode: Literal["build", "plan"]
+    origin: Literal["settings", "file", "folder", "plugin", "built-in"]
+    place: str
+    conversations: int
+    calls: int
+    usd: float
+    unpriced: int
+    settings: list[SettingInfo]
+    prompt: SettingInfo | None
+    can_change: bool
+
+
+class ConsoleAgents(Struct, frozen=True):
+    """The agents, ``main`` first. ``file`` is the settings file."""
+
+    file: str
+    agents: list[ConsoleAgent]
+
+
+class AgentRoutes:
+    """The route of the screen Agents."""
+
+    def __init__(self, gateway: Gateway, values: SettingValues) -> None:
+        self._gateway = gateway
+        self._values = values
+
+    def routes(self) -> list[Route]:
+        """Return the route."""
+        return [
+            Route(
+                "GET",
+                "/api/console/agents",
+                "listConsoleAgents",
+                "List the agents with their settings, where these come from, use and cost.",
+                self._list,
+                role="viewer",
+                hides=("agents.prompt",),
+            )
+        ]
+
+    async def _list(self, _call: PlainCall) -> ConsoleAgents:
+        gateway = self._gateway
+        now = now_ms()
+        spent = await gateway.parts.spending.ledger.usage_by("agent", now - 30 * _DAY_MS, now + 1)
+        costs = {row.key: row for row in spent}
+        used = await gateway.parts.store.read(lambda c: _used(c, gateway.profiles, gateway.settings))
+        profiles = sorted(gateway.profiles.all.values(), key=lambda one: (one.name != MAIN, one.name))
+
+        def read() -> list[ConsoleAgent]:
+            reading = self._values.read()
+            return [self._agent(reading, one, used[one.name], costs.get(one.name)) for one in profiles]
+
+        return ConsoleAgents(str(gateway.settings.file), await in_thread(read))
+
+    def _agent(
+        self, reading: SettingReading, profile: Profile, conversations: int, cost: UsageRow | None
+    ) -> ConsoleAgent:
+        name, file = profile.name, reading.now.file
+        origin, place = _origin(reading.now, self._gateway.profiles, name)
+        is_own = origin in ("settings", "file")
+        can_change = origin == "settings" and reading.can_change and file.suffix == ".toml"
+        return ConsoleAgent(
+            name=name,
+            description=profile.description,
+            model=profile.model or self._gateway.model,
+            fallback=[*profile.fallback.chain],
+            tools=None if profile.tools is None else sorted(profile.tools),
+            mode=profile.mode,
+            origin=origin,
+            place=place,
+            conversations=conversations,
+            calls=cost.calls if cost else 0,
+            usd=float(to_usd(cost.nano_usd or 0)) if cost else 0.0,
+            unpriced=cost.unpriced if cost else 0,
+            settings=[_setting(reading, name, key) for key in _keys(name)] if is_own else [],
+            prompt=_setting(reading, name, _PROMPT) if is_own else None,
+            can_change=can_change,
+        )
+
+
+def _keys(name: str) -> Sequence[str]:
+    return [key for key in _ORDER if name != MAIN or key in Settings.model_fields]
+
+
+def _setting(reading: SettingReading, name: str, key: str) -> SettingInfo:
+    if name == MAIN:
+        return reading.one((key,))
+    inherited = () if key in _OWN or key not in Settings.model_fields else ((key,),)
+    return reading.one(("agents", name, key), *inherited)
+
+
+def _origin(
+    settings: Settings, agents: Agents, name: str
+) -> tuple[Literal["settings", "file", "folder", "plugin", "built-in"], str]:
+    """Return where an agent is defined, and the exact file or plugin."""
+    written = [entry for entry in settings.entries if entry.path[:2] == ("agents", name)]
+    places = [(Path(entry.place.rpartition(":")[0]), entry.base) for entry in written]
+    for shown, base in places:
+        if shown.suffix == SUFFIX:
+            return "file", str((base / shown.name).absolute())
+    if name == MAIN or name in settings.agents:
+        return "settings", str(places[0][0] if places else settings.file)
+    if (plugin := agents.plugin_of(name)) is not None:
+        return "plugin", plugin
+    if name in agents.files:
+        return "folder", str(agents.files[name].absolute())
+    return "built-in", ""
+
+
+def _used(connection: Connection, agents: Agents, settings: Settings) -> Counter[str]:
+    """Return how many conversations each agent answers, as users or the settings chose it."""
+    m = t.sessions.c
+    chosen = select(m.agent, m.channel, func.count()).where(m.root.is_(None)).group_by(m.agent, m.channel)
+    found: Counter[str] = Counter()
+    for agent, channel, count in connection.execute(chosen):
+        found[agents.choose(agent, channel)] += count
+    # Rooms with an agent of their own are few, so only the conversations of their channels are looked at.
+    rooms = [channel for channel in settings.channels if any(_agents_of_rooms(settings, channel))]
+    if rooms:
+        places = select(m.agent, m.channel, m.address).where(m.root.is_(None))
+        for agent, channel, written in connection.execute(places):
+            if channel.partition(".")[0] in rooms:
+                chat = msgspec.json.decode(written, type=Address).chat
+                found[agents.choose(agent, channel)] -= 1
+                found[agents.choose(agent, channel, chat)] += 1
+    return found
+
+
+def _agents_of_rooms(settings: Settings, channel: str) -> list[str]:
+    of = settings.channels[channel]
+    tables = [of.rooms, *(account.rooms for account in of.accounts.values())]
+    return [room.agent for rooms in tables for room in rooms.named.values() if room.agent]

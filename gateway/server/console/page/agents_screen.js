@@ -1,0 +1,119 @@
+/** Screen Agents: who answers, with which model, tools and prompt, where this is defined, and what it costs. */
+import { h } from "/shared/dom.js";
+import { icon } from "/shared/icons.js";
+import { t } from "/shared/language.js";
+import { emptyState, failedState, showLoading } from "/shared/states.js";
+import { Table } from "/shared/table.js";
+import { counted, money } from "./amounts.js";
+import { read } from "./api.js";
+import { addressOf } from "./router.js";
+import { factList, formPart, markRow, settingList, showForm } from "./setting_list.js";
+
+class Agents {
+  #context;
+  #asked = new AbortController();
+  #found = { file: "", agents: [] };
+  #chosen = "";
+
+  constructor(host, context) {
+    this.#context = context;
+    this.count = h("span", { class: "muted", role: "status" });
+    this.list = h("section", { class: "card" });
+    this.form = h("section", { class: "card form", "aria-label": t("agents.one") });
+    this.table = new Table({ label: t("agents.title"), keyOf: (row) => row.name, address: (row) => addressOf("agents", [row.name]), columns: columns() });
+    host.append(h("header", { class: "head" }, h("h1", { tabindex: "-1" }, t("agents.title")), this.count), h("div", { class: "set-up" }, this.list, this.form));
+    context.keys({
+      j: { label: t("keys.next"), act: () => this.table.move(1) },
+      k: { label: t("keys.previous"), act: () => this.table.move(-1) },
+    });
+    this.#load();
+  }
+
+  dispose() {
+    this.#asked.abort();
+  }
+
+  /** @param {import("./router.js").Params} params */
+  update({ path }) {
+    this.#chosen = path[0] ?? "";
+    this.#draw();
+    if (this.#chosen) showForm(this.form);
+  }
+
+  async #load() {
+    const loaded = showLoading(this.list);
+    try {
+      this.#found = await read("/api/console/agents", {}, { signal: this.#asked.signal });
+      const { agents } = this.#found;
+      this.count.textContent = t(agents.length === 1 ? "agents.count_one" : "agents.count", { count: counted(agents.length) });
+      this.table.setRows(agents);
+      this.list.replaceChildren(this.table.element);
+      this.#draw();
+    } catch (error) {
+      if (error.name !== "AbortError") this.list.replaceChildren(failedState({ text: error.message, again: () => this.#load() }));
+    } finally {
+      loaded();
+    }
+  }
+
+  #draw() {
+    const { agents, file } = this.#found;
+    if (agents.length === 0) return;
+    const one = agents.find(({ name }) => name === (this.#chosen || "main"));
+    markRow(this.table, (row) => row === one);
+    this.form.replaceChildren(...(one ? this.#view(one, file) : [emptyState({ icon: "robot", title: t("agents.none", { name: this.#chosen }), text: t("agents.none_text") })]));
+  }
+
+  #view(one, file) {
+    const { name, origin, place, can_change: canChange, settings, prompt } = one;
+    const link = (screen, query, text) => (this.#context.has(screen) ? h("a", { href: addressOf(screen, [], query) }, text) : text);
+    const fixed = !canChange || !this.#context.isAdmin;
+    const changed = () => this.#load();
+    return [
+      h("header", {}, h("h2", {}, name), h("span", { class: "pill" }, t(`agents.origin.${origin}`))),
+      h(
+        "div",
+        { class: "body stack" },
+        one.description && h("p", {}, one.description),
+        factList([
+          [t("agents.model"), h("code", {}, one.model || "–")],
+          [t("agents.fallback"), one.fallback.length > 0 && h("code", {}, one.fallback.join(" → "))],
+          [t("agents.tools"), toolsOf(one)],
+          [t("agents.conversations"), link("conversations", { agent: name }, counted(one.conversations))],
+          [t("agents.cost"), link("money", { agent: name, by: "model", days: "30" }, costOf(one))],
+          [t("agents.place"), place && h("code", {}, place)],
+        ].map(([label, value]) => [label, value === false ? "" : value])),
+        origin !== "settings" && h("p", { class: "muted" }, t(`agents.edit.${origin}`, { file, place, name })),
+        origin === "settings" && !canChange && h("p", { class: "muted" }, t("settings.fixed", { file })),
+      ),
+      settings.length > 0 && settingList(settings, { changed, fixed }),
+      prompt && formPart(t("agents.prompt"), prompt.value ? h("pre", { tabindex: "0", "aria-label": t("agents.prompt") }, prompt.value) : h("p", { class: "muted" }, t("agents.no_prompt")), settingList([{ ...prompt, shown: "" }], { changed, fixed })),
+    ].filter(Boolean);
+  }
+}
+
+function toolsOf({ tools, mode }) {
+  const listed = tools === null ? t("agents.all_tools") : tools.length > 0 ? tools.join(", ") : t("agents.no_tools");
+  return mode === "plan" ? `${listed} · ${t("agents.plan")}` : listed;
+}
+
+function costOf({ usd, unpriced, calls }) {
+  return calls > 0 && unpriced === calls ? t("money.no_price") : money(usd);
+}
+
+function columns() {
+  return [
+    { label: t("agents.agent"), show: (row) => h("span", { class: "who" }, icon("robot"), row.name), sort: (row) => row.name },
+    { label: t("agents.model"), show: (row) => h("span", { class: "mono clip", title: row.model }, row.model || "–"), sort: (row) => row.model },
+    { label: t("agents.from"), show: (row) => h("span", { class: "muted" }, t(`agents.origin.${row.origin}`)), sort: (row) => row.origin },
+    { label: t("agents.conversations"), show: (row) => counted(row.conversations), sort: (row) => row.conversations, right: true },
+    { label: t("agents.cost_days"), show: costOf, sort: (row) => row.usd, right: true },
+  ];
+}
+
+/** @type {import("./screens.js").Screen["render"]} */
+export function render(host, params, context) {
+  const view = new Agents(host, context);
+  view.update(params);
+  return view;
+}

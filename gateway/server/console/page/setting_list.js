@@ -1,0 +1,61 @@
+/** The settings of one thing in a form: value, source, when a change takes effect, and a button that changes it. */
+import { announce } from "/shared/announcer.js";
+import { h } from "/shared/dom.js";
+import { t } from "/shared/language.js";
+import { effectOf, shownValue, sourceOf, waits } from "./setting_words.js";
+
+/**
+ * @param {any[]} settings as the API has them
+ * @param {{changed: () => void, fixed?: boolean}} how `changed` is called after a change; `fixed` shows no buttons
+ */
+export function settingList(settings, { changed, fixed = false }) {
+  const change = async (setting) => {
+    // Loaded only now: a viewer changes nothing.
+    const { changeSetting } = await import("./settings_change.js");
+    if (!(await changeSetting(setting))) return;
+    announce([h("p", {}, t("settings.saved", { key: setting.key }))]);
+    changed();
+  };
+  const item = (setting) => {
+    const { path, key, inherited, description } = setting;
+    const name = path.at(-1);
+    return h(
+      "li",
+      {},
+      h(
+        "div",
+        { class: "grow" },
+        h("span", { class: "setting-key", title: key }, name),
+        h("div", { class: "setting-value" }, setting.shown ?? shownValue(setting), waits(setting) && h("span", { class: "pill warn" }, t("settings.waits"))),
+        h("p", { class: "muted" }, [t(inherited ? "settings.inherited" : "settings.from", { source: sourceOf(setting) }), t("settings.effect", { when: effectOf(setting) })].join(" · ")),
+        h("p", { class: "muted" }, description),
+      ),
+      !fixed && h("button", { type: "button", class: "small", "aria-label": t("settings.change_key", { key: name }), onclick: () => change(setting) }, t("settings.change")),
+    );
+  };
+  return h("ul", { class: "rows setting-list" }, ...settings.map(item));
+}
+
+/** Return a heading inside a form. @param {string} text @param {...any} more */
+export function formPart(text, ...more) {
+  return h("div", { class: "form-part" }, h("h3", {}, text), ...more);
+}
+
+/** Return facts as a list of definitions; a fact without a value is left out. @param {[string, any][]} facts */
+export function factList(facts) {
+  const shown = facts.filter(([, value]) => value !== null && value !== undefined && value !== "");
+  return h("dl", { class: "facts" }, ...shown.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
+}
+
+/** Mark the row of what the form shows. @param {import("/shared/table.js").Table<any>} table @param {(row: any) => boolean} isShown */
+export function markRow(table, isShown) {
+  const at = table.rows.findIndex(isShown);
+  if (at < 0) return;
+  table.current = at;
+  table.setRows(table.rows);
+}
+
+/** Bring a form into view where it is below its table or above it. @param {HTMLElement} form */
+export function showForm(form) {
+  if (matchMedia("(max-width: 1100px)").matches) form.scrollIntoView();
+}
