@@ -289,7 +289,7 @@ class ModelCaller:
                     else:
                         turn.emit(delta)
                         if isinstance(delta, ToolResultEnd):
-                            _record_backend_tool(turn, first, delta)
+                            turn.entry.trail.backend_tool(turn.assembler.parts_from(first), delta)
                         if not turn.delta_count % _ESTIMATE_EVERY and turn.usage_is_due:
                             _emit_usage(turn, meter.cost_so_far(usage, _count_written(turn, first)))
         except ProviderError as error:
@@ -339,13 +339,6 @@ class _FallbackNotice:
             turn.emit_part(notice)
         else:
             turn.emit(PartDelta(turn.message_id, self._index, notice))
-
-
-def _record_backend_tool(turn: Turn, first: int, end: ToolResultEnd) -> None:
-    """Record a call that the backend made itself, among the parts from ``first`` on."""
-    for _, part in turn.assembler.parts_from(first):
-        if isinstance(part, ToolCallPart) and part.tool_call_id == end.tool_call_id:
-            turn.entry.trail.backend_tool(part, failed=end.is_error, seconds=end.duration_ms / 1000)
 
 
 def _withdraw(turn: Turn, first: int) -> list[tuple[int, Part]]:

@@ -6,6 +6,7 @@ from sqlalchemy import (
     DDL,
     BigInteger,
     Column,
+    ColumnElement,
     Float,
     ForeignKey,
     Index,
@@ -15,6 +16,8 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     event,
+    func,
+    literal_column,
     text,
 )
 from sqlalchemy.types import UserDefinedType
@@ -198,7 +201,17 @@ inbox = Table(
 steered if the sender wrote again while the answer was being made: a restart continues accordingly.
 """
 
+
+def tail_of(column: ColumnElement[str]) -> ColumnElement[str]:
+    """Return the part of a key after its last colon, which is mostly the platform's id, as it is indexed."""
+    prefix = func.rtrim(column, func.replace(column, literal_column("':'"), literal_column("''")))
+    return func.substr(column, func.length(prefix) + literal_column("1"))
+
+
+Index("inbox_tail", tail_of(inbox.c.dedup_key))
+
 _PARTIAL_INDEXES = (
+    (Index("inbox_alt_key", inbox.c.alt_key), "alt_key IS NOT NULL"),
     (Index("inbox_open", inbox.c.session, inbox.c.ord), "state = 'new'"),
     (Index("inbox_refused", inbox.c.session, inbox.c.received_at), "priority = 2"),
     (Index("messages_source", messages.c.source), "source IS NOT NULL"),
@@ -239,6 +252,7 @@ outbox = Table(
     Column("sent_at", BigInteger, nullable=False),
     UniqueConstraint("inbox_id", "part", name="outbox_part"),
 )
+Index("outbox_tail", tail_of(outbox.c.platform_id))
 """Messages placed on platforms. ``state`` is intent, placed, final or dead, or unfit: the message cannot
 show its page and has to be deleted. ``body`` is the final message. After /undo it is undone, and removed when
 the message is deleted; its ``id`` then ends with the number of the /undo, and /redo finds the chat there."""

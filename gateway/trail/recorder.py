@@ -12,7 +12,8 @@ from typing import Any, Literal
 from msgspec.structs import replace
 from sqlalchemy import Dialect
 
-from gateway.contract.messages import ToolCallPart, now_ms, to_json
+from gateway.contract.deltas import ToolResultEnd
+from gateway.contract.messages import Part, ToolCallPart, now_ms, to_json
 from gateway.store import schema as t
 from gateway.store.writes import MAX_ROWS, Op, OwnStatement, Row, Statement, Write, flatten
 from gateway.trail.steps import Kind, Mask, State, Step, Value, pack
@@ -232,12 +233,16 @@ class Trail:
             detail["code"] = outcome
         self.add("tool", name, state, seconds, **detail)
 
-    def backend_tool(self, call: ToolCallPart, *, failed: bool, seconds: float) -> None:
-        """Record a call that the model's backend made itself; what allowed it was noted by its content."""
-        known = f"{call.tool_name} {_text(call.arguments)}"
-        if known in self._judged:
-            self._judged[call.tool_call_id] = self._judged.pop(known)
-        self.tool(call.tool_name, call.tool_call_id, "failed" if failed else "ok", seconds)
+    def backend_tool(self, parts: Iterable[tuple[int, Part]], end: ToolResultEnd) -> None:
+        """Record the end of a call, among these parts, that the model's backend made itself."""
+        for _, call in parts:
+            if isinstance(call, ToolCallPart) and call.tool_call_id == end.tool_call_id:
+                # What allowed it was noted by its content.
+                known = f"{call.tool_name} {_text(call.arguments)}"
+                if known in self._judged:
+                    self._judged[call.tool_call_id] = self._judged.pop(known)
+                outcome = "failed" if end.is_error else "ok"
+                self.tool(call.tool_name, call.tool_call_id, outcome, end.duration_ms / 1000)
 
     def judge_backend(self, tool: str, arguments: Mapping[str, Any], by: str, *, refused: bool) -> None:
         """Note what allowed or refused a call of a backend, ``BACKEND:TOOL``, whose id is not known yet."""

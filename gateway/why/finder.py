@@ -76,12 +76,17 @@ def find_by_platform_id(connection: Connection, place: Place, message: str, key:
     """
     i = t.inbox.c
     wanted = {message, key or message}
-    same = or_(i.dedup_key.in_(wanted), i.alt_key.in_(wanted))
+    same = i.dedup_key.in_(wanted)
     if message == key or not key:
         # Most channels put the chat before the platform's id.
         same = or_(same, i.dedup_key.endswith(f":{message}", autoescape=True))
-    query = select(i.id).where(same, *_in_place(place)).order_by(i.id.desc())
-    ids = [*connection.execute(query.limit(MOST_FOUND)).scalars()]
+    # By the end of the key, which is indexed.
+    by_key = select(i.id).where(t.tail_of(i.dedup_key).in_(_tails(wanted)), same, *_in_place(place))
+    by_other = select(i.id).where(i.alt_key.in_(wanted), i.alt_key.is_not(None), *_in_place(place))
+    found: set[str] = set()
+    for query in (by_key, by_other):
+        found.update(connection.execute(query.order_by(i.id.desc()).limit(MOST_FOUND)).scalars())
+    ids = sorted(found, reverse=True)
     ids += _find_answered(connection, place, message)
     if ids:
         return Found(tuple(dict.fromkeys(ids))[:MOST_FOUND])
@@ -117,12 +122,18 @@ def _find_by_id(connection: Connection, given: str) -> str | None:
 def _find_answered(connection: Connection, place: Place, message: str) -> list[str]:
     """Return the messages whose answer has a page with this id on its platform."""
     o = t.outbox.c
-    tail = o.platform_id.endswith(f":{message}", autoescape=True)
-    query = select(o.inbox_id, o.address, o.sent_at).where(or_(o.platform_id == message, tail))
+    same = or_(o.platform_id == message, o.platform_id.endswith(f":{message}", autoescape=True))
+    by_tail = t.tail_of(o.platform_id).in_(_tails([message]))
+    query = select(o.inbox_id, o.address, o.sent_at).where(by_tail, same)
     if place.channel:
         query = query.where(o.channel == place.channel)
     rows = connection.execute(query.order_by(o.sent_at.desc()).limit(MOST_FOUND)).all()
     return [row.inbox_id for row in rows if is_in(place, _address(row.address))]
+
+
+def _tails(keys: Iterable[str]) -> set[str]:
+    """Return what follows the last colon of each key."""
+    return {key.rpartition(":")[2] for key in keys}
 
 
 def is_in(place: Place, address: Address) -> bool:

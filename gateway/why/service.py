@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from typing import Literal
 
@@ -12,7 +13,7 @@ from sqlalchemy import Connection, select
 from gateway.access import Access
 from gateway.access.tokens import Attempts
 from gateway.contract.channel import InboundMessage, MessageLink, ReadsLinks
-from gateway.contract.errors import NotFoundError, TooManyRequestsError
+from gateway.contract.errors import NotFoundError, ProviderError, SettingsError, TooManyRequestsError
 from gateway.contract.messages import ToolCallPart, ToolResultPart, now_ms
 from gateway.extensions.backends import ProviderRegistry
 from gateway.extensions.registry import ChannelRegistry
@@ -67,7 +68,7 @@ class Why:
         self._asked = Attempts(_MOST_QUESTIONS, _QUESTIONS_SECONDS)
 
     def provider_name(self, provider_id: str) -> str:
-        """Return the display name of a provider; its id if it has not been used yet."""
+        """Return the display name of a provider; its id if it cannot be used."""
         provider = self._providers.get(provider_id)
         return provider_id if provider is None else provider.name
 
@@ -144,7 +145,23 @@ class Why:
             found = explain(connection, message_id, words, now, live)
             return None if found is None else with_same_cause(connection, found, now)
 
-        return await self._store.read(read)
+        explained = await self._store.read(read)
+        # A provider has its name once it exists, which it may not since the start.
+        if explained is not None and await self._create_providers(explained):
+            explained = await self._store.read(read)
+        return explained
+
+    async def _create_providers(self, explained: Explained) -> bool:
+        """Create the providers of an explanation that are set up and not used yet; return whether any was."""
+        steps = explained.explanation.steps or ()
+        named = {str(step.detail["provider"]) for step in steps if "provider" in step.detail}
+        missing = named.intersection(self._providers.set_up()) - {one.id for one in self._providers.list()}
+        created = False
+        for provider_id in missing:
+            with suppress(ProviderError, SettingsError):
+                await self._providers.ready(provider_id)
+                created = True
+        return created
 
     async def try_now(self, message_id: str, by: str) -> bool:
         """End the pause before the next attempt to answer a message; return whether there was one."""

@@ -284,6 +284,18 @@ async def test_what_a_restart_does_to_messages(tmp_path: Path) -> None:
             assert found["verdict"]["code"] in ("answered", "merged")
 
 
+async def test_providers_have_their_names_before_their_first_use(tmp_path: Path) -> None:
+    async with FakeModels() as fake:
+        async with line(tmp_path, fake) as case:
+            fake.then(Refusal(401, "wrong key"))
+            failed = await case.write("Hello")
+            await case.settled()
+        async with line(tmp_path, fake) as case:
+            found = await case.why(failed.message_id)
+        sentence = "No answer: OpenAI rejected the API key, and no other model was left."
+        assert found["verdict"]["text"] == sentence
+
+
 async def test_writers_learn_of_their_own_messages_only(tmp_path: Path) -> None:
     async with FakeModels() as fake, line(tmp_path, fake) as case:
         own = await case.write("Mine")
