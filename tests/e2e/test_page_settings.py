@@ -180,7 +180,9 @@ def loaded(folder: Path) -> set[Path]:
             continue
         imported = re.findall(r'^(?:import|\}) ?.*?"(\./|/shared/)([\w.-]+)";$', path.read_text(), re.M)
         linked = re.findall(r'(?:src|href)="(/(?:shared|page|console/page)/)([\w.-]+)"', path.read_text())
-        waiting += [folders.get(root, path.parent) / name for root, name in (*imported, *linked)]
+        # A browser loads the strings of one language; the German ones are longer.
+        spoken = re.findall(r'await import\("(\./)(strings_de\.js)"\)', path.read_text())
+        waiting += [folders.get(root, path.parent) / name for root, name in (*imported, *linked, *spoken)]
     return found
 
 
@@ -194,7 +196,7 @@ def test_the_pages_are_small_and_have_nothing_from_elsewhere() -> None:
     assert sum(size[path] for path in console_files & scripts) <= MOST_COMPRESSED
     assert sum(size.values()) <= MOST_TOGETHER
     # With the screens that are loaded when they are opened.
-    whole = {*console_files, *CONSOLE.iterdir()}
+    whole = {*console_files, *CONSOLE.iterdir()} - {CONSOLE / "strings_en.js"}
     assert (
         sum(len(gzip.compress(path.read_bytes())) for path in whole if path.suffix == ".js")
         <= MOST_COMPRESSED

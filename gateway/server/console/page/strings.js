@@ -1,6 +1,5 @@
-/** Adds the strings of the console. It is imported first, because other modules read strings when they load. */
-import { addStrings } from "/shared/language.js";
-import { de } from "./strings_de.js";
-import { en } from "./strings_en.js";
+/** Adds the strings of the console in the user's language. Modules read strings only once the console has started. */
+import { addStrings, language } from "/shared/language.js";
 
-addStrings({ en, de });
+const { [language]: strings } = language === "de" ? await import("./strings_de.js") : await import("./strings_en.js");
+addStrings({ [language]: strings });

@@ -18,7 +18,7 @@ export const locale = navigator.languages.find((tag) => tag.startsWith(language)
 const strings = STRINGS[language];
 document.documentElement.lang = language;
 
-/** Add the strings of a page. @param {{en: Record<string, string>, de: Record<string, string>}} added */
+/** Add the strings of a page, at least of its language. @param {{en?: Record<string, string>, de?: Record<string, string>}} added */
 export function addStrings(added) {
   Object.assign(STRINGS.en, added.en);
   Object.assign(STRINGS.de, added.de);
