@@ -136,6 +136,7 @@ COMMANDS: Mapping[str, Entry] = {
         "List, show, replay and drop dead letters",
         {
             "list": Command("commands.dead_letters:list_", "List dead letters, newest first"),
+            "causes": Command("commands.dead_letters:causes", "Group dead letters by cause"),
             "show": Command(
                 "commands.dead_letters:show", "Print one dead letter with the traceback of its failure"
             ),

@@ -35,11 +35,11 @@ from gateway.server.guard import Guard
 from gateway.server.now import NowRoutes, Observer
 from gateway.server.openai.routes import OpenAiRoutes
 from gateway.server.openapi import describe_routes
-from gateway.server.operator import AuditRoutes, QuestionRoutes
+from gateway.server.operator import AuditRoutes, DeadLetterRoutes, QuestionRoutes
 from gateway.server.plugins import ConfigRoutes, LivePluginRoutes, LoginRoutes, PluginPages, TeamRoutes
 from gateway.server.routes import Binder, PlainCall, PluginRoutes, Route
 from gateway.server.sessions import BranchRoutes, FileRoutes, SearchRoutes, SessionRoutes, WhyRoutes
-from gateway.server.status import DeadLetterRoutes, StatusRoutes
+from gateway.server.status import StatusRoutes
 from gateway.tables.audit import AuditLog
 
 _HANDLERS_SECONDS = 1.0
@@ -91,7 +91,7 @@ class Api:
                 reader_of,
             ).routes(),
             *AuditRoutes(AuditLog(parts.store), reader_of).routes(),
-            *DeadLetterRoutes(parts.dead_letters).routes(),
+            *DeadLetterRoutes(parts.dead_letters, parts.replays, parts.why).routes(),
             *self._openai.routes(),
             *AccessRoutes(parts.access).routes(),
             *ConsoleAccess(self.logins, parts.host.auth).routes(),

@@ -1,4 +1,4 @@
-"""Health checks, the status of the gateway, dead letters, and the use and choice of models."""
+"""Health checks, the status of the gateway, and the use and choice of models."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ from typing import Annotated, Literal
 
 from aiohttp import web
 from msgspec import Meta, Struct
-from msgspec.structs import replace
 
 from gateway.app import Gateway
 from gateway.contract.channel import Health
-from gateway.contract.errors import ForbiddenError, InvalidStateError, NotFoundError
+from gateway.contract.errors import ForbiddenError
 from gateway.conversations import AgentChoice, ModelChoice, Selection
 from gateway.models.report import UsageQuery, UsageReport, usage_report, usage_table
 from gateway.server.responses import csv_response, json_response
 from gateway.server.routes import Call, Nothing, PlainCall, Route
-from gateway.why.dead_letters import DeadLetter, DeadLetters
 
 
 class Liveness(Struct, frozen=True):
@@ -60,62 +58,6 @@ class UsageRequest(UsageQuery, frozen=True, omit_defaults=True):
     """A query with the format of its answer. Users are named by channel and id, such as ``telegram:42``."""
 
     format: Annotated[Literal["json", "csv"], Meta(description="csv: the rows alone, as a table")] = "json"
-
-
-class DeadLetterPath(Struct, frozen=True):
-    """A dead letter."""
-
-    id: Annotated[str, Meta(pattern=r"^[!-~]{1,64}$", description="The dead letter's id")]
-
-
-class DeadLetterList(Struct, frozen=True):
-    """Dead letters, newest first."""
-
-    dead: list[DeadLetter]
-
-
-class DeadLetterRoutes:
-    """The routes under ``/api/dead``."""
-
-    def __init__(self, letters: DeadLetters) -> None:
-        self._letters = letters
-
-    def routes(self) -> list[Route]:
-        """Return the routes."""
-        one = "/api/dead/{id}"
-        return [
-            Route(
-                "GET",
-                "/api/dead",
-                "listDead",
-                "List messages without an answer or unreadable.",
-                self._list,
-                role="viewer",
-                hides=("dead.text",),
-            ),
-            Route(
-                "POST",
-                f"{one}/replay",
-                "replayDead",
-                "Try once more to answer a message.",
-                self._replay,
-                errors=(NotFoundError, InvalidStateError),
-            ),
-            Route("DELETE", one, "dropDead", "Delete a dead letter.", self._drop, errors=(NotFoundError,)),
-        ]
-
-    async def _list(self, call: PlainCall) -> DeadLetterList:
-        dead = await self._letters.list()
-        if not call.identity.reads_messages:
-            # The kind of the error remains: its words may quote the message.
-            dead = [replace(letter, reason=letter.reason.partition(":")[0]) for letter in dead]
-        return DeadLetterList(dead)
-
-    async def _replay(self, call: Call[DeadLetterPath, Nothing, Nothing, None]) -> None:
-        await self._letters.replay(call.path.id)
-
-    async def _drop(self, call: Call[DeadLetterPath, Nothing, Nothing, None]) -> None:
-        await self._letters.drop(call.path.id)
 
 
 class StatusRoutes:

@@ -1,8 +1,9 @@
 """Replays: messages without an answer are answered after their cause is removed, after a dry run.
 
-A plan is the stored list of a dry run. It is bound to the one who asked for it, and holds for ten minutes.
-Its confirmation answers each message that still is as the plan saw it, so a second click, another operator or
-a repeated request changes nothing. At most five conversations run at once, each in its order.
+Dead letters are dropped in the same way. A plan is the stored list of a dry run. It is bound to the one who
+asked for it, and holds for ten minutes. Its confirmation answers or drops each message that still is as the
+plan saw it, so a second click, another operator or a repeated request changes nothing. At most five
+conversations run at once, each in its order.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from sqlalchemy import Connection, func, select
 from gateway.access import Access
 from gateway.contract.errors import CATCHABLE, InvalidStateError, NotFoundError, is_cancellation_requested
 from gateway.contract.messages import ToolResultPart, now_ms
-from gateway.store import Store
+from gateway.store import Op, Store
 from gateway.store import schema as t
 from gateway.store.writes import audit_op
 from gateway.why.causes import is_undelivered
-from gateway.why.dead_letters import DeadLetters
+from gateway.why.dead_letters import MOST_CHOSEN, DeadLetter, DeadLetters, LetterChoice
 from gateway.why.records import Records, read_records
 from gateway.why.same_cause import find_same_cause
 from gateway.why.words import ENGLISH, Words
@@ -37,6 +38,11 @@ REPLY_WINDOW_MS = 86_400_000
 """Age from which an answer would surprise its reader, and which has to be confirmed by itself."""
 MOST_AT_ONCE = 5
 _MOST_PLANS = 200
+MOST_REPLAYED = 1_000
+"""Dead letters that one plan replays at most, the oldest ones."""
+_READ_AT_ONCE = 50
+_LONGEST_TEXT = 120
+"""Characters of a message in a plan."""
 _LONGEST_TURN = 600.0
 """Seconds that the next message of a plan waits for a turn, which may wait for a person."""
 _PRICED_CALLS = 200
@@ -44,45 +50,59 @@ _PRICED_CALLS = 200
 
 
 class PlannedMessage(Struct, frozen=True, omit_defaults=True):
-    """A message of a plan. ``reason`` says why it will not be answered, if it is not ``ok``."""
+    """A message of a plan with the beginning of its text, or an unreadable event, which has no session.
+
+    ``reason`` says why it will be left alone, if it is not ``ok``.
+    """
 
     id: str
     session: str
     at: int
     ok: bool
     reason: str | UnsetType = UNSET
+    text: str = ""
+
+
+Action = Literal["replay", "drop"]
 
 
 class ReplayPlan(Struct, frozen=True):
-    """A dry run: what its confirmation would answer, in that order, and the estimated cost of it.
+    """A dry run: what its confirmation would answer or drop, in that order, and the estimated cost of it.
 
-    ``expires_at`` is milliseconds; the cost is in 10⁻⁹ US dollars, null if no price is known.
+    ``expires_at`` is milliseconds; the cost is in 10⁻⁹ US dollars, null if no price is known. ``omitted``
+    dead letters were too many for one plan.
     """
 
     plan: str
     expires_at: int
     messages: tuple[PlannedMessage, ...]
     estimated_nano_usd: int | None
+    action: Action = "replay"
+    omitted: int = 0
 
 
 class ReplayState(Struct, frozen=True):
-    """The state of a confirmed plan: messages that are answered again, that had changed, and that wait."""
+    """The state of a confirmed plan: messages that are answered again, that had changed, and that wait.
+
+    ``dropped`` counts those that are dropped, if that was planned.
+    """
 
     plan: str
     state: Literal["running", "done"]
     replayed: int
     skipped: int
     left: int
+    dropped: int = 0
 
 
 class _Plan(Struct):
-    """A stored plan. ``revisions`` are those of the messages to answer, in order, by id."""
+    """A stored plan. ``revisions`` are those of the messages to answer or drop, in order, by id."""
 
     owner: str
     report: ReplayPlan
     revisions: dict[str, str]
     confirmed: bool = False
-    replayed: int = 0
+    done: int = 0
     skipped: set[str] = field(default_factory=set[str])
 
 
@@ -133,6 +153,31 @@ class Replays:
             raise NotFoundError(f"no accepted message has the id {message_id!r}")
         return await self._plan([found], owner, words, old=old)
 
+    async def plan_letters(
+        self,
+        choice: LetterChoice,
+        owner: str,
+        action: Action,
+        *,
+        old: bool = False,
+        words: Words = ENGLISH,
+    ) -> ReplayPlan:
+        """Plan to replay or to drop dead letters. Raises NotFoundError if there are none."""
+        most = MOST_REPLAYED if action == "replay" else MOST_CHOSEN
+        letters, omitted = await self._letters.choose(choice, most)
+        if not letters:
+            raise NotFoundError("no dead letter is chosen; they were replayed or dropped in the meantime")
+        if action == "drop":
+            return self._plan_drop(letters, owner, omitted)
+        ids, found = [one.id for one in letters if one.kind == "message"], list[Records]()
+        for start in range(0, len(ids), _READ_AT_ONCE):
+            # In pieces, so that other readers have their turn.
+            chunk = ids[start : start + _READ_AT_ONCE]
+            read = await self._store.read(lambda c, chunk=chunk: [read_records(c, one) for one in chunk])
+            found += [one for one in read if one is not None]
+        events = [planned(one, words("plan.unreadable")) for one in letters if one.kind == "event"]
+        return await self._plan(found, owner, words, old=old, also=events, omitted=omitted)
+
     def confirm(self, plan_id: str, owner: str, by: str) -> ReplayState:
         """Carry out a plan, once, and return its state. Only the one who asked for it can confirm it.
 
@@ -149,25 +194,54 @@ class Replays:
         if not plan.confirmed:
             plan.confirmed = True
             chosen = [message for message in plan.report.messages if message.ok]
+            if plan.report.action == "drop":
+                self._tasks.create_task(self._drop(plan, by))
+                return _state_of(plan)
             for session, messages in groupby(chosen, lambda message: message.session):
                 ids = [message.id for message in messages]
                 self._tasks.create_task(self._answer(plan, session, ids, by))
         return _state_of(plan)
 
-    async def _plan(self, found: Collection[Records], owner: str, words: Words, *, old: bool) -> ReplayPlan:
+    def _plan_drop(self, letters: Sequence[DeadLetter], owner: str, omitted: int) -> ReplayPlan:
+        messages = tuple(planned(one) for one in letters)
+        revisions = {one.id: str(one.at) for one in letters}
+        return self._keep(owner, revisions, messages, 0, "drop", omitted)
+
+    async def _plan(
+        self,
+        found: Collection[Records],
+        owner: str,
+        words: Words,
+        *,
+        old: bool,
+        also: Iterable[PlannedMessage] = (),
+        omitted: int = 0,
+    ) -> ReplayPlan:
         now, messages = self._clock(), list[PlannedMessage]()
         # By conversation, in the order of its messages, which is the order of their answers.
         ordered = sorted(found, key=lambda one: (one.session, one.ord, one.seq))
         for one in ordered:
             reason = await self._refusal(one, None if old else now - REPLY_WINDOW_MS)
-            said = words(reason) if reason else UNSET
-            messages.append(PlannedMessage(one.id, one.session, one.received_at, not reason, said))
+            said, text = words(reason) if reason else UNSET, one.inbound.text[:_LONGEST_TEXT]
+            messages.append(PlannedMessage(one.id, one.session, one.received_at, not reason, said, text))
         chosen = {message.id for message in messages if message.ok}
         revisions = {one.id: one.revision for one in ordered if one.id in chosen}
         resent = {one.id for one in ordered if is_undelivered(one)}
         sessions = [one.session for one in ordered if one.id in chosen - resent]
         cost = await self._store.read(lambda c: _estimate(c, sessions))
-        report = ReplayPlan(secrets.token_urlsafe(16), now + PLAN_MS, tuple(messages), cost)
+        return self._keep(owner, revisions, (*messages, *also), cost, "replay", omitted)
+
+    def _keep(
+        self,
+        owner: str,
+        revisions: dict[str, str],
+        messages: tuple[PlannedMessage, ...],
+        cost: int | None,
+        action: Action,
+        omitted: int,
+    ) -> ReplayPlan:
+        now = self._clock()
+        report = ReplayPlan(secrets.token_urlsafe(16), now + PLAN_MS, messages, cost, action, omitted)
         self._forget_old(now)
         self._plans[report.plan] = _Plan(owner, report, revisions)
         return report
@@ -216,9 +290,25 @@ class Replays:
 
         audit = audit_op(by, "message.replay", message_id, f"plan {plan.report.plan}")
         if await self._letters.reopen(message_id, is_unchanged, audit):
-            plan.replayed += 1
+            plan.done += 1
         else:
             plan.skipped.add(message_id)
+
+    async def _drop(self, plan: _Plan, by: str) -> None:
+        wanted = {letter_id: int(at) for letter_id, at in plan.revisions.items()}
+
+        def audit(letter_id: str) -> Op:
+            return audit_op(by, "message.drop", letter_id, f"plan {plan.report.plan}")
+
+        try:
+            dropped = await self._letters.drop_unchanged(wanted, audit)
+        except CATCHABLE as error:
+            if is_cancellation_requested(error):
+                raise
+            log.exception("failed to drop dead letters", plan=plan.report.plan)
+            dropped = set[str]()
+        plan.done += len(dropped)
+        plan.skipped.update(wanted.keys() - dropped)
 
     def _forget_old(self, now: int) -> None:
         gone = [name for name, plan in self._plans.items() if plan.report.expires_at < now]
@@ -253,11 +343,17 @@ def _was_stopped(records: Records) -> bool:
     return answer is not None and answer.metadata.stop_reason == "cancelled"
 
 
+def planned(letter: DeadLetter, reason: str = "") -> PlannedMessage:
+    """Return a letter as an entry of a plan; ``reason`` says why it will be left alone."""
+    text = "" if letter.kind == "event" else letter.text[:_LONGEST_TEXT]
+    return PlannedMessage(letter.id, letter.session, letter.at, not reason, reason or UNSET, text)
+
+
 def _state_of(plan: _Plan) -> ReplayState:
-    done = plan.replayed + len(plan.skipped)
-    left = len(plan.revisions) - done
+    left = len(plan.revisions) - plan.done - len(plan.skipped)
+    replayed, dropped = (0, plan.done) if plan.report.action == "drop" else (plan.done, 0)
     return ReplayState(
-        plan.report.plan, "running" if left else "done", plan.replayed, len(plan.skipped), left
+        plan.report.plan, "running" if left else "done", replayed, len(plan.skipped), left, dropped
     )
 
 

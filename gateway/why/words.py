@@ -114,6 +114,8 @@ _EN = {
     "cause.PluginError": "a plugin failed",
     "cause.ToolError": "a tool failed",
     "cause.StoreError": "the database failed",
+    "cause.PlacementRefused": "{provider} refused the answer",
+    "cause.UnreadableEvent": "events of {provider} could not be read",
     "cause.other": "an internal error ({code})",
     "cause.failed": "failed",
     "line.received": "Received",
@@ -188,6 +190,7 @@ _EN = {
     "plan.tools": "its tools have run, and would run again",
     "plan.old": "it is older than a day; confirm that it is answered all the same",
     "plan.sender": "its sender is not allowed any more",
+    "plan.unreadable": "an event that could not be read can only be dropped",
 }
 _DE = {
     "unknown": "Diese Nachricht kennen wir nicht.",
@@ -289,6 +292,8 @@ _DE = {
     "cause.PluginError": "Ein Plugin hatte einen Fehler",
     "cause.ToolError": "Ein Werkzeug hatte einen Fehler",
     "cause.StoreError": "Die Datenbank hatte einen Fehler",
+    "cause.PlacementRefused": "{provider} hat die Antwort abgelehnt",
+    "cause.UnreadableEvent": "Ereignisse von {provider} waren nicht lesbar",
     "cause.other": "Ein interner Fehler ({code})",
     "cause.failed": "fehlgeschlagen",
     "line.received": "Empfangen",
@@ -363,6 +368,7 @@ _DE = {
     "plan.tools": "Ihre Werkzeuge sind gelaufen und würden noch einmal laufen",
     "plan.old": "Sie ist älter als ein Tag; bestätige, dass sie trotzdem beantwortet wird",
     "plan.sender": "Der Absender ist nicht mehr zugelassen",
+    "plan.unreadable": "Ein unlesbares Ereignis kann nur verworfen werden",
 }
 CATALOGUE: Mapping[Language, Mapping[str, str]] = {"en": _EN, "de": _DE}
 """Texts by language and key; ``str.format`` fills in the values."""

@@ -125,7 +125,7 @@ class WhyRoutes:
                 "POST",
                 "/api/why/plans/{plan}",
                 "confirmReplay",
-                "Answer the messages of a plan that have not changed since; repeated, return its state.",
+                "Answer or drop the messages of a plan that have not changed; repeated, return its state.",
                 self._confirm,
                 errors=(NotFoundError, InvalidStateError),
             ),
@@ -140,17 +140,17 @@ class WhyRoutes:
 
     async def _plan_message(self, call: Call[MessagePath, PlanQuery, Nothing, None]) -> ReplayPlan:
         words, old = self._why.words(call.query.lang), call.query.old
-        return await self._replays.plan_message(call.path.id, _requester(call.request), old=old, words=words)
+        return await self._replays.plan_message(call.path.id, requester(call.request), old=old, words=words)
 
     async def _plan_cause(self, call: Call[CausePath, PlanQuery, Nothing, None]) -> ReplayPlan:
         words, old = self._why.words(call.query.lang), call.query.old
-        return await self._replays.plan_cause(call.path.key, _requester(call.request), old=old, words=words)
+        return await self._replays.plan_cause(call.path.key, requester(call.request), old=old, words=words)
 
     async def _confirm(self, call: Call[PlanPath, Nothing, Nothing, None]) -> ReplayState:
-        return self._replays.confirm(call.path.plan, _requester(call.request), call.identity.account)
+        return self._replays.confirm(call.path.plan, requester(call.request), call.identity.account)
 
 
-def _requester(request: web.Request) -> str:
+def requester(request: web.Request) -> str:
     """Return a digest of the token or the session cookie of a request: plans of one are not another's."""
     cookies = (f"{name}={value}" for name, value in request.cookies.items() if "trunkline" in name)
     given = request.headers.get("Authorization") or ";".join(sorted(cookies))

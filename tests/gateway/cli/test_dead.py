@@ -66,14 +66,20 @@ def test_show_prints_the_trace(home: Path):
     done = trunkline("dead", "show", letter["id"], home=home)
     assert "Traceback" in done.stdout
     assert letter["id"] in done.stdout
-    assert json.loads(trunkline("dead", "show", letter["id"], "--json", home=home).stdout) == letter
+    whole = json.loads(trunkline("dead", "show", letter["id"], "--json", home=home).stdout)
+    assert "Traceback" in whole.pop("trace")
+    assert whole == letter
 
 
 def test_drop_removes_one_and_all_the_rest(home: Path):
     first, second = (letter["id"] for letter in listed(home))
     assert trunkline("dead", "drop", first, home=home).stdout == f"dropped: {first}\n"
     assert [letter["id"] for letter in listed(home)] == [second]
-    assert trunkline("dead", "drop", "--all", home=home).stdout == f"dropped: {second}\n"
+    done = trunkline("dead", "drop", "--all", home=home)
+    assert (done.returncode, "add --yes" in done.stderr) == (2, True)
+    done = trunkline("dead", "drop", "--all", "--yes", home=home)
+    assert second in done.stdout
+    assert done.stdout.endswith("1 would be dropped.\n1 dropped, 0 had changed and were left alone.\n")
     assert listed(home) == []
 
 
@@ -87,13 +93,16 @@ def test_an_unknown_id_is_one_clear_line(home: Path, command: str):
 @pytest.mark.parametrize("command", ["replay", "drop"])
 def test_nothing_happens_to_all_of_them_by_accident(home: Path, command: str):
     done = trunkline("dead", command, home=home)
-    assert (done.returncode, done.stderr) == (2, "give the ids of dead letters, or --all\n")
+    assert (done.returncode, done.stderr) == (2, "give the ids of dead letters, --cause or --all\n")
     assert len(listed(home)) == 2
 
 
 def test_what_is_replayed_in_the_store_is_answered_at_the_next_start(home: Path):
-    done = trunkline("dead", "replay", "--all", home=home)
-    assert done.stdout.count("replayed at the next start: ") == 2
+    first, second = (letter["id"] for letter in listed(home))
+    done = trunkline("dead", "replay", first, home=home)
+    assert done.stdout == f"replayed at the next start: {first}\n"
+    done = trunkline("dead", "replay", "--all", "--yes", "--json", home=home)
+    assert (json.loads(done.stdout)["replayed"], second in done.stdout) == (1, False)
     assert (listed(home), answers(home)) == ([], [])
     with gateway(home, "--port", "0", "--model", "demo/demo"):
         until_answered(home, 2)
@@ -110,6 +119,32 @@ def test_a_running_gateway_is_asked_and_answers_at_once(home: Path):
         assert listed(home, **port) == []
         refused = trunkline("dead", "drop", second, home=home, **port)
         assert (refused.returncode, "no dead letter" in refused.stderr) == (1, True)
+
+
+def test_a_group_is_listed_first_and_then_replayed_or_dropped(home: Path):
+    key = "-:ZeroDivisionError:-"
+    (group,) = json.loads(trunkline("dead", "causes", "--json", home=home).stdout)
+    assert (group["key"], group["count"]) == (key, 2)
+    assert key in trunkline("dead", "causes", home=home).stdout
+    assert trunkline("dead", "list", "--cause=-:ValueError:-", home=home).stdout == ""
+    offline = trunkline("dead", "replay", f"--cause={key}", "--dry-run", home=home)
+    assert (offline.returncode, "2 would be answered" in offline.stdout) == (0, True)
+    with gateway(home, "--port", "0", "--model", "demo/demo") as running:
+        port = {"TRUNKLINE_SERVER__PORT": running.port}
+        assert [json.loads(trunkline("dead", "causes", "--json", home=home, **port).stdout)] == [[group]]
+        first, second = (letter["id"] for letter in listed(home, **port))
+        one = trunkline("dead", "drop", first, "--dry-run", "--json", home=home, **port)
+        assert [message["id"] for message in json.loads(one.stdout)["messages"]] == [first]
+        listing = trunkline("dead", "replay", f"--cause={key}", "--dry-run", home=home, **port)
+        assert "\x1b" not in listing.stdout
+        assert len(listed(home, **port)) == 2
+        assert trunkline("dead", "drop", first, home=home, **port).returncode == 0
+        done = trunkline("dead", "replay", f"--cause={key}", "--yes", home=home, **port)
+        assert second in done.stdout
+        assert done.stdout.endswith("1 replayed, 0 had changed and were left alone.\n")
+        until_answered(home, 1)
+        assert listed(home, **port) == []
+        assert json.loads(trunkline("dead", "causes", "--json", home=home, **port).stdout) == []
 
 
 def test_a_gateway_that_cannot_be_found_is_named_as_what_holds_the_store(home: Path):

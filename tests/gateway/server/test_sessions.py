@@ -218,7 +218,7 @@ async def test_a_session_whose_only_message_was_refused_does_not_exist(tmp_path:
 
 async def test_a_dead_letter_is_listed_answered_after_all_and_dropped(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
-        assert await served.ask("GET", "/api/dead") == (200, {"dead": []})
+        assert await served.ask("GET", "/api/dead") == (200, {"dead": [], "next": None})
         for method, path in (("POST", "/api/dead/nobody/replay"), ("DELETE", "/api/dead/nobody")):
             status, unknown = await served.ask(method, path)
             assert (status, unknown["error_name"]) == (404, "NotFoundError")
@@ -232,7 +232,7 @@ async def test_a_dead_letter_is_listed_answered_after_all_and_dropped(tmp_path: 
         assert await served.ask("POST", f"/api/dead/{accepted['message_id']}/replay") == (204, None)
         await until(lambda: len(served.models.requests) == 2)
         await served.idle("s")
-        assert await served.ask("GET", "/api/dead") == (200, {"dead": []})
+        assert await served.ask("GET", "/api/dead") == (200, {"dead": [], "next": None})
 
 
 async def _entry(served: Served, message_id: str) -> Any:

@@ -6,18 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from gateway.contract.channel import Rejected
+from gateway.contract.channel import Address, InboundMessage, Rejected, Sender
 from gateway.contract.deltas import Complete
 from gateway.contract.errors import InvalidStateError, NotFoundError
-from gateway.contract.messages import ErrorPart, ToolResultPart
+from gateway.contract.messages import ErrorPart, ToolResultPart, new_id
 from gateway.contract.plugin import Plugin
 from gateway.contract.provider import ToolDefinition
 from gateway.contract.tool import Tool, ToolContext
-from gateway.store import Store
-from gateway.store.inbox import REOPEN, quarantine_op
+from gateway.store import Op, Store
+from gateway.store.inbox import PUT_DEAD_LETTER, QUARANTINE, REOPEN, Entry, quarantine_op
+from gateway.store.writes import audit_op
 from gateway.testing.chat import Chat, chatting, written
 from gateway.testing.fake_models.script import Reply, Say, Use
-from gateway.why.dead_letters import DeadLetter, DeadLetters
+from gateway.why.dead_letters import DeadLetter, DeadLetters, LetterChoice
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +28,8 @@ async def bury(chat: Chat, text: str = "Hi", session: str = "s") -> DeadLetter:
     chat.model.then(ZeroDivisionError("nobody foresaw this"))
     answer = await chat.say(text, session)
     assert isinstance(answer.parts[-1], ErrorPart)
-    return (await chat.gateway.parts.dead_letters.list())[0]
+    letters = chat.gateway.parts.dead_letters
+    return await letters.get((await letters.list())[0].id)
 
 
 async def texts(chat: Chat, session: str = "s") -> list[tuple[str, str]]:
@@ -53,6 +55,96 @@ async def test_the_latest_comes_first(tmp_path: Path):
         letters = await chat.gateway.parts.dead_letters.list()
         assert {letter.text for letter in letters} == {"one", "two", "three"}
         assert [letter.at for letter in letters] == sorted((x.at for x in letters), reverse=True)
+
+
+async def test_a_page_follows_the_last_one_and_has_no_whole_texts(tmp_path: Path):
+    async with chatting(tmp_path) as chat:
+        letters = chat.gateway.parts.dead_letters
+        events = [quarantine_op("test", Rejected("bot", str(n), "x" * 600, "odd")) for n in range(4)]
+        await chat.gateway.parts.store.write(*events)
+        await bury(chat, "y" * 600)
+        whole = await letters.list()
+        assert {len(one.text) for one in whole} == {500}
+        assert [one.trace for one in whole] == [None] * 5
+        paged, before = list[DeadLetter](), None
+        while page := await letters.list(2, before):
+            paged += page
+            before = page[-1].at, page[-1].id
+        assert paged == whole
+        assert len((await letters.get(whole[0].id)).text) == 600
+
+
+async def test_letters_are_grouped_and_chosen_by_cause(tmp_path: Path):
+    async with chatting(tmp_path) as chat:
+        letters, store = chat.gateway.parts.dead_letters, chat.gateway.parts.store
+        first, second = await bury(chat, "one"), await bury(chat, "two")
+        refused = await bury(chat, "three")
+        row = ("PlacementRefused: no such chat", None, first.at - 1)
+        await store.write((PUT_DEAD_LETTER, (refused.id, *row)))
+        await store.write(quarantine_op("test", Rejected("bot", "key", "{}", "no text: none")))
+        causes = {one.key: one for one in await letters.causes()}
+        assert {key: (one.kind, one.count, one.text) for key, one in causes.items()} == {
+            "-:ZeroDivisionError:-": ("message", 2, "an internal error (ZeroDivisionError)"),
+            "test:PlacementRefused:-": ("message", 1, "Test refused the answer"),
+            "test:UnreadableEvent:-": ("event", 1, "events of Test could not be read"),
+        }
+        group = causes["-:ZeroDivisionError:-"]
+        assert (group.since, group.last) == (first.at, second.at)
+        for key, one in causes.items():
+            found = await letters.list(cause=key)
+            assert [letter.cause for letter in found] == [key] * one.count
+            assert {letter.id for letter in (await letters.choose(LetterChoice(cause=key)))[0]} == {
+                letter.id for letter in found
+            }
+        assert await letters.list(cause="-:Zero:-") == []
+        assert await letters.choose(LetterChoice(), 3) == ((await letters.choose(LetterChoice()))[0][:3], 1)
+
+
+async def test_both_databases_group_and_page_ten_thousand_letters(database_url: str):
+    store = Store.open(database_url, "full", unexpected)
+    try:
+        messages = [entry(n) for n in range(5_000)]
+        await store.write(
+            *(one.accept("dead") for one in messages),
+            *(
+                (PUT_DEAD_LETTER, (one.id, f"E{n % 3}: number {n}", "trace", n))
+                for n, one in enumerate(messages)
+            ),
+            *((QUARANTINE, (new_id(), "test", "bot", str(n), "{}", "odd: x", n)) for n in range(5_000)),
+        )
+        letters = DeadLetters(store)
+        assert [(one.key, one.count, one.since, one.last) for one in await letters.causes()] == [
+            ("-:E1:-", 1_667, 1, 4_999),
+            ("test:UnreadableEvent:-", 5_000, 0, 4_999),
+            ("-:E0:-", 1_667, 0, 4_998),
+            ("-:E2:-", 1_666, 2, 4_997),
+        ]
+        seen, before = set[str](), None
+        while page := await letters.list(1_000, before):
+            assert [one.at for one in page] == sorted((one.at for one in page), reverse=True)
+            seen |= {one.id for one in page}
+            before = page[-1].at, page[-1].id
+        assert len(seen) == 10_000
+        assert len(await letters.list(10, cause="-:E2:-")) == 10
+        wanted = {one.id: one.at for one in (await letters.choose(LetterChoice(cause="-:E0:-")))[0]}
+        stale = dict.fromkeys([*wanted][:10], -1)
+        audited = list[str]()
+
+        def audit(letter_id: str) -> Op:
+            audited.append(letter_id)
+            return audit_op("ada", "message.drop", letter_id)
+
+        assert await letters.drop_unchanged(wanted | stale, audit) == wanted.keys() - stale.keys()
+        assert {*audited} == wanted.keys() - stale.keys()
+        assert [one.count for one in await letters.causes() if one.key == "-:E0:-"] == [10]
+    finally:
+        await store.close()
+
+
+def entry(n: int) -> Entry:
+    sender, address = Sender("ada"), Address("test", "bot", "room")
+    message = InboundMessage(session="s", dedup_key=str(n), address=address, sender=sender, text=f"Text {n}")
+    return Entry.of("test", message, n, 0)
 
 
 async def test_a_replayed_message_is_answered_in_place_of_its_notice(tmp_path: Path):

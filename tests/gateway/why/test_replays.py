@@ -13,7 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.cli import app as trunkline
-from gateway.contract.channel import Withdrawal
+from gateway.contract.channel import Rejected, Withdrawal
+from gateway.contract.messages import new_id
+from gateway.store.inbox import QUARANTINE, quarantine_op, read_entry
 from gateway.testing.fake_models.script import Gate, Refusal, Reply, Say, Use
 from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.served import until
@@ -204,3 +206,104 @@ async def test_an_answer_that_was_refused_is_sent_again_and_not_made_again(tmp_p
         assert len(fake.requests) == asked
         messages = await case.served.gateway.parts.sessions.read("line:bot:kitchen")
         assert [message.text for _, message in messages] == ["Hello", "You said: Hello"]
+
+
+async def dead(case: Case, fake: FakeModels, text: str, user: str = "ada", chat: str = "kitchen") -> str:
+    """Have a message without an answer be a dead letter; return its id."""
+    fake.then(WRONG_KEY)
+    receipt = await case.write(text, user, chat)
+    await case.settled()
+    store = case.served.gateway.parts.store
+    entry = await store.read(lambda c: read_entry(c, receipt.message_id))
+    await store.write(*entry.give_up("ZeroDivisionError: not foreseen", None))
+    return receipt.message_id
+
+
+async def letter_plan(case: Case, action: str, **body: Any) -> dict[str, Any]:
+    status, plan = await case.served.ask("POST", "/api/dead/plan", json={"action": action, **body})
+    assert status == 200, plan
+    return plan
+
+
+def audited(tmp_path: Path, action: str) -> list[tuple[str, str]]:
+    with closing(sqlite3.connect(tmp_path / "data/trunkline.db")) as connection:
+        query = "SELECT actor, subject FROM audit WHERE action = ? ORDER BY id"
+        return connection.execute(query, (action,)).fetchall()
+
+
+async def test_a_group_of_dead_letters_is_answered_or_dropped_once(tmp_path: Path) -> None:
+    async with FakeModels() as fake, line(tmp_path, fake) as case:
+        ids = [
+            await dead(case, fake, text, "ben", room) for room in ("hall", "attic") for text in ("One", "Two")
+        ]
+        rejected = Rejected("bot", "key", "{}", "no text")
+        await case.served.gateway.parts.store.write(quarantine_op("line", rejected))
+        _, found = await case.served.ask("GET", "/api/dead/causes")
+        assert {one["key"]: one["count"] for one in found["causes"]} == {
+            "-:ZeroDivisionError:-": 4,
+            "line:UnreadableEvent:-": 1,
+        }
+        for body in ({}, {"cause": "x", "all": True}, {"ids": ["x"], "all": True}, {"everything": True}):
+            status, _ = await case.served.ask("POST", "/api/dead/plan", json={"action": "drop", **body})
+            assert status == 400
+        whole = await letter_plan(case, "replay", all=True)
+        assert [one["ok"] for one in whole["messages"]] == [True] * 4 + [False]
+        assert whole["messages"][-1]["reason"] == "an event that could not be read can only be dropped"
+        assert {one["text"] for one in whole["messages"][:4]} == {"One", "Two"}
+        # Nothing has happened so far. One letter is then dropped, and a second operator has the same list.
+        twin = await letter_plan(case, "drop", cause="-:ZeroDivisionError:-")
+        single = await letter_plan(case, "drop", ids=[ids[1]])
+        clicks = [confirmed(case, single) for _ in range(5)]
+        assert {status for status, _ in await asyncio.gather(*clicks)} == {200}
+        assert (await finished(case, single))["dropped"] == 1
+        await asyncio.gather(*(confirmed(case, whole) for _ in range(10)))
+        state = await finished(case, whole)
+        assert (state["replayed"], state["skipped"], state["dropped"]) == (3, 1, 0)
+        assert [text for text in case.platform.answers("attic") if "You said" in text] == [
+            "You said: One",
+            "You said: Two",
+        ]
+        assert [text for text in case.platform.answers("hall") if "You said" in text] == ["You said: One"]
+        # The list of the second operator is out of date.
+        assert (await confirmed(case, twin))[0] == 200
+        state = await finished(case, twin)
+        assert (state["dropped"], state["skipped"]) == (0, 4)
+        await confirmed(case, events := await letter_plan(case, "drop", all=True))
+        assert (await finished(case, events))["dropped"] == 1
+        status, _ = await case.served.ask("POST", "/api/dead/plan", json={"action": "drop", "all": True})
+        assert status == 404
+        assert (await case.why(ids[0]))["verdict"]["code"] == "answered"
+        dropped = [subject for _, subject in audited(tmp_path, "message.drop")]
+        assert dropped[0] == ids[1]
+        assert len(dropped) == 2
+        assert len(audited(tmp_path, "message.replay")) == 3
+
+
+async def test_an_answer_that_was_refused_is_placed_again_and_not_made_again(tmp_path: Path) -> None:
+    async with FakeModels() as fake, line(tmp_path, fake) as case:
+        case.platform.closed.add("kitchen")
+        receipt = await case.write("One")
+        await case.settled()
+        asked = len(fake.requests)
+        plan = await letter_plan(case, "replay", cause="line:PlacementRefused:-")
+        assert (plan["estimated_nano_usd"], [one["id"] for one in plan["messages"]]) == (
+            0,
+            [receipt.message_id],
+        )
+        case.platform.closed.clear()
+        await confirmed(case, plan)
+        assert (await finished(case, plan))["replayed"] == 1
+        assert case.platform.answers("kitchen").count("You said: One") == 1
+        assert len(fake.requests) == asked
+
+
+async def test_ten_thousand_letters_are_dropped_and_the_oldest_thousand_replayed(tmp_path: Path) -> None:
+    async with FakeModels() as fake, line(tmp_path, fake) as case:
+        rows = [(QUARANTINE, (new_id(), "line", "bot", str(n), "{}", "odd", n)) for n in range(10_001)]
+        await case.served.gateway.parts.store.write(*rows)
+        plan = await letter_plan(case, "drop", all=True)
+        assert (len(plan["messages"]), plan["omitted"]) == (10_000, 1)
+        await confirmed(case, plan)
+        assert (await finished(case, plan))["dropped"] == 10_000
+        replayed = await letter_plan(case, "replay", all=True)
+        assert (len(replayed["messages"]), replayed["omitted"]) == (1, 0)

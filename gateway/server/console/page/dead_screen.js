@@ -1,95 +1,165 @@
-/** Dead letters: messages that were not answered after all attempts, to answer again or to drop. */
-import { announce } from "/shared/announcer.js";
-import { confirmed } from "/shared/confirm_dialog.js";
-import { fullTime, shortTime } from "/shared/dates.js";
+/** Screen Dead letters: messages that were not answered after all attempts, by cause, to answer again or to drop. */
+import { fullTime } from "/shared/dates.js";
 import { h } from "/shared/dom.js";
 import { icon } from "/shared/icons.js";
-import { t } from "/shared/language.js";
-import { emptyState, failedState, showLoading } from "/shared/states.js";
+import { language, t } from "/shared/language.js";
+import { emptyState, failedState, nothingFound, showLoading } from "/shared/states.js";
 import { Table } from "/shared/table.js";
-import { read, send } from "./api.js";
+import { counted, since } from "./amounts.js";
+import { read } from "./api.js";
 import { addressOf } from "./router.js";
+import { planLetters } from "./why_replay.js";
+import { shortId } from "./words.js";
 
-/** @type {import("./screens.js").Screen} */
-export const screen = {
-  name: "dead",
-  title: () => t("dead.title"),
-  icon: "inbox",
-  group: "act",
-  roles: ["admin", "viewer"],
-  render(host, _params, context) {
-    return new DeadLetters(host, context);
-  },
-};
+const PAGE = 500;
+const NEAR_END_PX = 1_200;
 
 class DeadLetters {
+  #context;
+  #asked = new AbortController();
+  /** @type {string | null} */ #cause = null;
+  #causes = [];
+  #letters = [];
+  /** @type {string | null} */ #next = null;
+  #loading = false;
+
   constructor(host, context) {
-    this.context = context;
-    this.aborted = new AbortController();
-    this.count = h("span", { class: "muted" });
-    this.card = h("section", { class: "card" });
-    this.table = new Table({ label: t("dead.title"), keyOf: (row) => row.id, address: (row) => addressOf("why", [row.id]), columns: this.#columns() });
-    host.append(h("header", { class: "head" }, h("h1", { tabindex: "-1" }, t("dead.title")), this.count), this.card);
+    this.#context = context;
+    host.classList.add("dead");
+    this.count = h("span", { class: "muted", role: "status" });
+    this.acts = h("span", { class: "acts end" });
+    this.chips = h("p", { class: "chips" });
+    this.groups = h("div", { class: "card causes" });
+    this.card = h("div", { class: "card letters" });
+    this.causes = new Table({ label: t("dead.causes"), keyOf: ({ key }) => key, address: ({ key }) => addressOf("dead", [], { cause: key }), columns: this.#causeColumns() });
+    this.table = new Table({ label: t("dead.list"), keyOf: ({ id }) => id, address: ({ id }) => addressOf("why", [id]), columns: this.#columns() });
+    this.table.element.addEventListener("scroll", () => this.#scrolled(), { passive: true });
+    host.append(h("header", { class: "head" }, h("h1", { tabindex: "-1" }, t("dead.title")), this.count, this.acts), this.groups, this.chips, this.card);
     context.keys({
       j: { label: t("keys.next"), act: () => this.table.move(1) },
       k: { label: t("keys.previous"), act: () => this.table.move(-1) },
     });
-    this.#load();
   }
 
   dispose() {
-    this.aborted.abort();
+    this.#asked.abort();
+  }
+
+  /** @param {import("./router.js").Params} params */
+  update({ query }) {
+    const cause = query.get("cause");
+    if (cause === this.#cause && this.card.hasChildNodes()) return;
+    this.#cause = cause;
+    this.#load();
   }
 
   async #load() {
-    const loaded = showLoading(this.card);
+    this.#asked.abort();
+    this.#asked = new AbortController();
+    this.#loading = false;
+    const { signal } = this.#asked;
+    const loaded = this.card.hasChildNodes() ? () => {} : showLoading(this.card);
     try {
-      const { dead } = await read("/api/dead", {}, { signal: this.aborted.signal });
-      this.#show(dead);
+      const [{ causes }, page] = await Promise.all([read("/api/dead/causes", { lang: language }, { signal }), this.#read("", signal)]);
+      this.#causes = causes;
+      this.#letters = page.dead;
+      this.#next = page.next;
+      this.#show();
     } catch (error) {
-      if (error.name === "AbortError") return;
-      this.card.replaceChildren(failedState({ text: error.message, again: () => this.#load() }));
+      if (error.name !== "AbortError") this.card.replaceChildren(failedState({ text: error.message, again: () => this.#load() }));
     } finally {
       loaded();
     }
   }
 
-  #show(dead) {
-    this.context.setCount("dead", dead.length);
-    this.count.textContent = dead.length === 0 ? "" : t(dead.length === 1 ? "dead.one" : "dead.count", { count: dead.length });
-    this.table.setRows(dead);
-    const empty = () => emptyState({ icon: "inbox", title: t("dead.empty"), text: t("dead.empty_text") });
-    this.card.replaceChildren(dead.length === 0 ? empty() : this.table.element);
+  #read(cursor, signal) {
+    return read("/api/dead", { limit: PAGE, cause: this.#cause, cursor }, { signal });
   }
 
-  #columns() {
-    const time = ({ at }) => h("time", { datetime: new Date(at).toISOString(), title: fullTime(at) }, shortTime(at));
-    const text = ({ kind, text: said }) => h("span", { class: "clip" }, kind === "event" ? t("dead.event") : said);
+  async #scrolled() {
+    const { scrollTop, clientHeight, scrollHeight } = this.table.element;
+    if (this.#next === null || this.#loading || scrollTop + clientHeight < scrollHeight - NEAR_END_PX) return;
+    this.#loading = true;
+    const { signal } = this.#asked;
+    try {
+      const page = await this.#read(this.#next, signal);
+      this.#letters.push(...page.dead);
+      this.#next = page.next;
+      this.table.setRows(this.#letters, this.#total);
+    } catch (error) {
+      if (error.name !== "AbortError") this.#context.notify(error.message);
+    } finally {
+      if (!signal.aborted) this.#loading = false;
+    }
+  }
+
+  /** Letters that the list has, also those that are not read yet. */
+  get #total() {
+    const shown = this.#causes.filter(({ key }) => this.#cause === null || key === this.#cause);
+    return Math.max(this.#letters.length, sum(shown));
+  }
+
+  #show() {
+    const all = sum(this.#causes);
+    const chosen = this.#causes.find(({ key }) => key === this.#cause);
+    this.#context.setCount("dead", all);
+    this.count.textContent = all === 0 ? "" : `${t(all === 1 ? "dead.one" : "dead.count", { count: counted(all) })}, ${t(this.#causes.length === 1 ? "dead.causes_one" : "dead.causes_count", { count: this.#causes.length })}`;
+    this.acts.replaceChildren(...(this.#context.isAdmin && all > 0 ? this.#buttons({ all: true }, "dead.replay_all", "dead.drop_all", this.#causes.some(canReplay)) : []));
+    this.causes.setRows(this.#causes);
+    this.groups.hidden = all === 0;
+    this.groups.replaceChildren(this.causes.element);
+    this.chips.replaceChildren(...(this.#cause === null ? [] : [h("button", { type: "button", class: "chip", onclick: () => this.#context.open("dead") }, t("dead.only", { cause: chosen?.text ?? this.#cause }), icon("cross"), h("span", { class: "offscreen" }, t("dead.all")))]));
+    this.table.setRows(this.#letters, this.#total);
+    this.card.replaceChildren(this.#letters.length > 0 ? this.table.element : all === 0 ? emptyState({ icon: "inbox", title: t("dead.empty"), text: t("dead.empty_text") }) : nothingFound({ query: this.#cause, drop: () => this.#context.open("dead") }));
+  }
+
+  #causeColumns() {
+    const dated = (at) => h("time", { datetime: new Date(at).toISOString(), title: fullTime(at) }, since(at));
     return [
-      { label: t("dead.message"), show: text, sort: (row) => row.text ?? "", class: "wide" },
-      { label: t("dead.reason"), show: (row) => row.reason, sort: (row) => row.reason },
-      { label: t("dead.channel"), show: (row) => row.channel, sort: (row) => row.channel },
-      { label: t("dead.attempts"), show: (row) => String(row.attempts ?? 0), sort: (row) => row.attempts ?? 0, right: true },
-      { label: t("dead.time"), show: time, sort: (row) => row.at, right: true },
-      ...(this.context.isAdmin ? [{ label: t("dead.actions"), unnamed: true, show: (row) => this.#actions(row), right: true }] : []),
+      { label: t("dead.cause"), show: ({ text }) => h("span", { class: "clip" }, text), class: "wide" },
+      { label: t("dead.letters"), show: ({ count }) => counted(count), right: true },
+      { label: t("dead.since"), show: ({ since: at }) => dated(at), right: true },
+      { label: t("dead.newest"), show: ({ last }) => dated(last), right: true },
+      ...this.#actions((row) => this.#buttons({ cause: row.key }, "dead.replay", "dead.drop", canReplay(row))),
     ];
   }
 
-  #actions(row) {
-    const again = h("button", { type: "button", class: "small", onclick: () => this.#act(row, "replay") }, icon("again"), t("dead.replay"));
-    const drop = h("button", { type: "button", class: "small", onclick: () => this.#act(row, "drop") }, icon("trash"), t("dead.drop"));
-    return h("span", { class: "acts" }, row.kind !== "event" && again, drop);
+  #columns() {
+    const time = ({ at }) => h("time", { datetime: new Date(at).toISOString(), title: fullTime(at) }, since(at));
+    const text = ({ id, kind, text: said }) => h("span", { class: "clip" }, kind === "event" ? t("dead.event") : said || shortId(id));
+    return [
+      { label: t("dead.message"), show: text, class: "wide" },
+      { label: t("dead.reason"), show: ({ reason }) => h("span", { class: "clip", title: reason }, reason), class: "wide" },
+      { label: t("dead.channel"), show: ({ channel }) => channel },
+      { label: t("dead.attempts"), show: ({ attempts }) => String(attempts ?? 0), right: true },
+      { label: t("dead.time"), show: time, right: true },
+      ...this.#actions((row) => this.#buttons({ ids: [row.id] }, "dead.replay", "dead.drop", row.kind !== "event")),
+    ];
   }
 
-  async #act(row, what) {
-    if (what === "drop" && !(await confirmed(t("dead.drop_title"), t("dead.drop_text"), t("dead.drop")))) return;
-    const one = `/api/dead/${encodeURIComponent(row.id)}`;
-    try {
-      await (what === "drop" ? send("DELETE", one) : send("POST", `${one}/replay`));
-      announce([h("p", {}, t(what === "drop" ? "dead.dropped" : "dead.replayed"))]);
-    } catch (error) {
-      this.context.notify(t("api.failed", { reason: error.message }));
-    }
-    await this.#load();
+  /** Return the column with buttons; a viewer has none. */
+  #actions(show) {
+    return this.#context.isAdmin ? [{ label: t("dead.actions"), unnamed: true, show: (row) => h("span", { class: "acts" }, ...show(row)), right: true }] : [];
   }
+
+  /** Return the buttons for some letters; those of a row are pictures with names. */
+  #buttons(choice, again, drop, isAnswerable) {
+    const button = (action, picture, label) => h("button", { type: "button", class: "small", "aria-label": choice.all ? undefined : label, title: choice.all ? undefined : label, onclick: () => planLetters(choice, action, () => this.#load()) }, icon(picture), choice.all ? label : "");
+    return [isAnswerable && button("replay", "again", t(again)), button("drop", "trash", t(drop))].filter(Boolean);
+  }
+}
+
+function canReplay({ kind }) {
+  return kind === "message";
+}
+
+function sum(causes) {
+  return causes.reduce((total, { count }) => total + count, 0);
+}
+
+/** @type {import("./screens.js").Screen["render"]} */
+export function render(host, params, context) {
+  const view = new DeadLetters(host, context);
+  view.update(params);
+  return view;
 }

@@ -15,7 +15,6 @@
  * @property {(params: import("./router.js").Params) => void} [update] another address of the same screen
  */
 import { t } from "/shared/language.js";
-import { screen as dead } from "./dead_screen.js";
 import { lateScreen } from "./late_screen.js";
 
 const BOTH = /** @type {const} */ (["admin", "viewer"]);
@@ -27,7 +26,7 @@ export const SCREENS = [
   lateScreen({ name: "why", title: () => t("why.title"), icon: "path", group: "watch", roles: BOTH }, () => import("./why_screen.js")),
   lateScreen({ name: "money", title: () => t("money.title"), icon: "money", group: "watch", roles: BOTH }, () => import("./money_screen.js")),
   lateScreen({ name: "waiting", title: () => t("waiting.title"), icon: "hand", group: "act", roles: BOTH }, () => import("./waiting_screen.js")),
-  dead,
+  lateScreen({ name: "dead", title: () => t("dead.title"), icon: "inbox", group: "act", roles: BOTH }, () => import("./dead_screen.js")),
   lateScreen({ name: "agents", title: () => t("agents.title"), icon: "robot", group: "set_up", roles: BOTH }, () => import("./agents_screen.js")),
   // models
   lateScreen({ name: "rooms", title: () => t("rooms.title"), icon: "hash", group: "set_up", roles: BOTH }, () => import("./rooms_screen.js")),

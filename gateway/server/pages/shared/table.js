@@ -33,6 +33,7 @@ export class Table {
   constructor({ label, columns, keyOf, address, open, rowHeight = 36 }) {
     Object.assign(this, { columns, keyOf, address, open, rowHeight });
     /** @type {T[]} */ this.rows = [];
+    this.total = 0;
     this.sorted = { column: -1, down: false };
     this.current = 0;
     this.heads = columns.map((column, index) => this.#head(column, index));
@@ -47,8 +48,12 @@ export class Table {
     this.body.addEventListener("focusin", (event) => this.#focused(event));
   }
 
-  /** Show other rows. The focus, the sorting and the place stay. @param {readonly T[]} rows */
-  setRows(rows) {
+  /**
+   * Show other rows. The focus, the sorting and the place stay.
+   * @param {readonly T[]} rows @param {number} [total] with those that are not read yet
+   */
+  setRows(rows, total = rows.length) {
+    this.total = total;
     const key = this.rows[this.current] && this.keyOf(this.rows[this.current]);
     this.rows = [...rows];
     this.#sort();
@@ -87,7 +92,7 @@ export class Table {
       const down = this.sorted.column === index && !this.sorted.down;
       this.sorted = { column: index, down };
       this.heads.forEach((head, at) => (at === index ? head.setAttribute("aria-sort", down ? "descending" : "ascending") : head.removeAttribute("aria-sort")));
-      this.setRows(this.rows);
+      this.setRows(this.rows, this.total);
     };
     return h("th", attributes, h("button", { type: "button", class: "sort", onclick: sort }, column.label, icon("chevron_down")));
   }
@@ -113,7 +118,7 @@ export class Table {
     const had = this.body.contains(document.activeElement);
     this.element.classList.toggle("windowed", this.isWindowed);
     this.element.style.setProperty("--row", `${this.rowHeight}px`);
-    this.table.setAttribute("aria-rowcount", String(this.rows.length + 1));
+    this.table.setAttribute("aria-rowcount", String(this.total + 1));
     size(this.above, start * this.rowHeight);
     size(this.below, (this.rows.length - end) * this.rowHeight);
     const place = new Map(this.rows.slice(start, end).map((row, at) => [row, start + at]));

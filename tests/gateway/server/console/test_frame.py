@@ -18,6 +18,7 @@ FOREIGN = Path(__file__).parents[3] / "channels" / "websocket" / "foreign"
 WIDTHS = (320, 390, 768, 1024, 1280, 1440)
 MARKUP = "<img src=x onerror=alert(1)> is no picture"
 ROWS = "#main tbody:not([aria-hidden]) tr"
+LETTERS = f"#main .letters {ROWS.removeprefix('#main ')}"
 
 
 async def bury(served: Served, count: int) -> None:
@@ -34,23 +35,23 @@ async def is_narrow(page: Page) -> bool:
     return await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-async def test_the_frame_by_keyboard_with_ten_thousand_rows(browser: Browser, tmp_path: Path) -> None:
+async def test_the_frame_by_keyboard_with_hundreds_of_rows(browser: Browser, tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
-        await bury(served, 10_000)
+        await bury(served, 400)
         async with chat(browser, f"{served.url}/console/dead", connected=False) as page:
             await expect(page.get_by_role("heading", name="Dead letters")).to_be_visible()
-            table = page.get_by_role("table", name="Dead letters")
-            await expect(table).to_have_attribute("aria-rowcount", "10001")
-            assert await page.locator(ROWS).count() <= 200
+            table = page.get_by_role("table", name="List of dead letters")
+            await expect(table).to_have_attribute("aria-rowcount", "401")
+            assert await page.locator(LETTERS).count() <= 200
             await page.keyboard.press("j")
             await page.keyboard.press("j")
             focused = page.locator(":focus")
-            await expect(page.locator(ROWS).filter(has=focused)).to_have_attribute("aria-rowindex", "3")
+            await expect(page.locator(LETTERS).filter(has=focused)).to_have_attribute("aria-rowindex", "3")
             await page.keyboard.press("End")
-            last = page.locator(ROWS).filter(has=focused)
-            await expect(last).to_have_attribute("aria-rowindex", "10001")
-            await expect(last).to_contain_text(f"{MARKUP} 9999")
-            assert await page.locator(ROWS).count() <= 200
+            last = page.locator(LETTERS).filter(has=focused)
+            await expect(last).to_have_attribute("aria-rowindex", "401")
+            await expect(last).to_contain_text(f"{MARKUP} 399")
+            assert await page.locator(LETTERS).count() <= 200
             assert await page.locator("#main img").count() == 0
             await page.keyboard.press("k")
             await page.keyboard.press("Enter")
@@ -85,7 +86,7 @@ async def test_the_frame_is_accessible_in_german_at_every_width(
         assert await violations(page, axe) == []
         await bury(served, 3)
         await page.reload()
-        await expect(page.locator(ROWS)).to_have_count(3)
+        await expect(page.locator(LETTERS)).to_have_count(3)
         for width in WIDTHS:
             await page.set_viewport_size({"width": width, "height": 800})
             assert await is_narrow(page), width

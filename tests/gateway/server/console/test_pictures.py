@@ -12,10 +12,11 @@ from typing import Any
 
 from playwright.async_api import Browser, Page, expect
 
-from gateway.contract.channel import Address, InboundMessage, Sender, SessionKey
+from gateway.contract.channel import Address, InboundMessage, Rejected, Sender, SessionKey
 from gateway.contract.deltas import Tokens
 from gateway.contract.messages import now_ms
 from gateway.models import Caller, Ledger
+from gateway.store.inbox import quarantine_op, read_entry
 from gateway.testing.fake_models.script import Gate, Refusal, Reply, Say, Use
 from gateway.testing.fake_models.script import Tokens as Used
 from gateway.testing.fake_models.server import FakeModels
@@ -120,6 +121,21 @@ async def live(case: Case, first: FakeModels, second: FakeModels, opened: asynci
     return failed
 
 
+async def bury(case: Case, fake: FakeModels) -> None:
+    """Let messages and events be dead letters, of three causes."""
+    texts = ("Can I pay by invoice?", "Where is the pump of order 4468?", "Do you deliver on Saturdays?")
+    reasons = ("KeyError: 'invoice'", "KeyError: 'pump'", "PlacementRefused: the bot was blocked by the user")
+    store = case.served.gateway.parts.store
+    for number, (text, reason) in enumerate(zip(texts, reasons, strict=True)):
+        fake.then(Refusal(529, "overloaded"))
+        receipt = await write(case, "porch", text, number - 10)
+        await case.settled()
+        entry = await store.read(lambda c, one=receipt: read_entry(c, one))
+        await store.write(*entry.give_up(reason, None))
+    rejected = Rejected("bot", "812", '{"poll": {}}', "an event of the type poll has no text")
+    await store.write(quarantine_op("line", rejected))
+
+
 async def take(page: Page, address: str, name: str, shown: str) -> None:
     """Open a screen, and take a picture of it when it is drawn."""
     await page.goto(address)
@@ -143,13 +159,14 @@ async def test_each_screen_has_its_picture(browser: Browser, tmp_path: Path) -> 
         settings["file"].write_text(AGENTS)
         async with line(tmp_path, first, **settings) as case:
             await spend(case)
+            await bury(case, first)
             failed = await live(case, first, second, opened)
             screens = {
                 "now": ("now", ".running a.row-open"),
                 "conversations": ("conversations/line:bot:kitchen", ".turn"),
                 "why": (f"why/{failed}", ".line"),
                 "money": ("money", ".plot"),
-                "dead-letters": ("dead", "h1"),
+                "dead-letters": ("dead", ".letters tr"),
                 "agents": ("agents/desk", ".setting-list"),
                 "rooms": ("rooms/line/kitchen", ".setting-list"),
             }
