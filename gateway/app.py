@@ -158,10 +158,11 @@ class Gateway:
         """Channels that could not be created, with the reason."""
         self.model = settings.model or ""
         self.ready = False
-        self._environ = environ or {}
+        self.environ = environ or {}
         self._kept = CredentialStore(settings.data_dir)
+        self.logins = LoginWatcher(self._kept, self.providers, self.models, self._credentials_changed)
         self.redactor = Redactor()
-        self.skills = SkillLibrary(settings, self._environ.get("HOME"))
+        self.skills = SkillLibrary(settings, self.environ.get("HOME"))
         self.outputs = ToolOutputs(settings.data_dir / "tool_outputs", settings.limits.tool_output_bytes)
         self._plugins = plugins
         self._resolve_plugin = resolve_plugin
@@ -260,7 +261,6 @@ class Gateway:
         self._background.append(tasks.create_task(work, name=name))
 
     def _start_background(self, tasks: asyncio.TaskGroup, parts: RunningGateway) -> None:
-        logins = LoginWatcher(self._kept, self.providers, self.models, self._credentials_changed)
         for name, work in {
             "retention": Retention(parts.store, *self.settings.store.kept_days).run(),
             "tool outputs": self.outputs.run(),
@@ -268,7 +268,7 @@ class Gateway:
             "search": parts.search.run(),
             "plugin actions": self._actions.run(),
             "plugin indexes": self._resolver.watch(),
-            "logins": logins.run(),
+            "logins": self.logins.run(),
             "skills": self.skills.watch(),
             "replays": parts.replays.run(),
         }.items():
@@ -291,7 +291,7 @@ class Gateway:
 
     def _mask_secrets(self) -> None:
         """Redact the secrets of the settings, the environment, logins and plugins from now on."""
-        found = (*self.settings.secrets(), *secrets_in(self._environ), *self._kept.secrets())
+        found = (*self.settings.secrets(), *secrets_in(self.environ), *self._kept.secrets())
         self.redactor.replace((*found, *self._resolver.secrets()))
 
     async def _credentials_changed(self) -> None:
@@ -300,7 +300,7 @@ class Gateway:
 
     async def _choose_model(self) -> None:
         before = self.model
-        self.model = self.settings.model or await default_model(self._environ, self.providers)
+        self.model = self.settings.model or await default_model(self.environ, self.providers)
         if before not in ("", self.model):
             self.events.emit(ModelChanged(self.model))
 
@@ -410,7 +410,7 @@ class Gateway:
 
     def _changes(self, store: Store) -> ChangeLog:
         data = self.settings.data_dir.resolve()
-        git = shutil.which("git", path=self._environ.get("PATH"))
+        git = shutil.which("git", path=self.environ.get("PATH"))
         return ChangeLog(store, Snapshots(data / "snapshots", git), data, self.events)
 
     def _tool_runner(
@@ -591,7 +591,7 @@ class Gateway:
             resolve = self._resolve_plugin
             if resolve is load_plugin:
                 resolve = self._resolver.load
-                await self._resolver.install_missing(self._environ)
+                await self._resolver.install_missing(self.environ)
             await self.activator.activate(self.settings.plugins.enabled, resolve)
         for plugin in self._plugins:
             await self.registry.register(plugin)
@@ -725,7 +725,7 @@ class Gateway:
         return PluginContext(
             cwd=str(self.settings.data_dir),
             # Read-only copies: a plugin sees neither the keys of model providers nor what others are set to.
-            environ=MappingProxyType({n: self._environ[n] for n in plugin.environ if n in self._environ}),
+            environ=MappingProxyType({n: self.environ[n] for n in plugin.environ if n in self.environ}),
             config=MappingProxyType(deepcopy(dict(self.activator.options(name)))),
             options=partial(self.settings.plugin, self.activator.tables(name)),
             registry=registry,
@@ -787,7 +787,7 @@ class Gateway:
     def _provider_config(self, provider_id: str) -> ProviderConfig:
         variables = self.providers.variables(provider_id)
         kept = self._kept.get(provider_id)
-        config = provider_config(self.settings, self._environ, provider_id, variables, kept, self._kept)
+        config = provider_config(self.settings, self.environ, provider_id, variables, kept, self._kept)
         return self._resolver.with_tokens(config)
 
 

@@ -194,6 +194,21 @@ class ProviderRegistry(Registry[Provider]):
                 self._entries[provider_id], self._made_by[provider_id] = made, entry
             return made
 
+    async def make_apart(self, config: ProviderConfig) -> Provider:
+        """Create a provider with a configuration of its own, for a trial. The caller closes it.
+
+        Raises ProviderResolutionError, and the errors of the provider's code.
+        """
+        entry = self._entry(config)
+        if entry is None:
+            raise ProviderResolutionError(f"no provider {config.id!r}", suggestions=self.known())
+        return await _made(entry.factory, config)
+
+    def reloads(self, provider_id: str) -> bool:
+        """Return whether new credentials of a provider need no restart."""
+        provider = self.get(provider_id)
+        return provider is None or isinstance(provider, ReloadsCredentials)
+
     async def load(self, provider_id: str) -> None:
         """Import a provider's code in a thread, so that ``ready`` is fast later.
 

@@ -255,20 +255,23 @@ class LoginWatcher:
         while True:
             await asyncio.sleep(_POLL_SECONDS)
             try:
-                changed = await asyncio.to_thread(self._store.poll_changes)
+                await self.check()
             except SettingsError as error:
                 log.error("cannot read the saved logins", reason=str(error))
-                continue
-            for provider_id in changed:
-                self._reload(provider_id)
-            if changed:
-                await self._on_change()
 
-    def _reload(self, provider_id: str) -> None:
-        try:
-            self._providers.renew(provider_id)
-        except SettingsError as error:
-            log.error("cannot use a login", provider=provider_id, reason=str(error))
-        else:
-            log.info("a login changed", provider=provider_id)
-        self._models.forget(provider_id)
+    async def check(self) -> None:
+        """Let providers use what changed in the file. Raises SettingsError if it cannot be read."""
+        if changed := await asyncio.to_thread(self._store.poll_changes):
+            await self.renew(*changed)
+
+    async def renew(self, *provider_ids: str) -> None:
+        """Let providers use their present credentials, from their next call on."""
+        for provider_id in provider_ids:
+            try:
+                self._providers.renew(provider_id)
+            except SettingsError as error:
+                log.error("cannot use a login", provider=provider_id, reason=str(error))
+            else:
+                log.info("a login changed", provider=provider_id)
+            self._models.forget(provider_id)
+        await self._on_change()

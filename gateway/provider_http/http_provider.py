@@ -39,6 +39,7 @@ from gateway.provider_http.exchange import RequestSpec, check_reachable, read_bo
 from gateway.provider_http.leases import (
     KeyLease,
     KeyScheduler,
+    KeyUse,
     LeaseTicket,
     LimitState,
     estimate_request,
@@ -119,6 +120,11 @@ class HttpProvider:
     def limits(self) -> LimitState | None:
         """The use of its keys and limits now; None for a single key without a known limit."""
         return None if self._scheduler is None else self._scheduler.state
+
+    @property
+    def key_uses(self) -> Sequence[KeyUse]:
+        """The state of each key now; empty for a single key without a known limit."""
+        return () if self._scheduler is None else self._scheduler.uses
 
     def capabilities_of(self, model: str) -> Capabilities:
         """Return the capabilities of one model, as far as the adapter knows them."""

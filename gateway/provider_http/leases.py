@@ -124,6 +124,19 @@ class LimitState(Struct, frozen=True):
     waiting: int = 0
 
 
+class KeyUse(Struct, frozen=True):
+    """The state of one key. It was rejected ``rejected_seconds`` ago, or waits ``held_seconds`` more.
+
+    ``models`` are those that it is set aside for, empty for all models.
+    """
+
+    position: int
+    running: int = 0
+    rejected_seconds: float | None = None
+    held_seconds: float = 0.0
+    models: tuple[str, ...] = ()
+
+
 class KeyLease:
     """The right to make one call with one key. ``release`` ends it; further releases do nothing."""
 
@@ -242,6 +255,11 @@ class KeyScheduler:
             tokens_per_minute=tokens,
             waiting=sum(map(len, self._queues.values())),
         )
+
+    @property
+    def uses(self) -> Sequence[KeyUse]:
+        """The state of each key now, by position."""
+        return [_use_of(key, self._now()) for key in self._keys]
 
     def acquire(self, request: CallRequest) -> KeyLease | LeaseTicket:
         """Return a lease if one is free now, else a ticket for the queue."""
@@ -404,6 +422,19 @@ class KeyScheduler:
         times = [self._free_at(key, each, now) for each in requests for key in self._usable(each, now)]
         if (soonest := min(times, default=inf)) < inf:
             self._timer = self._time().call_at(max(soonest, now + _EPSILON), self._admit)
+
+
+def _use_of(key: KeyState, now: float) -> KeyUse:
+    refused = {model: until for model, until in key.refused.items() if until > now}
+    held = {model: until for model, until in key.held.items() if until > now}
+    times = refused or held
+    models = () if "" in times else tuple(times)
+    if refused:
+        first = min(refused.values()) - REFUSED_SECONDS
+        return KeyUse(key.position, key.running, rejected_seconds=now - first, models=models)
+    return KeyUse(
+        key.position, key.running, held_seconds=max(held.values(), default=now) - now, models=models
+    )
 
 
 def scheduler_for(config: ProviderConfig) -> KeyScheduler | None:

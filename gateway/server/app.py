@@ -37,6 +37,7 @@ from gateway.server.openai.routes import OpenAiRoutes
 from gateway.server.openapi import describe_routes
 from gateway.server.operator import AuditRoutes, DeadLetterRoutes, QuestionRoutes
 from gateway.server.plugins import ConfigRoutes, LivePluginRoutes, LoginRoutes, PluginPages, TeamRoutes
+from gateway.server.providers import ProviderRoutes
 from gateway.server.routes import Binder, PlainCall, PluginRoutes, Route
 from gateway.server.sessions import BranchRoutes, FileRoutes, SearchRoutes, SessionRoutes, WhyRoutes
 from gateway.server.status import StatusRoutes
@@ -102,6 +103,7 @@ class Api:
             *RoomRoutes(
                 parts.access, parts.store, self._gateway.channels, self._gateway.profiles, self._values
             ).routes(),
+            *ProviderRoutes(self._gateway, self.observer).routes(),
             *LivePluginRoutes(self._gateway).routes(),
             *LoginRoutes(self._gateway).routes(),
             *StatusRoutes(self._gateway, self._selection).routes(),

@@ -580,6 +580,14 @@ class Settings(BaseSettings):
         copy = self.model_copy(update={"plugins": now.plugins, "teams": now.teams})
         return copy.with_origin(now.origin)
 
+    def with_keys_again(self, provider: str) -> Settings:
+        """Return a copy with the keys of a provider as the sources have them now. Raises SettingsError."""
+        now = self.reread()
+        given, fresh = (each.providers.get(provider, ProviderSettings()) for each in (self, now))
+        keys = {name: getattr(fresh, name) for name in ("api_key", "api_keys")}
+        providers = {**self.providers, provider: given.model_copy(update=keys)}
+        return self.model_copy(update={"providers": providers}).with_origin(now.origin)
+
     def duration_warnings(self) -> list[str]:
         """Return warnings about milliseconds that look like seconds."""
         return [

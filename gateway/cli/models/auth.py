@@ -12,7 +12,6 @@ from typing import Annotated
 
 import typer
 from msgspec import Struct
-from pydantic import SecretStr
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -22,11 +21,12 @@ from gateway.cli.models.provider_info import idle_gateway, warn_of_failed_plugin
 from gateway.cli.options import REFUSED, AsJson, File, fail, settings_from
 from gateway.cli.output import echo_json, moment, plain
 from gateway.contract.errors import AuthFailedError, ProviderError, SettingsError, TrunklineError
-from gateway.contract.provider import ApiKey, Credential, Provider, SignsIn, TriesKey
+from gateway.contract.provider import ApiKey, Credential, Provider, SignsIn
 from gateway.extensions.backends import Variables
 from gateway.logs import set_up_logs
 from gateway.models.credentials import CredentialStore
 from gateway.models.providers import CredentialSource, credential_sources
+from gateway.probes import check_key
 from gateway.settings import ProviderSettings, Settings
 
 ProviderId = Annotated[
@@ -197,9 +197,6 @@ def log_in_by_plugin(settings: Settings, providers: Sequence[str]) -> None:
             fail(str(error))
 
 
-_CHECK_SECONDS = 20.0
-
-
 class SignIn(Struct, frozen=True):
     """The outcome of a login: a credential to keep for ``owner``, or None if a program keeps its login."""
 
@@ -260,37 +257,22 @@ def check_credential(settings: Settings, provider_id: str, credential: Credentia
     """Test a credential at the provider; return a sentence. Raises AuthFailedError if it is rejected."""
     key = credential.key if isinstance(credential, ApiKey) else credential.access
     try:
-        count = asyncio.run(_count_models(_with_key(settings, provider_id, key), provider_id))
+        return asyncio.run(_check_key(settings, provider_id, key))
     except AuthFailedError as error:
         raise AuthFailedError(
             f"{provider_id} rejected it, so it was not stored (--no-check stores it): {error}"
         ) from None
-    except ProviderError as error:
-        return f"Cannot test it at {provider_id} ({error.name}: {error})"
-    except TimeoutError:
-        return f"Cannot test it at {provider_id}: no response within {_CHECK_SECONDS:.0f} s"
-    return f"{provider_id} accepted it and lists {count} model{'' if count == 1 else 's'}"
+
+
+async def _check_key(settings: Settings, provider_id: str, key: str) -> str:
+    async with idle_gateway(settings, os.environ) as gateway:
+        return await check_key(gateway.providers, provider_id, key)
 
 
 async def variables_of_all(settings: Settings) -> Mapping[str, Variables]:
     """Return the known providers, each with the environment variables that it reads."""
     async with idle_gateway(settings, os.environ) as gateway:
         return {name: gateway.providers.variables(name) for name in gateway.providers.known()}
-
-
-async def _count_models(settings: Settings, provider_id: str) -> int:
-    async with idle_gateway(settings, os.environ) as gateway, asyncio.timeout(_CHECK_SECONDS):
-        made = await gateway.providers.ready(provider_id)
-        if isinstance(made, TriesKey):
-            await made.try_key()
-        return len(await made.list_models())
-
-
-def _with_key(settings: Settings, provider_id: str, key: str) -> Settings:
-    """Return the settings with this key and without a list of models, so that the provider is asked."""
-    given = settings.providers.get(provider_id, ProviderSettings())
-    given = given.model_copy(update={"api_key": SecretStr(key), "api_keys": (), "models": ()})
-    return settings.model_copy(update={"providers": {**settings.providers, provider_id: given}})
 
 
 def _require_key_login(provider: Provider) -> None:

@@ -107,7 +107,7 @@ class Observer:
         self._health = HealthHistory()
         self._trends = Trends(gateway.counters, self._nano_usd, now)
         self._turns = RunningTurns()
-        self._providers = ProviderWatch(gateway)
+        self.providers = ProviderWatch(gateway)
         self._needs = Needs()
         self._reader = StoredReader(gateway)
         self._stored = StoredState()
@@ -237,7 +237,7 @@ class Observer:
         self._health.observe(states, now)
         self._turns.look(self._gateway.parts.dispatcher.mailboxes(), self._asked, now)
         self._trends.observe(self._nano_usd, len(self._turns), now)
-        self._providers.look(now)
+        self.providers.look(now)
 
     @property
     def _asked(self) -> list[Held]:
@@ -247,7 +247,7 @@ class Observer:
         return self._needs.find(
             self._asked,
             channels,
-            self._providers.rejected(),
+            self.providers.rejected(),
             self._gateway.health(),
             self._stored,
             now_ms(),
@@ -267,7 +267,7 @@ class Observer:
             running=self._turns.rows(),
             activity=list(self._turns.activity),
             channels=channels,
-            providers=self._providers.states(),
+            providers=self.providers.states(),
             queues=self._queues(),
             asked=asked_of(self._asked, self._stored),
             spend=self._spend(),
@@ -286,7 +286,7 @@ class Observer:
             most_messages=self._gateway.settings.limits.global_inbox,
             stored=parts.dispatcher.stored.total(),
             oldest_message=_seconds_since(stored.oldest_message, now),
-            calls=self._providers.calls_in_line,
+            calls=self.providers.calls_in_line,
             sending=stored.sending,
             oldest_sending=_seconds_since(stored.oldest_sending, now),
             dead_letters=stored.dead_letters,
@@ -298,7 +298,7 @@ class Observer:
         return _States(
             channels={channel.id: channel for channel in channels},
             needs=self._needs_now(channels),
-            providers={provider.id: provider for provider in self._providers.states()},
+            providers={provider.id: provider for provider in self.providers.states()},
             queues=self._queues(),
             asked=asked_of(self._asked, self._stored),
             spend=self._spend(),

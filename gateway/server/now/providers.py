@@ -74,6 +74,11 @@ class ProviderWatch:
             if state.circuit == "rejected" or state.refused_keys
         ]
 
+    def forget_rejections(self, name: str) -> None:
+        """Forget that a provider rejected its key, because that was replaced."""
+        if (seen := self._seen.get(name)) is not None:
+            seen.rejected_since, seen.rejected_calls = None, 0
+
     @property
     def calls_in_line(self) -> int:
         """The number of calls that wait for a key."""

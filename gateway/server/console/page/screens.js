@@ -28,7 +28,7 @@ export const SCREENS = [
   lateScreen({ name: "waiting", title: () => t("waiting.title"), icon: "hand", group: "act", roles: BOTH }, () => import("./waiting_screen.js")),
   lateScreen({ name: "dead", title: () => t("dead.title"), icon: "inbox", group: "act", roles: BOTH }, () => import("./dead_screen.js")),
   lateScreen({ name: "agents", title: () => t("agents.title"), icon: "robot", group: "set_up", roles: BOTH }, () => import("./agents_screen.js")),
-  // models
+  lateScreen({ name: "models", title: () => t("models.title"), icon: "chip", group: "set_up", roles: BOTH }, () => import("./models_screen.js")),
   lateScreen({ name: "rooms", title: () => t("rooms.title"), icon: "hash", group: "set_up", roles: BOTH }, () => import("./rooms_screen.js")),
   // plugins
   lateScreen({ name: "settings", title: () => t("settings.title"), icon: "gear", group: "set_up", roles: ["admin"] }, () => import("./settings_screen.js")),

@@ -1,0 +1,36 @@
+/** A test call: one short request to a model, what it took, or why it failed and what helps. */
+import { h } from "/shared/dom.js";
+import { icon } from "/shared/icons.js";
+import { t } from "/shared/language.js";
+import { counted, lasted } from "./amounts.js";
+import { send } from "./api.js";
+
+/** @param {string} provider its id @param {string[]} models of it, by full name @param {string} chosen */
+export function testForm(provider, models, chosen) {
+  const options = [[provider, t("models.test_default")], ...models.map((name) => [name, name.slice(provider.length + 1)])];
+  const field = h("select", { id: "test-model" }, ...options.map(([value, label]) => h("option", { value, selected: value === chosen }, label)));
+  const result = h("div", { class: "test-result", role: "status" });
+  const button = h("button", { type: "submit" }, icon("send"), t("models.test"));
+  const form = h("form", { class: "proof", "aria-labelledby": "test-title" }, h("h3", { id: "test-title" }, t("models.test_title")), h("p", { class: "muted" }, t("models.test_text")), h("label", { for: "test-model" }, t("models.model")), field, h("div", { class: "acts" }, button), result);
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    button.disabled = true;
+    result.replaceChildren(h("p", { class: "muted" }, t("models.test_runs")));
+    try {
+      result.replaceChildren(...resultOf(await send("POST", "/api/models/test", { name: field.value })));
+    } catch (error) {
+      result.replaceChildren(h("p", { class: "bad" }, error.message));
+    }
+    button.disabled = false;
+  });
+  return form;
+}
+
+/** Return the result in words. The sentences of the gateway are English. */
+function resultOf({ ok, model, first_token_ms: first, whole_ms: whole, input_tokens: given, output_tokens: made, summary, way_out: remedy, detail }) {
+  if (ok) return [h("p", {}, h("span", { class: "pill good" }, t("models.answers")), ` ${t("models.took", { model, first: lasted(first ?? whole), whole: lasted(whole), tokens: `${counted(given ?? 0)} + ${counted(made ?? 0)}` })}`)];
+  return [
+    h("p", { lang: "en" }, h("strong", { class: "bad" }, `${summary}: `), `${remedy}.`),
+    h("details", {}, h("summary", {}, t("models.original")), h("pre", { tabindex: "0", "aria-label": t("models.original"), lang: "en" }, detail)),
+  ];
+}

@@ -1,0 +1,8 @@
+"""Model providers over HTTP: keys by alias with their state, replacing a key, and test calls.
+
+In: authenticated requests. Out: states and results, never a key. Imported by ``gateway.server.app``.
+"""
+
+from gateway.server.providers.routes import ProviderRoutes
+
+__all__ = ["ProviderRoutes"]
