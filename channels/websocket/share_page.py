@@ -94,7 +94,7 @@ def _parts(message: Message) -> Iterator[str]:
                 outcome = "Failure" if part.is_error else "Result"
                 yield _folded(f"{outcome}: {name}", _preformatted(part.output) + "".join(pictures))
             case ErrorPart():
-                yield f'<p class="error">{escape(part.error_name)}: {escape(part.message)}</p>'
+                yield f'<p class="error">{escape(part.message)}</p>'
             case ImagePart():
                 yield _picture(part.mime_type, part.data, part.alt_text or "picture")
             case FilePart():

@@ -53,7 +53,10 @@ at the seam where they enter. ``gateway.server.errors`` has those of HTTP alone.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
+
+_CLASS_NAMES = re.compile(r"( ?\()?\b[A-Z]\w*(?:Error|Exception|Refused|Timeout|Warning)\b(?(1)\)|: ?)")
 
 
 class TrunklineError(Exception):
@@ -318,6 +321,11 @@ class FallbackExhaustedError(ProviderError):
     def __init__(self, message: str, *, attempts: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.attempts = tuple(attempts)
+
+
+def sentence(error: BaseException) -> str:
+    """Return the text of an error as every face shows it, without class names: those are in the log."""
+    return _CLASS_NAMES.sub("", str(error)).strip() or "Something went wrong."
 
 
 CATCHABLE = (Exception, asyncio.CancelledError, SystemExit)

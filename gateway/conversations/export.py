@@ -150,7 +150,7 @@ def _part(part: Part) -> str:
         case ToolResultPart():
             return f"**{'Tool failed' if part.is_error else 'Result'}**\n\n{_fenced(part.output)}"
         case ErrorPart():
-            return f"**{part.error_name}**: {part.message}"
+            return f"**Error**: {part.message}"
         case ImagePart():
             return f"![{part.alt_text or 'picture'}](data:{part.mime_type};base64,{part.data})"
         case FilePart():

@@ -18,6 +18,7 @@ from gateway.contract.errors import (
     ProviderError,
     TrunklineError,
     is_cancellation_requested,
+    sentence,
 )
 from gateway.contract.events import TurnEndEvent
 from gateway.contract.messages import ErrorMetadata, ErrorPart, Message, Part, ToolCallPart, ToolResultPart
@@ -286,4 +287,4 @@ def error_part(error: TrunklineError) -> ErrorPart:
         code = str(error.upstream_status) if error.upstream_status else None
         wait = None if error.retry_after is None else round(error.retry_after * 1000)
         metadata = ErrorMetadata(code=code, retryable=error.retryable, retry_after_ms=wait)
-    return ErrorPart(error.name, str(error), metadata)
+    return ErrorPart(error.name, sentence(error), metadata)

@@ -42,6 +42,9 @@ from gateway.store.steps import Steps
 
 log = structlog.get_logger("trunkline.runner")
 
+# Only the log has the error: the text of an unexpected one may hold secrets or paths.
+_INTERNAL_ERROR = ErrorPart("InternalError", "This could not be answered.")
+
 _COMMAND = re.compile(r"/(\S+)(?:\s+(.*))?", re.DOTALL)
 _NO_SPEECH_TO_TEXT = (
     "I cannot listen to voice messages: no speech-to-text plugin is set up. Please write to me."
@@ -106,7 +109,7 @@ class Runner:
                 await delivery.abandon(reason)
                 return
             trace = "".join(traceback.format_exception(error))
-            part = error_part(error) if isinstance(error, TrunklineError) else _internal_error(error)
+            part = error_part(error) if isinstance(error, TrunklineError) else _INTERNAL_ERROR
             turn = Turn(session, entry)
             session.begin(turn, [self._user_message(session, asked) for asked in (*entry.merged, entry)])
             turn.emit(turn.writer.part(part))
@@ -231,7 +234,7 @@ class Runner:
             if is_cancellation_requested(error):
                 raise
             log.exception("a command failed", command=name, session=turn.session.id)
-            return _internal_error(error)
+            return _INTERNAL_ERROR
         finally:
             events = turn.session.events
             if events.wants(SlashCommandExecuted, turn.session.id):
@@ -464,8 +467,3 @@ def _late_notice(session: Session, entry: Entry) -> Message:
         custom_type="notice",
         for_model=False,
     )
-
-
-def _internal_error(error: BaseException) -> ErrorPart:
-    # Only the type: the text of an unexpected error may hold secrets or paths.
-    return ErrorPart("InternalError", f"This could not be answered ({type(error).__name__}).")

@@ -71,13 +71,17 @@ async def test_sharing_that_the_operator_does_not_allow_is_refused_with_the_reas
         await expect(page.get_by_role("dialog").get_by_role("status")).to_contain_text("sharing is off")
 
 
-@pytest.mark.parametrize(("choice", "end"), [("Export as Markdown", "md"), ("Export as JSON", "json")])
+@pytest.mark.parametrize(("choice", "end"), [("Markdown", "md"), ("JSON", "json")])
 async def test_a_conversation_is_downloaded(browser: Browser, tmp_path: Path, choice: str, end: str) -> None:
     async with serving(tmp_path) as served, chat(browser, served.url) as page:
         await say(page, "keep this")
         await expect(answers(page)).to_contain_text("You said")
+        await act(page, "keep this", "Export…")
+        dialog = page.get_by_role("dialog", name="Export this conversation")
+        await dialog.get_by_role("radio", name=choice).check()
         async with page.expect_download() as coming:
-            await act(page, "keep this", choice)
+            await dialog.get_by_role("button", name="Download").click()
+        await expect(dialog).to_have_count(0)
         download = await coming.value
         assert download.suggested_filename == f"keep-this.{end}"
         text = (await download.path()).read_text()

@@ -106,9 +106,7 @@ async def test_an_error_is_named_by_its_kind_and_the_question_can_be_asked_again
         await expect(page.get_by_role("button", name="Retry")).to_have_count(0)
 
 
-async def test_a_class_name_in_the_text_of_an_error_stands_under_details_alone(
-    browser: Browser, tmp_path: Path
-) -> None:
+async def test_no_class_name_is_in_the_text_of_an_error(browser: Browser, tmp_path: Path) -> None:
     class Broken(Plugin):
         name = "broken"
 
@@ -119,9 +117,9 @@ async def test_a_class_name_in_the_text_of_an_error_stands_under_details_alone(
         await say(page, "Hi")
         error = answers(page).get_by_role("group", name="Error: Plugin failed")
         await expect(error).to_contain_text("no luck")
-        assert "ZeroDivisionError" not in await error.inner_text()
         await error.get_by_text("Details").click()
-        await expect(error.locator("pre")).to_contain_text("ZeroDivisionError")
+        await expect(error.locator("pre")).to_contain_text("PluginError")
+        await expect(error).not_to_contain_text("ZeroDivisionError")
 
 
 async def test_an_answer_that_a_person_stopped_says_so(browser: Browser, tmp_path: Path) -> None:

@@ -3,14 +3,13 @@ import "./strings.js";
 import { Client } from "./client.js";
 import "./composer.js";
 import { t } from "/shared/language.js";
+import { openShortcuts } from "./late.js";
 import "./plugin_panels.js";
-import { Replay } from "./replay.js";
 import { currentMessage, currentSession, goTo } from "./router.js";
 import "./sidebar.js";
 import { branchOf, isMissing, isRunning, isTask } from "./state.js";
 import "./status_line.js";
 import { keyName } from "./shortcuts.js";
-import { openShortcuts } from "./shortcuts_dialog.js";
 import { TabTitle } from "./tab_title.js";
 import "./thread_view.js";
 import "./token_form.js";
@@ -85,12 +84,12 @@ function send({ text, uploads }) {
 }
 
 /** Start or end the replay of the open conversation. Events that arrive during it are shown afterwards. */
-function toggleReplay() {
-  if (replay !== null) {
-    replay.stop();
-    return;
-  }
-  replay = new Replay(client.state.threads[client.state.current], (thread) => {
+async function toggleReplay() {
+  if (replay !== null) return replay.stop();
+  const { current } = client.state;
+  const module = await import("./replay.js").catch(() => client.notify(t("late.failed")));
+  if (!module || replay !== null || client.state.current !== current) return;
+  replay = new module.Replay(client.state.threads[client.state.current], (thread) => {
     replayed = thread;
     if (thread === null) replay = null;
     changed(client.state, { type: "replay" });
@@ -168,6 +167,8 @@ const deeds = {
   more: () => client.moreSessions(),
   mention: (question) => client.complete(question),
   replay: toggleReplay,
+  reload: () => client.refreshSessions(),
+  why: (answer) => answer && (client.askWhy(answer), views.thread.follow()),
   fork: (message) => client.fork(message).then((session) => session && goTo(session)),
   edit: ({ id, text }) => client.edit(id, text),
   regenerate: (answer) => client.regenerate(answer),

@@ -70,9 +70,7 @@ export class Client {
 
   /** Send the question of a failed answer again, as a new message. */
   askAgain(answerId) {
-    const thread = this.state.threads[this.state.current];
-    const before = thread.order.slice(0, thread.order.indexOf(answerId)).map((id) => thread.messages[id]);
-    const question = before.findLast((message) => message.role === "user");
+    const question = questionOf(this.state.threads[this.state.current], answerId);
     if (!question) return this.notify(t("ask.gone"));
     const text = plainText(question);
     const parts = question.parts.filter((part) => part.type === "image" || part.type === "file").map(({ html, ...part }) => part);
@@ -80,6 +78,13 @@ export class Client {
     // A frame has room for small files alone; the server has the others.
     if (JSON.stringify(parts).length > MOST_INLINE) return this.regenerate(answerId);
     this.send(text, [], parts);
+  }
+
+  /** Ask the gateway why a message got this answer, or none. */
+  askWhy(answerId) {
+    const question = questionOf(this.state.threads[this.state.current], answerId);
+    if (!question) return this.notify(t("ask.gone"));
+    this.send(`/why ${question.id}`);
   }
 
   discard(clientMsgId) {
@@ -311,6 +316,12 @@ export class Client {
     this.state = reduce(this.state, action);
     this.onChange(this.state, action);
   }
+}
+
+/** Return the message that an answer is for. */
+function questionOf(thread, answerId) {
+  const before = thread.order.slice(0, thread.order.indexOf(answerId)).map((id) => thread.messages[id]);
+  return before.findLast((message) => message.role === "user");
 }
 
 /** Return the fields of a session that are known. */

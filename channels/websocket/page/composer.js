@@ -21,6 +21,7 @@ export class Composer extends HTMLElement {
   #stop = h("button", { type: "button", class: "round stop", "aria-label": t("composer.stop"), title: t("composer.stop_key"), hidden: true }, icon("stop"));
   #send = h("button", { type: "submit", class: "round send", "aria-label": t("composer.send") }, icon("send"));
   #record = h("button", { type: "button", class: "round quiet record", "aria-label": t("composer.record"), title: t("composer.record") }, icon("microphone"));
+  #commands = h("button", { type: "button", class: "quiet commands-button", onclick: () => this.type("/") }, `/ ${t("composer.commands")}`);
   #elapsed = h("span", { class: "elapsed", role: "timer", "aria-label": t("composer.recorded"), hidden: true });
   #recorder = new Recorder((seconds) => (this.#elapsed.textContent = clock(seconds)), (blob, full) => this.#recorded(blob, full));
   #menu = new CommandMenu(this.#input);
@@ -36,8 +37,8 @@ export class Composer extends HTMLElement {
   connectedCallback() {
     if (this.firstChild) return;
     const attach = h("button", { type: "button", class: "round quiet", "aria-label": t("composer.attach"), title: t("composer.attach_what") }, icon("attach"));
-    const row = h("div", { class: "row" }, attach, this.#record, this.#elapsed, this.#input, this.#stop, this.#send);
-    const form = h("form", { "aria-label": t("composer.placeholder") }, this.#menu.element, this.#mentions.element, this.#attachments, this.#waits, row, this.#files);
+    const row = h("div", { class: "row" }, attach, this.#record, this.#elapsed, this.#commands, this.#stop, this.#send);
+    const form = h("form", { "aria-label": t("composer.placeholder") }, this.#menu.element, this.#mentions.element, this.#attachments, this.#waits, this.#input, row, this.#files);
     this.append(form, this.#hint);
     document.addEventListener("sendkey", () => this.#showSendKey());
     this.#showSendKey();
@@ -128,11 +129,14 @@ export class Composer extends HTMLElement {
     this.#stop.hidden = !running;
     this.#send.hidden = Boolean(running) && empty;
     this.#send.disabled = empty;
+    // A command stands at the beginning of a message.
+    this.#commands.disabled = this.#input.value !== "";
     this.#send.title = t(running ? "composer.queue" : "composer.send_key", { key: t(`keys.send_${sendKey()}`) });
   }
 
   #showSendKey() {
-    this.#hint.textContent = t(`composer.hint_${sendKey()}`);
+    const [before, after] = t(`composer.hint_${sendKey()}`).split("?");
+    this.#hint.replaceChildren(before, h("kbd", {}, "?"), after);
     this.#showButtons();
   }
 

@@ -7,11 +7,12 @@ import { confirmed } from "/shared/confirm_dialog.js";
 import { renderRow } from "./conversation_row.js";
 import { grouped } from "/shared/dates.js";
 import { h, reconcile } from "/shared/dom.js";
-import { exportEntries } from "./export_menu.js";
+import { icon } from "/shared/icons.js";
 import { t } from "/shared/language.js";
+import { openExport, openShareDialog } from "./late.js";
 import { openMenu } from "/shared/menu.js";
-import { openShareDialog } from "./share_dialog.js";
 import { listed, titleOf } from "./state.js";
+import { emptyState, failedState, showLoading } from "/shared/states.js";
 
 /** Heights of a row and a heading, in rem; `list.css` has the same. */
 const ROW_REM = matchMedia("(pointer: coarse)").matches ? 2.75 : 2.2;
@@ -21,6 +22,10 @@ const BEYOND = 12;
 
 export class ConversationList extends HTMLElement {
   #canvas = h("div", { class: "canvas" });
+  /** Shown where there are no rows: that they are loading, that there are none, or that they could not be read. */
+  #note = h("div", {});
+  #noted = "";
+  #endLoading = () => {};
   #state = null;
   #source = null;
   /** @type {{label: string, infos: object[], top: number}[]} */
@@ -32,7 +37,7 @@ export class ConversationList extends HTMLElement {
     if (this.firstChild) return;
     this.tabIndex = -1;
     this.style.setProperty("--row", `${ROW_REM}rem`);
-    this.append(this.#canvas);
+    this.append(this.#canvas, this.#note);
     this.addEventListener("scroll", () => this.#drawSoon(), { passive: true });
     new ResizeObserver(() => this.#drawSoon()).observe(this);
     this.addEventListener("keydown", (event) => this.#pressed(event));
@@ -42,6 +47,7 @@ export class ConversationList extends HTMLElement {
   render(state) {
     const before = this.#state;
     this.#state = state;
+    this.#showNote(state);
     if (before?.sessions !== state.sessions || before?.server !== state.server || before?.listing.scope !== state.listing.scope) this.#group();
     else if (before.threads === state.threads && before.current === state.current && before.listing === state.listing) return;
     this.#draw();
@@ -55,6 +61,18 @@ export class ConversationList extends HTMLElement {
 
   #all() {
     return this.#groups.flatMap(({ infos }) => infos);
+  }
+
+  #showNote(state) {
+    const { known, failed, scope } = state.listing;
+    const noted = listed(state).length > 0 ? "" : failed ? "failed" : known ? `none-${scope}` : "loading";
+    if (noted === this.#noted) return;
+    this.#noted = noted;
+    this.#endLoading();
+    this.#note.replaceChildren();
+    if (noted === "loading") this.#endLoading = showLoading(this.#note);
+    else if (noted === "failed") this.#note.append(failedState({ text: t("list.failed"), again: () => this.#emit("reload") }));
+    else if (noted) this.#note.append(emptyState({ icon: "talks", title: t("list.none"), text: t("list.none_text") }));
   }
 
   #group() {
@@ -110,7 +128,7 @@ export class ConversationList extends HTMLElement {
       { label: t("list.rename"), icon: "edit", keys: "F2", act: () => this.#startRename(info) },
       { label: t(info.pinned ? "list.unpin" : "list.pin"), icon: "pin", act: () => this.#emit("pin", { id, pinned: !info.pinned }) },
       { label: t("share.menu"), icon: "share", act: () => openShareDialog(id, info.title || titleOf(this.#state, id)) },
-      ...exportEntries(id, this.#state.branches[id]),
+      { label: t("export.menu"), icon: "download", act: () => openExport(id, this.#state.branches[id]) },
       { label: t("list.delete"), icon: "trash", keys: "Del", danger: true, act: () => this.#ask(info) },
     ]);
   }
@@ -179,7 +197,7 @@ export class ConversationList extends HTMLElement {
 }
 
 function section({ label }) {
-  return h("section", { "aria-label": label }, h("h2", {}, label), h("ul", { class: "sessions" }));
+  return h("section", { "aria-label": label }, h("h2", {}, label === t("list.pinned") && icon("pin"), label), h("ul", { class: "sessions" }));
 }
 
 customElements.define("tl-list", ConversationList);

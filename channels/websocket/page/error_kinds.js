@@ -1,4 +1,4 @@
-/** Titles of errors; the gateway's class names appear only in its log and under Details. */
+/** Titles of errors, and what to do. Their sentences come from the gateway, the same as on all channels. */
 import { t } from "/shared/language.js";
 
 const KINDS = {
@@ -18,21 +18,18 @@ const KINDS = {
   "Plugin failed": ["PluginError"],
   "Provider unavailable": ["ProviderUnavailableError", "ServerFailedError", "ProviderError"],
   "Rate limit reached": ["RateLimitError"],
+  "Quota used up": ["QuotaExceededError"],
   "Request refused": ["BadRequestError", "InvalidRequestError", "TooLargeError", "FetchError", "AddressRefusedError"],
   "Settings wrong": ["SettingsError"],
   "Tool failed": ["ToolError"],
 };
 const LABELS = new Map(Object.entries(KINDS).flatMap(([label, names]) => names.map((name) => [name, label])));
-const NAME = "[A-Z]\\w*(?:Error|Exception|Refused|Timeout|Warning)";
-const IN_BRACKETS = new RegExp(` ?\\(${NAME}\\)`, "g");
-const BEFORE_TEXT = new RegExp(`\\b${NAME}: ?`, "g");
-
 /** @param {string} name the error's stable name */
 export function errorKind(name) {
   return t(`kind.${LABELS.get(name) ?? "other"}`);
 }
 
-/** Return the message without class names. @param {string} message */
-export function withoutClassNames(message) {
-  return message.replace(IN_BRACKETS, "").replace(BEFORE_TEXT, "").trim();
+/** Return what the reader can do about an error. @param {string} name the error's stable name */
+export function errorAdvice(name) {
+  return t(`advice.${LABELS.get(name) ?? "other"}`);
 }

@@ -8,10 +8,10 @@ import "./change_list.js";
 import { copyButton } from "/shared/copy_button.js";
 import { clockTime, fullTime } from "/shared/dates.js";
 import { h, reconcile } from "/shared/dom.js";
-import { openDialog } from "/shared/dialog.js";
 import { duration, usageLine } from "/shared/figures.js";
 import { icon } from "/shared/icons.js";
 import { t } from "/shared/language.js";
+import { openVersions } from "./late.js";
 import { itemsOf } from "./message_items.js";
 import { authorOf, plainText } from "./message_state.js";
 import { errorView, fileView, foldedText } from "./part_views.js";
@@ -67,12 +67,12 @@ export class MessageView extends HTMLElement {
     const copy = copyButton(t("message.copy"), () => plainText(this.#message));
     const fork = actionButton("fork", t("message.fork"), () => this.#emit("fork", this.#message.id));
     const edit = actionButton("edit", t("message.edit"), () => this.edit());
-    const own = role === "assistant" ? [fork, this.#again] : role === "user" && !origin ? [edit] : [];
-    this.#footer.append(copy, ...own, this.#time, this.#figures, this.#places);
-    this.addEventListener("ask-again", (event) => {
+    const own = role === "assistant" ? [this.#places, copy, this.#again, fork] : role === "user" && !origin ? [edit, copy, this.#places] : [copy];
+    this.#footer.append(...own, this.#time, this.#figures);
+    for (const name of ["ask-again", "why"]) this.addEventListener(name, (event) => {
       if (event.detail !== null) return;
       event.stopPropagation();
-      this.#emit("ask-again", this.#message.id);
+      this.#emit(name, this.#message.id);
     });
     this.append(h("h2", { class: author ? "author" : "offscreen" }, author || WHO[role]), this.#body, this.#changes, this.#footer);
   }
@@ -123,10 +123,10 @@ export class MessageView extends HTMLElement {
     const at = versions.findIndex((version) => version.shown);
     const back = h("button", { type: "button", class: "quiet", "aria-label": t("message.previous"), title: t("message.previous"), disabled: at === 0 }, "‹");
     const on = h("button", { type: "button", class: "quiet", "aria-label": t("message.next"), title: t("message.next"), disabled: at === versions.length - 1 }, "›");
-    const list = h("button", { type: "button", class: "quiet" }, t("message.version", { at: at + 1, count: versions.length }));
+    const list = h("button", { type: "button", class: "quiet", "aria-haspopup": "menu", "aria-expanded": "false" }, t("message.version", { at: at + 1, count: versions.length }));
     back.addEventListener("click", () => this.showVersion(-1));
     on.addEventListener("click", () => this.showVersion(1));
-    list.addEventListener("click", () => openVersions(versions, (id) => this.#emit("version", id)));
+    list.addEventListener("click", () => openVersions(list, versions, (id) => this.#emit("version", id)));
     this.#places.replaceChildren(back, list, on);
   }
 
@@ -152,17 +152,6 @@ function actionButton(name, label, act) {
   const button = h("button", { type: "button", class: `copy ${name} quiet`, "aria-label": label, title: label }, icon(name));
   button.addEventListener("click", act);
   return button;
-}
-
-/** Open the list of versions: text, time, length and model of each. */
-function openVersions(versions, choose) {
-  const rows = versions.map(({ id, text, created_at, messages, model, shown }) => {
-    const facts = [fullTime(created_at), t("message.length", { count: messages }), model].filter(Boolean).join(" · ");
-    const row = h("button", { type: "button", "aria-current": shown ? "true" : null }, h("span", {}, text || t("list.untitled")), h("small", { class: "muted" }, facts));
-    row.addEventListener("click", () => (dialog.close(), shown || choose(id)));
-    return h("li", {}, row);
-  });
-  const dialog = openDialog(t("message.versions"), h("ol", { class: "version-list" }, ...rows));
 }
 
 /** A failed answer also ends as "cancelled"; it was not stopped by the user if it has an error. */

@@ -1,7 +1,7 @@
 /** Views of parts that are not streamed (errors, files), and of folded text (reasoning, summaries). */
 import { addCopyButtons } from "/shared/copy_button.js";
 import { h } from "/shared/dom.js";
-import { errorKind, withoutClassNames } from "./error_kinds.js";
+import { errorAdvice, errorKind } from "./error_kinds.js";
 import { icon } from "/shared/icons.js";
 import { t } from "/shared/language.js";
 import { renderedBlock } from "/shared/safe_html.js";
@@ -9,17 +9,21 @@ import { renderedBlock } from "/shared/safe_html.js";
 /** @param {{error_name: string, message: string, metadata?: object}} part */
 export function errorView({ error_name, message, metadata = {} }) {
   const kind = errorKind(error_name);
-  const sentence = withoutClassNames(message);
-  const facts = { error: error_name, ...metadata, ...(sentence === message ? {} : { message }) };
-  const details = Object.entries(facts).map(([name, value]) => `${name}: ${value}`);
-  const retry = (event) => event.target.dispatchEvent(new CustomEvent("ask-again", { bubbles: true }));
+  const details = Object.entries({ error: error_name, ...metadata }).map(([name, value]) => `${name}: ${value}`);
+  const send = (name) => (event) => event.target.dispatchEvent(new CustomEvent(name, { bubbles: true }));
   return h(
     "section",
     { class: "error-part", role: "group", "aria-label": t("error.label", { kind }) },
     h("strong", {}, icon("warning"), kind),
-    h("p", {}, sentence),
-    // A delivery error has an answer already; a retry would answer the message twice.
-    error_name !== "PlacementRefused" && h("button", { type: "button", class: "retry", onclick: retry }, t("error.retry")),
+    h("p", {}, message),
+    h("p", { class: "advice" }, errorAdvice(error_name)),
+    h(
+      "div",
+      { class: "line" },
+      // A delivery error has an answer already; a retry would answer the message twice.
+      error_name !== "PlacementRefused" && h("button", { type: "button", class: "retry", onclick: send("ask-again") }, t("error.retry")),
+      h("button", { type: "button", class: "why", title: t("error.why_what"), onclick: send("why") }, t("error.why")),
+    ),
     h("details", {}, h("summary", {}, t("error.details")), h("pre", { tabindex: "0" }, details.join("\n"))),
   );
 }

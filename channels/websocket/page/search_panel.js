@@ -5,6 +5,8 @@ import { h } from "/shared/dom.js";
 import { icon } from "/shared/icons.js";
 import { t } from "/shared/language.js";
 import { linkTo } from "./router.js";
+import { marked } from "/shared/marked.js";
+import { failedState, nothingFound } from "/shared/states.js";
 
 /** Milliseconds without typing before a search. */
 const PAUSE_MS = 150;
@@ -14,12 +16,13 @@ const MOST = 150;
 export class SearchPanel extends HTMLElement {
   #input = h("input", { type: "search", "aria-label": t("search.label"), placeholder: t("search.label"), autocomplete: "off", spellcheck: "false", maxlength: 200 });
   #status = h("p", { class: "muted", role: "status" });
+  #note = h("div", {});
   #titles = h("ul", { class: "hits" });
   #messages = h("ul", { class: "hits" });
   #titlesHead = h("h2", {}, t("search.titles"));
   #messagesHead = h("h2", {}, t("search.messages"));
   #more = h("button", { type: "button", hidden: true }, t("search.more"));
-  #results = h("section", { class: "results", "aria-label": t("search.results"), tabindex: "-1", hidden: true }, this.#status, this.#titlesHead, this.#titles, this.#messagesHead, this.#messages, this.#more);
+  #results = h("section", { class: "results", "aria-label": t("search.results"), tabindex: "-1", hidden: true }, this.#status, this.#note, this.#titlesHead, this.#titles, this.#messagesHead, this.#messages, this.#more);
   #timer = 0;
   /** The search whose results are shown; results of an older one are dropped. */
   #search = null;
@@ -67,8 +70,10 @@ export class SearchPanel extends HTMLElement {
     this.#messages.replaceChildren();
     this.#show(search, page ?? { results: [], next: null });
     const count = this.#titles.childElementCount + this.#messages.childElementCount;
-    if (failed) this.#status.textContent = t("search.failed");
-    else this.#status.textContent = count ? t("search.found", { count: `${count}${page.next ? "+" : ""}` }) : t("search.none", { query });
+    this.#note.replaceChildren();
+    this.#status.textContent = failed ? "" : t("search.found", { count: `${count}${page.next ? "+" : ""}` });
+    if (failed) this.#note.append(failedState({ title: t("search.failed"), text: t("search.failed_text"), again: () => this.#start(list) }));
+    else if (count === 0) this.#note.append(nothingFound({ query }));
   }
 
   async #continue(search) {
@@ -102,18 +107,6 @@ function hit(session, title, at, { role, snippet, matches, message_id = null } =
       snippet !== undefined && h("span", { class: "snippet" }, who, ...marked(snippet, matches)),
     ),
   );
-}
-
-/** Return a snippet with its matches marked. Ranges count code points. */
-function marked(snippet, matches) {
-  const points = Array.from(snippet);
-  const pieces = [];
-  let at = 0;
-  for (const [start, end] of matches) {
-    pieces.push(points.slice(at, start).join(""), h("mark", {}, points.slice(start, end).join("")));
-    at = end;
-  }
-  return [...pieces, points.slice(at).join("")];
 }
 
 customElements.define("tl-search", SearchPanel);

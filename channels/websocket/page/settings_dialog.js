@@ -1,10 +1,10 @@
-/** Dialog with the settings of this browser: theme, language and send key. It leads to those of plugins. */
+/** Dialog with the settings of this browser: theme, language, times and send key. It leads to those of plugins. */
+import { chooseClock, chosenClock } from "/shared/dates.js";
 import { openDialog } from "/shared/dialog.js";
 import { h } from "/shared/dom.js";
 import { chooseLanguage, language, LANGUAGES, t } from "/shared/language.js";
-import { openPlugins } from "./plugins_dialog.js";
+import { openPlugins, openShortcuts } from "./late.js";
 import { chooseSendKey, sendKey } from "./send_key.js";
-import { openShortcuts } from "./shortcuts_dialog.js";
 import { chooseTheme, chosenTheme } from "/shared/theme.js";
 
 const THEMES = ["", "light", "dark"];
@@ -13,15 +13,18 @@ export function openSettings() {
   const theme = choice("set-theme", THEMES.map((value) => [value, t(`settings.theme_${value || "system"}`)]), chosenTheme());
   const tongue = choice("set-language", Object.entries(LANGUAGES), language);
   const send = choice("set-send-key", ["enter", "ctrl"].map((value) => [value, t(`settings.send_${value}`)]), sendKey());
+  const hours = choice("set-clock", ["", "24", "12"].map((value) => [value, t(`settings.clock_${value || "language"}`)]), chosenClock());
   const keys = h("button", { type: "button" }, t("keys.title"));
   const plugins = h("button", { type: "button" }, t("plugins.title"));
   theme.addEventListener("change", () => chooseTheme(theme.value));
   tongue.addEventListener("change", () => chooseLanguage(tongue.value));
+  hours.addEventListener("change", () => chooseClock(hours.value));
   send.addEventListener("change", () => chooseSendKey(send.value));
   const dialog = openDialog(
     t("settings.title"),
     h("p", { class: "setting" }, h("label", { for: theme.id }, t("settings.theme")), theme),
     h("p", { class: "setting" }, h("label", { for: tongue.id }, t("settings.language")), tongue),
+    h("p", { class: "setting" }, h("label", { for: hours.id }, t("settings.clock")), hours),
     h("p", { class: "setting" }, h("label", { for: send.id }, t("settings.send")), send),
     h("p", { class: "line" }, keys, plugins),
   );

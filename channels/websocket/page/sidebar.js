@@ -4,9 +4,10 @@ import { h } from "/shared/dom.js";
 import { icon } from "/shared/icons.js";
 import { t } from "/shared/language.js";
 import { openMenu } from "/shared/menu.js";
+import { openSettings } from "./late.js";
+import { widthHandle } from "./list_width.js";
 import { linkTo } from "./router.js";
 import "./search_panel.js";
-import { openSettings } from "./settings_dialog.js";
 
 const PHONE = matchMedia("(max-width: 800px)");
 const SCOPES = ["own", "all", "unnamed"];
@@ -22,10 +23,10 @@ export class Sidebar extends HTMLElement {
 
   connectedCallback() {
     if (this.firstChild) return;
-    const brand = h("div", { class: "brand" }, h("img", { src: "/shared/icon.svg", alt: "", width: 26, height: 26 }), "Trunkline");
+    const brand = h("div", { class: "brand" }, h("img", { src: "/shared/icon.svg", alt: "", width: 24, height: 24 }), "Trunkline", h("div", { class: "seg" }, h("a", { href: linkTo(null), "aria-current": "true" }, t("list.chat")), h("a", { href: "/console" }, t("list.console"))));
     const settings = h("button", { type: "button", class: "round quiet", "aria-label": t("settings.title"), title: t("settings.title"), onclick: openSettings }, icon("gear"));
-    const fresh = h("a", { class: "new-chat", href: linkTo(null) }, icon("plus"), t("list.new"));
-    this.#nav.append(brand, fresh, this.#search, this.#list, h("div", { class: "nav-foot" }, this.#scope, this.#agents, settings));
+    const fresh = h("a", { class: "new-chat", href: linkTo(null) }, icon("plus"), t("list.new"), h("kbd", { "aria-hidden": "true" }, "Ctrl ⇧ O"));
+    this.#nav.append(brand, fresh, this.#search, this.#list, h("div", { class: "nav-foot" }, this.#scope, this.#agents, settings), widthHandle());
     this.#search.connect(this.#list);
     this.append(this.#scrim, this.#nav);
     this.#scope.addEventListener("click", () => openMenu(this.#scope, SCOPES.map((scope) => this.#choice(scope))));

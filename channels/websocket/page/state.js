@@ -18,7 +18,7 @@
  * @property {Readonly<Record<string, Thread>>} threads
  * @property {Readonly<Record<string, Record<string, import("./api.js").Version[]>>>} branches for each session, the versions by the message that begins the shown one
  * @property {readonly SessionInfo[]} sessions newest first
- * @property {{scope: "own" | "all" | "unnamed", next: string | null, loading: boolean}} listing what the list shows, and where its next page begins
+ * @property {{scope: "own" | "all" | "unnamed", next: string | null, loading: boolean, known: boolean, failed: boolean}} listing what the list shows, where its next page begins, whether a page was read, and whether the last one could not be
  * @property {readonly OutboxEntry[]} outbox in order of writing
  * @property {{user: string, model: string, version: string, channel: string, upload_bytes: number, commands: {name: string, description: string}[]}} server
  * @property {{status: object[], shortcuts: string[], triggers: string[], panels: object[]}} contributed contributions of plugins
@@ -42,7 +42,7 @@ export function initialState() {
     threads: {},
     branches: {},
     sessions: [],
-    listing: { scope: "own", next: null, loading: false },
+    listing: { scope: "own", next: null, loading: false, known: false, failed: false },
     outbox: [],
     server: { user: "", model: "", version: "", channel: "websocket", upload_bytes: 10_000_000, commands: [] },
     contributed: { status: [], shortcuts: [], triggers: [], panels: [] },
@@ -61,9 +61,9 @@ export function reduce(state, action) {
     case "open":
       return { ...state, current: action.session, notice: null };
     case "sessions":
-      return withPage({ ...state, listing: { ...state.listing, loading: false } }, action);
+      return withPage({ ...state, listing: { ...state.listing, loading: false, failed: action.page === null } }, action);
     case "scope":
-      return { ...state, listing: { scope: action.scope, next: null, loading: false } };
+      return { ...state, listing: { ...initialState().listing, scope: action.scope } };
     case "listing":
       return { ...state, listing: { ...state.listing, loading: action.loading } };
     case "info":
@@ -236,7 +236,7 @@ function withPage(state, { page, before, changed }) {
     const held = known.get(info.id);
     merged.set(info.id, held && changed.has(info.id) ? { ...info, ...held, title: held.title ?? info.title } : info);
   }
-  return { ...state, sessions: newestFirst([...merged.values()]), listing: { ...state.listing, next: page.next } };
+  return { ...state, sessions: newestFirst([...merged.values()]), listing: { ...state.listing, next: page.next, known: true } };
 }
 
 function without(state, session) {

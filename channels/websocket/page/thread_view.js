@@ -10,6 +10,7 @@ import { icon } from "/shared/icons.js";
 import { t } from "/shared/language.js";
 import "./message_view.js";
 import "./pending_view.js";
+import { showLoading } from "/shared/states.js";
 
 const NEAR_END_PX = 32;
 /** Milliseconds for which a message that the user was taken to is highlighted. */
@@ -22,6 +23,9 @@ export class ThreadView extends HTMLElement {
   #thinking = h("div", { class: "thinking", role: "status", hidden: true }, h("span", { class: "offscreen" }, t("thread.thinking")), h("i"), h("i"), h("i"));
   #empty = emptyState();
   #missing = missingState();
+  #waiting = h("div", { class: "waiting" });
+  /** Ends the still bars of a conversation that is loading; null if none is. */
+  #endLoading = null;
   #following = true;
   /** The message that the user was taken to; it stays in place while it is highlighted. */
   #revealed = null;
@@ -30,7 +34,7 @@ export class ThreadView extends HTMLElement {
 
   connectedCallback() {
     if (this.firstChild) return;
-    const column = h("div", { class: "column" }, this.#empty, this.#missing, this.#list, this.#thinking);
+    const column = h("div", { class: "column" }, this.#empty, this.#missing, this.#waiting, this.#list, this.#thinking);
     this.#scroller.append(column);
     this.append(this.#scroller, this.#jump);
     this.#scroller.addEventListener("scroll", () => this.#scrolled(), { passive: true });
@@ -49,6 +53,13 @@ export class ThreadView extends HTMLElement {
     this.#empty.hidden = this.#list.childElementCount > 0 || (session !== null && !thread?.loaded) || Boolean(thread?.missing);
     this.#missing.hidden = !thread?.missing;
     this.#thinking.hidden = !thread?.awaiting;
+    this.#showLoading(session !== null && !thread?.loaded && !thread?.missing && this.#list.childElementCount === 0);
+  }
+
+  #showLoading(loading) {
+    if (loading === (this.#endLoading !== null)) return;
+    this.#endLoading?.();
+    this.#endLoading = loading ? showLoading(this.#waiting) : null;
   }
 
   /** Scroll to the end and follow it. */

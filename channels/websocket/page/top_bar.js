@@ -1,15 +1,13 @@
 /**
- * `<tl-bar>`: title, agent, model and cost of the session, state of the connection, replay, the theme switch and a
- * menu. Sends `menu`, `replay` and `pick` {id, change}.
+ * `<tl-bar>`: title, agent, model and cost of the session, state of the connection, Share, Export, the theme switch and a menu.
+ * Sends `menu`, `replay` and `pick` {id, change}.
  */
 import { h } from "/shared/dom.js";
-import { exportEntries } from "./export_menu.js";
 import { usageLine } from "/shared/figures.js";
 import { icon } from "/shared/icons.js";
 import { t } from "/shared/language.js";
 import { openMenu } from "/shared/menu.js";
-import { openPicker } from "./model_picker.js";
-import { openShareDialog } from "./share_dialog.js";
+import { openExport, openPicker, openShareDialog } from "./late.js";
 import { canReplay, modelOf, sessionInfo, titleOf } from "./state.js";
 import { isDark, toggleTheme } from "/shared/theme.js";
 
@@ -25,12 +23,15 @@ export class TopBar extends HTMLElement {
   #usage = h("span", { class: "usage", title: t("bar.usage") });
   #agent = h("span", { class: "agent" });
   #model = h("span", { class: "model" });
-  #picker = h("button", { type: "button", class: "quiet picker", "aria-haspopup": "dialog" }, this.#agent, this.#model, icon("chevron_down"));
+  #picker = h("button", { type: "button", class: "quiet picker", "aria-haspopup": "dialog" }, icon("robot"), this.#agent, this.#model, icon("chevron_down"));
   #connection = h("span", { class: "connection", role: "status" }, h("i", { "aria-hidden": "true" }), h("span"));
-  #theme = h("button", { type: "button", class: "round quiet" });
+  #theme = h("button", { type: "button", class: "round quiet theme" });
   #actions = h("button", { type: "button", class: "round quiet", "aria-label": t("bar.actions"), title: t("bar.actions"), "aria-haspopup": "menu", "aria-expanded": "false", hidden: true }, icon("more"));
   #state = null;
-  #replay = h("button", { type: "button", class: "round quiet", hidden: true });
+  #share = action("share", t("share.menu"), () => openShareDialog(this.#state.current, titleOf(this.#state, this.#state.current)));
+  #export = action("download", t("export.menu"), () => openExport(this.#state.current, this.#state.branches[this.#state.current]));
+  /** The button that ends a running replay. */
+  #replay = action("stop", t("bar.replay_stop"), () => this.#toggleReplay());
 
   connectedCallback() {
     if (this.firstChild) return;
@@ -39,12 +40,11 @@ export class TopBar extends HTMLElement {
     this.#theme.addEventListener("click", toggleTheme);
     document.addEventListener("theme", () => this.#showTheme());
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.#showTheme());
-    this.#replay.addEventListener("click", () => this.dispatchEvent(new CustomEvent("replay", { bubbles: true })));
     this.#showTheme();
     const facts = h("div", { class: "facts" }, this.#usage, this.#connection);
     const heading = h("div", { class: "heading" }, this.#title, this.#picker);
     this.#picker.addEventListener("click", () => this.#pick());
-    this.append(h("header", {}, menu, heading, facts, this.#replay, this.#theme, this.#actions));
+    this.append(h("header", {}, menu, heading, facts, this.#replay, this.#share, this.#export, this.#theme, this.#actions));
     this.#actions.addEventListener("click", () => this.#openMenu());
   }
 
@@ -59,15 +59,21 @@ export class TopBar extends HTMLElement {
     const { current } = this.#state;
     openMenu(this.#actions, [
       { label: t("share.menu"), icon: "share", act: () => openShareDialog(current, titleOf(this.#state, current)) },
-      ...exportEntries(current, this.#state.branches[current]),
+      { label: t("export.menu"), icon: "download", act: () => openExport(current, this.#state.branches[current]) },
+      ...(canReplay(this.#state) ? [{ label: t("bar.replay"), icon: "play", act: () => this.#toggleReplay() }] : []),
     ]);
+  }
+
+  #toggleReplay() {
+    this.dispatchEvent(new CustomEvent("replay", { bubbles: true }));
   }
 
   /** @param {import("./state.js").State} state @param {boolean} replaying */
   render(state, replaying) {
     this.#state = state;
     const info = sessionInfo(state, state.current);
-    this.#actions.hidden = info === undefined;
+    for (const button of [this.#actions, this.#share, this.#export]) button.hidden = info === undefined || replaying;
+    this.#replay.hidden = !replaying;
     this.#title.textContent = state.current === null ? t("list.new") : titleOf(state, state.current);
     this.#usage.textContent = usageLine(info?.usage ?? {});
     const model = modelOf(state, state.current);
@@ -77,16 +83,6 @@ export class TopBar extends HTMLElement {
     this.#picker.title = t("picker.open", { agent, model });
     this.#picker.setAttribute("aria-label", this.#picker.title);
     this.#showConnection(state.connection);
-    this.#showReplay(replaying, replaying || canReplay(state));
-  }
-
-  #showReplay(replaying, offered) {
-    const label = replaying ? t("bar.replay_stop") : t("bar.replay");
-    this.#replay.hidden = !offered;
-    if (this.#replay.title === label) return;
-    this.#replay.replaceChildren(icon(replaying ? "stop" : "play"));
-    this.#replay.setAttribute("aria-label", label);
-    this.#replay.title = label;
   }
 
   #showConnection(connection) {
@@ -102,6 +98,10 @@ export class TopBar extends HTMLElement {
     this.#theme.setAttribute("aria-label", label);
     this.#theme.title = label;
   }
+}
+
+function action(name, label, act) {
+  return h("button", { type: "button", class: `round quiet ${name}`, "aria-label": label, title: label, hidden: true, onclick: act }, icon(name));
 }
 
 customElements.define("tl-bar", TopBar);

@@ -180,7 +180,7 @@ def _output(result: ToolResultPart | None, kind: str | None = None) -> list[Rend
 def _part(part: Part) -> RenderableType:
     match part:
         case ErrorPart():
-            return Text(f"✗ {plain(part.error_name)}: {plain(part.message)}", style="red")
+            return Text(f"✗ {plain(part.message)}", style="red")
         case ImagePart():
             size = f" {part.width}x{part.height}" if part.width and part.height else ""
             return Text(f"[picture: {plain(part.alt_text or part.mime_type)}{size}]", style="dim")

@@ -155,7 +155,7 @@ def print_answer(exchange: Exchange, *, as_json: bool = False) -> int:
         terminal = sys.stdout.isatty()
         typer.echo(plain(answer.text) if terminal else answer.text)
         for error in errors:
-            typer.secho(plain(f"{error.error_name}: {error.message}"), fg=typer.colors.RED, err=True)
+            typer.secho(plain(error.message), fg=typer.colors.RED, err=True)
     return FAILED if errors else 0
 
 

@@ -170,7 +170,7 @@ class ChatSession:
             self._open()  # a new session: its first message creates it
             return
         again = "; retrying …" if refusal.retryable and refusal.client_msg_id else ""
-        self._note(f"{refusal.error_name}: {refusal.message}{again}", "red")
+        self._note(f"{refusal.message}{again}", "red")
 
     def _take(self, frame: ServerFrame) -> None:
         match frame:

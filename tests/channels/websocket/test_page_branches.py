@@ -70,10 +70,12 @@ async def test_004_t09_a_message_is_edited_and_its_versions_are_switched(
         # Also after a reload, and by the list of versions.
         await page.reload()
         await versions(page).nth(0).get_by_role("button", name="1 of 2").click()
-        listed = page.get_by_role("dialog").get_by_role("listitem")
+        listed = page.get_by_role("menu", name="Versions").get_by_role("menuitemradio")
         await expect(listed).to_have_count(2)
         await expect(listed.nth(0)).to_contain_text("4 messages")
-        await listed.nth(1).get_by_role("button").click()
+        await expect(listed.nth(0)).to_be_focused()
+        await page.keyboard.press("ArrowDown")
+        await page.keyboard.press("Enter")
         await expect_talk(page, "eins", "You said: eins")
 
 
@@ -155,22 +157,26 @@ async def test_a_version_inside_of_a_version_has_a_draft_of_its_own(tmp_path: Pa
         await expect(message_field(page)).to_have_value("draft of zwei")
 
 
-@pytest.mark.parametrize(("choice", "end"), [("as Markdown", "md"), ("as JSON", "json")])
+@pytest.mark.parametrize(("choice", "end"), [("Markdown", "md"), ("JSON", "json")])
 async def test_all_versions_are_downloaded(tmp_path: Path, browser: Browser, choice: str, end: str) -> None:
     async with serving(tmp_path) as served, chat(browser, served.url) as page:
         await say(page, "one")
         await expect_talk(page, "one", "You said: one")
-        menu = page.get_by_role("button", name="Actions for this conversation")
-        await menu.click()
-        await expect(page.get_by_role("menuitem", name="Export")).to_have_count(2)
+        button = page.get_by_role("button", name="Export…")
+        dialog = page.get_by_role("dialog", name="Export this conversation")
+        await button.click()
+        await expect(dialog.get_by_role("radio")).to_have_count(2)
         await page.keyboard.press("Escape")
+        await expect(button).to_be_focused()
         await edit(page, 0, "eins")
         await expect_talk(page, "eins", "You said: eins")
         await expect(versions(page)).to_have_text(place(2, 2))
-        for branch, held in ((f"Export {choice}", False), (f"Export all versions {choice}", True)):
-            await menu.click()
+        for branch, held in (("The one that is shown", False), ("All versions", True)):
+            await button.click()
+            await dialog.get_by_role("radio", name=choice).check()
+            await dialog.get_by_role("radio", name=branch).check()
             async with page.expect_download() as coming:
-                await page.get_by_role("menuitem", name=branch, exact=True).click()
+                await dialog.get_by_role("button", name="Download").click()
             download = await coming.value
             assert download.suggested_filename.endswith(f".{end}")
             text = (await download.path()).read_text()
@@ -248,6 +254,6 @@ async def test_axe_finds_nothing_in_versions(
         assert right <= width
         await page.keyboard.press("Escape")
         await versions(page).get_by_role("button", name="2 of 2").click()
-        await expect(page.get_by_role("dialog")).to_be_visible()
+        await expect(page.get_by_role("menu", name="Versions")).to_be_visible()
         assert await violations(page, axe) == []
         assert await page.evaluate(wide)

@@ -60,7 +60,7 @@ def test_an_answer_with_an_error_ends_with_1(tmp_path: Path) -> None:
     with gateway(tmp_path, "--port", "0", "--model", "nobody/nothing") as running:
         done = send(running, tmp_path, "hello")
     assert done.returncode == 1
-    assert "ProviderResolutionError" in done.stderr
+    assert "no provider 'nobody'" in done.stderr
 
 
 def test_nothing_to_send_is_said(running: RunningGateway, home: Path) -> None:

@@ -210,7 +210,7 @@ async def test_every_kind_of_part_is_shown_and_secrets_are_masked(browser: Brows
         await expect(page.get_by_text("out **********")).to_be_visible()
         await expect(page.locator("strong")).to_have_text("bold")
         await expect(page.locator("img")).to_have_count(2)
-        await expect(page.get_by_text("RateLimitError: too many requests")).to_be_visible()
+        await expect(page.get_by_text("too many requests")).to_be_visible()
         await expect(page.locator("script")).to_have_count(0)
         assert await page.locator("main").evaluate("(main) => getComputedStyle(main).maxWidth") != "none"
         assert problems == []

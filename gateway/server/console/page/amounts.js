@@ -1,21 +1,16 @@
 /** Formatting of money, counts, shares and times in the tables of the console. */
+import { cost } from "/shared/figures.js";
 import { locale, t } from "/shared/language.js";
 
 const number = (options) => new Intl.NumberFormat(locale, options);
-const CENTS = number({ minimumFractionDigits: 2, maximumFractionDigits: 2 });
-const SMALL = number({ minimumFractionDigits: 4, maximumFractionDigits: 4 });
 const COUNT = number({});
 const TENTHS = number({ minimumFractionDigits: 1, maximumFractionDigits: 1 });
 const HUNDREDTHS = number({ minimumFractionDigits: 2, maximumFractionDigits: 2 });
 const CLOCK = new Intl.DateTimeFormat(locale, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
 const MOMENT = new Intl.DateTimeFormat(locale, { weekday: "short", day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
 
-/** Return dollars with two digits from $1, else with four. @param {number | string} usd */
-export function money(usd) {
-  const value = Number(usd);
-  if (value === 0) return "$0";
-  return `${value < 0 ? "−" : ""}$${(Math.abs(value) < 1 ? SMALL : CENTS).format(Math.abs(value))}`;
-}
+/** Return dollars with two digits from $1, else with four. @type {(usd: number | string) => string} */
+export const money = cost;
 
 /** @param {number} count */
 export function counted(count) {

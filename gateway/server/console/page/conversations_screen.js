@@ -2,6 +2,7 @@
 import { h } from "/shared/dom.js";
 import { icon } from "/shared/icons.js";
 import { t } from "/shared/language.js";
+import { marked } from "/shared/marked.js";
 import { emptyState, failedState, nothingFound, showLoading } from "/shared/states.js";
 import { Table } from "/shared/table.js";
 import { counted, money, since } from "./amounts.js";
@@ -197,18 +198,6 @@ function columns() {
     { label: t("talks.cost"), show: ({ usage }) => (usage.cost === null ? "–" : money(usage.cost)), right: true, class: "cost" },
     { label: t("talks.last"), show: state, right: true, class: "last" },
   ];
-}
-
-/** Return a snippet with its matches marked. Ranges count code points. */
-function marked(snippet, matches) {
-  const points = Array.from(snippet);
-  const pieces = [];
-  let at = 0;
-  for (const [start, end] of matches) {
-    pieces.push(points.slice(at, start).join(""), h("mark", {}, points.slice(start, end).join("")));
-    at = end;
-  }
-  return [...pieces, points.slice(at).join("")];
 }
 
 /** @type {import("./screens.js").Screen["render"]} */

@@ -2,13 +2,35 @@
 import { locale, t } from "./language.js";
 
 const DAY_MS = 86_400_000;
-const format = (options) => new Intl.DateTimeFormat(locale, options);
+const KEY = "trunkline.clock";
+/** Cycles of hours by choice; with none the language decides. */
+const CYCLES = { 12: "h12", 24: "h23" };
+const format = (options) => new Intl.DateTimeFormat(locale, { ...options, hourCycle: CYCLES[chosenClock()] });
 const CLOCK = format({ hour: "2-digit", minute: "2-digit" });
 const WEEKDAY = format({ weekday: "short" });
 const DAY = format({ day: "numeric", month: "short" });
 const MONTH = format({ month: "long" });
 const YEAR_MONTH = format({ month: "long", year: "numeric" });
 const FULL = format({ dateStyle: "long", timeStyle: "short" });
+
+/** @returns {"" | "12" | "24"} the user's choice of hours, empty for those of the language */
+export function chosenClock() {
+  try {
+    return localStorage.getItem(KEY) ?? "";
+  } catch {
+    return "";
+  }
+}
+
+/** Store the choice of hours and load the page again; drafts survive that. @param {"" | "12" | "24"} hours */
+export function chooseClock(hours) {
+  try {
+    localStorage.setItem(KEY, hours);
+  } catch {
+    return; // Without storage the hours of the language stay.
+  }
+  location.reload();
+}
 
 /** @param {number} ms @returns {string} such as "09:22" */
 export function clockTime(ms) {

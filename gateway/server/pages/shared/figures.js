@@ -1,5 +1,9 @@
 /** Formatting of durations, costs, token counts and sizes. */
-import { t } from "./language.js";
+import { locale, t } from "./language.js";
+
+const digits = (count) => new Intl.NumberFormat(locale, { minimumFractionDigits: count, maximumFractionDigits: count });
+const CENTS = digits(2);
+const SMALL = digits(4);
 
 /** @param {number} ms */
 export function duration(ms) {
@@ -9,10 +13,11 @@ export function duration(ms) {
   return `${Math.floor(seconds / 60)} min${seconds % 60 ? ` ${seconds % 60} s` : ""}`;
 }
 
-/** @param {number} usd */
+/** Return dollars with two digits from $1, else with four. @param {number | string} usd */
 export function cost(usd) {
-  if (usd === 0) return "$0";
-  return usd < 0.01 ? `$${usd.toPrecision(2)}` : `$${usd.toFixed(2)}`;
+  const value = Number(usd);
+  if (value === 0) return "$0";
+  return `${value < 0 ? "−" : ""}$${(Math.abs(value) < 1 ? SMALL : CENTS).format(Math.abs(value))}`;
 }
 
 /** @param {number} count */
