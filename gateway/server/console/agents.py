@@ -7,16 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-import msgspec
 from msgspec import Struct
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, func, or_, select
 
 from gateway.app import Gateway
-from gateway.contract.channel import Address
 from gateway.contract.messages import now_ms
 from gateway.models import MAIN, Agents
 from gateway.models.agents import Profile
 from gateway.models.ledger import UsageRow, to_usd
+from gateway.server.console.rooms import PLACES, in_chat
 from gateway.server.console.setting_values import SettingInfo, SettingReading, SettingValues
 from gateway.server.plugins.configuration import in_thread
 from gateway.server.routes import PlainCall, Route
@@ -26,6 +25,8 @@ from gateway.store import schema as t
 
 _DAY_MS = 86_400_000
 _PROMPT = "system_prompt"
+_MOST_CONDITIONS = 50
+"""Rooms that a query names; of more rooms all conversations are read."""
 _OWN = ("description", "mode", "response_format", "tools", "provider")
 """Keys that an agent does not inherit from the settings outside of its table."""
 _ORDER = (
@@ -171,19 +172,26 @@ def _used(connection: Connection, agents: Agents, settings: Settings) -> Counter
     found: Counter[str] = Counter()
     for agent, channel, count in connection.execute(chosen):
         found[agents.choose(agent, channel)] += count
-    # Rooms with an agent of their own are few, so only the conversations of their channels are looked at.
-    rooms = [channel for channel in settings.channels if any(_agents_of_rooms(settings, channel))]
+    # Conversations of rooms with an agent of their own were counted for that of their channel.
+    rooms = _rooms_with_agents(settings)
     if rooms:
         places = select(m.agent, m.channel, m.address).where(m.root.is_(None))
+        if len(rooms) <= _MOST_CONDITIONS:
+            places = places.where(or_(*map(in_chat, sorted(rooms))))
         for agent, channel, written in connection.execute(places):
-            if channel.partition(".")[0] in rooms:
-                chat = msgspec.json.decode(written, type=Address).chat
+            chat = PLACES.decode(written).chat
+            if chat in rooms:
                 found[agents.choose(agent, channel)] -= 1
                 found[agents.choose(agent, channel, chat)] += 1
     return found
 
 
-def _agents_of_rooms(settings: Settings, channel: str) -> list[str]:
-    of = settings.channels[channel]
-    tables = [of.rooms, *(account.rooms for account in of.accounts.values())]
-    return [room.agent for rooms in tables for room in rooms.named.values() if room.agent]
+def _rooms_with_agents(settings: Settings) -> set[str]:
+    """Return the chats with an agent of their own, of any channel."""
+    return {
+        chat
+        for channel in settings.channels.values()
+        for table in (channel, *channel.accounts.values())
+        for chat, room in table.rooms.named.items()
+        if room.agent
+    }

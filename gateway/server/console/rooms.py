@@ -8,11 +8,10 @@ from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta, Struct, structs
-from sqlalchemy import Connection, func, select
+from sqlalchemy import ColumnElement, Connection, func, select
 
 from gateway.access import Access
 from gateway.access.rooms import SeenRoom
-from gateway.contract.channel import Address
 from gateway.contract.errors import NotFoundError
 from gateway.contract.messages import now_ms
 from gateway.extensions.registry import ChannelRegistry
@@ -91,6 +90,21 @@ class RoomSettingList(Struct, frozen=True):
     texts: list[SettingInfo]
     conversations: list[RoomConversation]
     fixed: Literal["", "file", "channel", "no-rooms"]
+
+
+class Place(Struct, frozen=True, gc=False):
+    """What the console reads of the address of a conversation."""
+
+    account: str = ""
+    chat: str = ""
+
+
+PLACES = msgspec.json.Decoder(Place)
+
+
+def in_chat(chat: str) -> ColumnElement[bool]:
+    """Return a condition on conversations that all of a chat meet; their decoded addresses decide."""
+    return t.sessions.c.address.contains(f'"chat":{msgspec.json.encode(chat).decode()}', autoescape=True)
 
 
 class _Spent(NamedTuple):
@@ -198,13 +212,13 @@ class RoomRoutes:
             select(m.channel, m.address, *sums)
             .join_from(t.spend, t.sessions, s.session == m.id)
             .where(s.at >= now_ms() - DAYS * _DAY_MS)
-            .group_by(m.id, m.channel, m.address)
+            .group_by(m.channel, m.address)
         )
 
         def read(connection: Connection) -> dict[tuple[str, str, str], _Spent]:
             found: dict[tuple[str, str, str], _Spent] = {}
             for channel, written, calls, nano, priced in connection.execute(query):
-                address = msgspec.json.decode(written, type=Address)
+                address = PLACES.decode(written)
                 key = (channel, address.account, address.chat)
                 before = found.get(key, _Spent())
                 found[key] = _Spent(
@@ -285,22 +299,16 @@ class RoomRoutes:
 
     async def _conversations(self, channel: str, chat: str) -> list[RoomConversation]:
         m, s = t.sessions.c, t.spend.c
-        # The text of an address has its chat as JSON; the decoded one decides.
-        part = f'"chat":{msgspec.json.encode(chat).decode()}'
         query = (
             select(m.id, m.title, m.updated_at, m.address)
-            .where(m.channel == channel, m.root.is_(None), m.address.contains(part, autoescape=True))
+            .where(m.channel == channel, m.root.is_(None), in_chat(chat))
             .order_by(m.updated_at.desc(), m.id)
             .limit(_MOST_CONVERSATIONS)
         )
         since = now_ms() - DAYS * _DAY_MS
 
         def read(connection: Connection) -> list[RoomConversation]:
-            rows = [
-                row
-                for row in connection.execute(query)
-                if msgspec.json.decode(row.address, type=Address).chat == chat
-            ]
+            rows = [row for row in connection.execute(query) if PLACES.decode(row.address).chat == chat]
             sums = select(s.session, func.coalesce(func.sum(s.nano_usd), 0)).group_by(s.session)
             sums = sums.where(s.session.in_([row.id for row in rows]), s.at >= since)
             cost = {session: float(to_usd(int(nano))) for session, nano in connection.execute(sums)}

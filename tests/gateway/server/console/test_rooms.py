@@ -99,6 +99,9 @@ async def test_rooms_have_their_rules_costs_and_sources(tmp_path: Path) -> None:
         assert kitchen["usd"] == 1.25
         assert kitchen["account"] == "bot"
         assert rooms["line", "cellar"]["seen_at"] is None
+        _, used = await served.ask("GET", "/api/console/agents", **owner)
+        counts = {one["name"]: one["conversations"] for one in used["agents"]}
+        assert (counts["cook"], counts["main"]) == (1, 1)
 
         async def shown(chat: str) -> tuple[dict[str, tuple[Any, str, bool, bool]], dict[str, Any]]:
             _, found = await served.ask("GET", f"/api/console/room?channel=line&chat={chat}", **owner)
