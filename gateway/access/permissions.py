@@ -56,6 +56,16 @@ class Permissions:
         ``built_in``: the tool comes with Trunkline, so its ``read_only`` can be believed. With
         ``ask_by_default`` only a rule that names the tool allows it.
         """
+        rule = self.rule_of(tool, role, built_in=built_in, ask_by_default=ask_by_default)
+        if isinstance(rule, str):
+            return rule
+        key = match_text(tool, arguments)
+        return "deny" if key is None else patterns.decide(tool.match_kind, rule, key)
+
+    def rule_of(
+        self, tool: Tool, role: SenderRole, *, built_in: bool = False, ask_by_default: bool = False
+    ) -> Rule:
+        """Return the rule for all calls of a tool; see ``decide``."""
         rule = self._rule(tool.name, role)
         if rule is None:
             rule = self._rules.get(f"*@{role}") or self._default
@@ -63,10 +73,7 @@ class Permissions:
                 return "allow" if built_in and tool.read_only else "ask"
             if ask_by_default and rule == "allow":
                 rule = "ask"
-        if isinstance(rule, str):
-            return rule
-        key = match_text(tool, arguments)
-        return "deny" if key is None else patterns.decide(tool.match_kind, rule, key)
+        return rule
 
     def asks_by_rule(self, tool: Tool, arguments: Mapping[str, Any], role: SenderRole) -> bool:
         """Return whether a rule demands a question about this call, not only the lack of a rule."""

@@ -11,7 +11,9 @@ from msgspec import Struct
 from sqlalchemy import Connection, func, or_, select
 
 from gateway.app import Gateway
+from gateway.contract.channel import SenderRole
 from gateway.contract.messages import now_ms
+from gateway.contract.tool import Tool
 from gateway.models import MAIN, Agents
 from gateway.models.agents import Profile
 from gateway.models.ledger import UsageRow, to_usd
@@ -68,11 +70,27 @@ class ConsoleAgent(Struct, frozen=True):
     can_change: bool
 
 
+RuleKind = Literal["allow", "ask", "deny", "patterns"]
+
+
+class ToolRule(Struct, frozen=True):
+    """A tool with the rule of the permissions for users and for admins.
+
+    ``patterns``: it depends on the call. ``changes_nothing``: an agent in the mode plan may use it.
+    """
+
+    name: str
+    user: RuleKind
+    admin: RuleKind
+    changes_nothing: bool
+
+
 class ConsoleAgents(Struct, frozen=True):
-    """The agents, ``main`` first. ``file`` is the settings file."""
+    """The agents, ``main`` first, and the tools that there are now. ``file`` is the settings file."""
 
     file: str
     agents: list[ConsoleAgent]
+    tools: list[ToolRule]
 
 
 class AgentRoutes:
@@ -108,7 +126,23 @@ class AgentRoutes:
             reading = self._values.read()
             return [self._agent(reading, one, used[one.name], costs.get(one.name)) for one in profiles]
 
-        return ConsoleAgents(str(gateway.settings.file), await in_thread(read))
+        return ConsoleAgents(str(gateway.settings.file), await in_thread(read), self._tools())
+
+    def _tools(self) -> list[ToolRule]:
+        plugins, permissions = self._gateway.registry.current, self._gateway.parts.access.permissions
+
+        def kind(tool: Tool, role: SenderRole, built_in: bool) -> RuleKind:
+            asks = plugins.asks_by_default(tool)
+            rule = permissions.rule_of(tool, role, built_in=built_in, ask_by_default=asks)
+            return rule if isinstance(rule, str) else "patterns"
+
+        found: list[ToolRule] = []
+        for tool in sorted(self._gateway.registry.get_tools(), key=lambda one: one.name):
+            own = plugins.is_built_in(tool)
+            found.append(
+                ToolRule(tool.name, kind(tool, "user", own), kind(tool, "admin", own), own and tool.read_only)
+            )
+        return found
 
     def _agent(
         self, reading: SettingReading, profile: Profile, conversations: int, cost: UsageRow | None

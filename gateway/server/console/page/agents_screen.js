@@ -12,7 +12,7 @@ import { factList, formPart, markRow, settingList, showForm } from "./setting_li
 class Agents {
   #context;
   #asked = new AbortController();
-  #found = { file: "", agents: [] };
+  #found = { file: "", agents: [], tools: [] };
   #chosen = "";
 
   constructor(host, context) {
@@ -86,6 +86,7 @@ class Agents {
         origin !== "settings" && h("p", { class: "muted" }, t(`agents.edit.${origin}`, { file, place, name })),
         origin === "settings" && !canChange && h("p", { class: "muted" }, t("settings.fixed", { file })),
       ),
+      formPart(t("agents.permissions"), rulesOf(one, this.#found.tools)),
       settings.length > 0 && settingList(settings, { changed, fixed }),
       prompt && formPart(t("agents.prompt"), prompt.value ? h("pre", { tabindex: "0", "aria-label": t("agents.prompt") }, prompt.value) : h("p", { class: "muted" }, t("agents.no_prompt")), settingList([{ ...prompt, shown: "" }], { changed, fixed })),
     ].filter(Boolean);
@@ -95,6 +96,18 @@ class Agents {
 function toolsOf({ tools, mode }) {
   const listed = tools === null ? t("agents.all_tools") : tools.length > 0 ? tools.join(", ") : t("agents.no_tools");
   return mode === "plan" ? `${listed} · ${t("agents.plan")}` : listed;
+}
+
+/** Return the tools of an agent by the rule for them, as the permissions say now. */
+function rulesOf({ tools, mode }, known) {
+  const groups = new Map();
+  const add = (rule, name) => groups.set(rule, [...(groups.get(rule) ?? []), name]);
+  for (const { name, user, admin, changes_nothing: changesNothing } of known) {
+    if ((tools !== null && !tools.includes(name)) || (mode === "plan" && !changesNothing)) continue;
+    add(user === admin ? t(`agents.rule.${user}`) : t("agents.rule.both", { user: t(`agents.rule.${user}`), admin: t(`agents.rule.${admin}`) }), name);
+  }
+  for (const name of tools ?? []) if (!known.some((tool) => tool.name === name)) add(t("agents.rule.unknown"), name);
+  return groups.size === 0 ? h("p", { class: "muted" }, t("agents.no_tools")) : factList([...groups].map(([rule, names]) => [rule, h("code", {}, names.join(", "))]));
 }
 
 function costOf({ usd, unpriced, calls }) {

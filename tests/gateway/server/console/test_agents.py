@@ -40,10 +40,14 @@ temperature = 0.4
 system_prompt = "{SECRETS[0]}"
 fallback = ["groq"]
 
-{{logins}}[agents.desk]
+{{logins}}[permissions]
+calculator = "deny"
+"calculator@admin" = "ask"
+
+[agents.desk]
 description = "{MARKUP} helps"
 model = "openai/fake-large"
-tools = ["calculator"]
+tools = ["calculator", "gone_tool"]
 system_prompt = "{SECRETS[1]}"
 """
 
@@ -98,13 +102,13 @@ async def test_agents_say_where_they_are_from_and_what_they_cost(tmp_path: Path)
         assert (desk["model"], desk["fallback"], desk["tools"]) == (
             "openai/fake-large",
             ["groq"],
-            ["calculator"],
+            ["calculator", "gone_tool"],
         )
         assert (desk["conversations"], desk["usd"], desk["calls"]) == (2, 2.5, 1)
         assert (main["conversations"], main["model"]) == (1, "openai/fake-small")
         rows = {row["path"][-1]: row for row in desk["settings"]}
         assert {*rows, "system_prompt"} == AgentSettings.model_fields.keys()
-        line = 4 + LOGINS.count("\n")
+        line = 8 + LOGINS.count("\n")
 
         def source(row: dict[str, Any]) -> tuple[Any, str, bool]:
             return row["value"], Path(row["source"]).name, row["inherited"]
@@ -119,6 +123,17 @@ async def test_agents_say_where_they_are_from_and_what_they_cost(tmp_path: Path)
         store = {row["path"][-1]: row for row in agents["store"]["settings"]}
         assert source(store["mode"]) == ("plan", "store.md:3", False)
         assert source(agents["store"]["prompt"]) == (SECRETS[2], "store.md:5", False)
+
+
+async def test_the_rules_of_tools_are_those_of_the_permissions(tmp_path: Path) -> None:
+    rules = {"web_fetch": {"https://a.example/*": "allow"}, "*": "deny", "utc_time@admin": "ask"}
+    async with serving(tmp_path, permissions=rules, plugins={"enabled": ["web"]}) as served:
+        _, found = await served.ask("GET", "/api/console/agents")
+        tools = {one["name"]: (one["user"], one["admin"]) for one in found["tools"]}
+        assert tools["web_fetch"] == ("patterns", "patterns")
+        assert tools["utc_time"] == ("deny", "ask")
+        assert tools["calculator"] == ("deny", "deny")
+        assert {one["name"] for one in found["tools"] if one["changes_nothing"]} >= {"calculator", "utc_time"}
 
 
 async def test_an_agent_file_is_read_at_the_start_alone(tmp_path: Path) -> None:
@@ -150,6 +165,9 @@ async def test_an_agent_is_changed_by_keyboard(browser: Browser, tmp_path: Path)
         await expect(form).to_contain_text(MARKUP)
         assert await page.locator("#main img").count() == 0
         await expect(form.locator("pre")).to_have_text(SECRETS[1])
+        rule = form.get_by_role("term").filter(has_text="denied; admins: asks first")
+        await expect(rule).to_have_count(1)
+        await expect(form.get_by_role("term").filter(has_text="no such tool now")).to_have_count(1)
         cost = form.get_by_role("link", name="$2.50")
         await expect(cost).to_have_attribute("href", "/console/money?agent=desk&by=model&days=30")
         await form.get_by_role("button", name="Change temperature").press("Enter")
