@@ -235,7 +235,8 @@ class ApiRoute(Struct, frozen=True):
 
     A path that begins with one of ``Plugin.api_prefixes`` is complete, such as ``/api/workspaces/{id}``.
     ``handler`` is an async function of one ``ApiCall[Path, Query, Body]``, each a Struct or None, and returns
-    a Struct or None (status 204). ``errors`` are those that it raises.
+    a Struct or None (status 204). ``errors`` are those that it raises. ``needs_proof`` is for routes that say
+    what may act: a page then asks the user for the token again, unless that was a moment ago.
     """
 
     method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
@@ -243,6 +244,7 @@ class ApiRoute(Struct, frozen=True):
     summary: str
     handler: Callable[[ApiCall[Any, Any, Any]], Awaitable[Struct | None]]
     errors: tuple[type[TrunklineError], ...] = ()
+    needs_proof: bool = False
 
 
 class ApiConnection(Protocol):

@@ -226,9 +226,15 @@ class McpPlugin(Plugin):
                 "Read the tools that another process has listed, and let the server start again",
                 self._refresh,
                 missing,
+                needs_proof=True,
             ),
             ApiRoute(
-                "POST", "/servers/{server}/approve", "Approve changed and new tools", self._approve, missing
+                "POST",
+                "/servers/{server}/approve",
+                "Approve changed and new tools",
+                self._approve,
+                missing,
+                needs_proof=True,
             ),
         )
 

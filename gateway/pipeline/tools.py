@@ -480,8 +480,7 @@ class ToolRunner:
             watching=self._watching(turn),
         )
         try:
-            limit = turn.plugins.limit_of(tool)
-            return as_output(await limit.call(tool.execute, call.arguments, context))
+            return as_output(await turn.plugins.limit_of(tool).call(tool.execute, call.arguments, context))
         except ToolError as error:
             return ToolOutput(f"Error: {error}", is_error=True)
         except CATCHABLE as error:

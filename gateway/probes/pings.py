@@ -31,6 +31,7 @@ from gateway.extensions.backends import ProviderRegistry
 from gateway.models import Models, Route
 from gateway.settings.secrets import without_passwords
 from gateway.why.causes import Failure
+from gateway.why.words import Words
 
 _SECONDS = 60.0
 _TOKENS = 64
@@ -104,7 +105,7 @@ def _summary(provider: str, model: str, error: TrunklineError) -> str:
     status = error.upstream_status if isinstance(error, ProviderError) else None
     if isinstance(error, SettingsError):
         return f"{provider} cannot be used with these settings"
-    words = Failure(provider, model, type(error).__name__, status=status or 0).in_words(str)
+    words = Failure(provider, model, type(error).__name__, status=status or 0).in_words(Words())
     return words[:1].upper() + words[1:]
 
 

@@ -16,7 +16,7 @@ from gateway.contract.errors import (
     TrunklineError,
     UnauthorizedError,
 )
-from gateway.server.errors import SlowRequestError, TooLargeError
+from gateway.server.errors import ConfirmIdentityError, SlowRequestError, TooLargeError
 from gateway.server.routes import Route
 
 _REF = "#/components/schemas/{name}"
@@ -141,6 +141,8 @@ def _operation(
     if route.takes is not None:
         operation["requestBody"] = {"required": True, "content": {route.takes: {}}}
     operation["x-role"] = "none" if route.open else route.role
+    if route.needs_proof:
+        operation["x-needs-proof"] = True
     if route.open:
         operation["security"] = []
     return operation
@@ -197,6 +199,7 @@ def _errors(route: Route, has_parameters: bool) -> list[type[TrunklineError]]:
         errors += [TooLargeError, SlowRequestError]
     if not route.open:
         errors += [UnauthorizedError, TooManyRequestsError]
+        errors += [ConfirmIdentityError] if route.needs_proof else []
         errors += [] if route.role == "viewer" or ForbiddenError in errors else [ForbiddenError]
     return errors
 

@@ -39,7 +39,7 @@ from gateway.contract.errors import (
     is_cancellation_requested,
 )
 from gateway.contract.messages import now_ms
-from gateway.contract.plugin import ApiCall, ApiSocket
+from gateway.contract.plugin import ApiCall, ApiRoute, ApiSocket
 from gateway.extensions.deadlines import Limit
 from gateway.extensions.registry import PluginRegistry
 from gateway.extensions.routes import RESERVED, PluginRoute, prefix_of
@@ -104,9 +104,13 @@ class Call(Generic[PathT, QueryT, HeadersT, BodyT]):
 
         A token in the request is such a proof; a cookie of the chat page is one when it is new.
         """
-        at = self.identity.confirmed_at
-        if at is not None and at < now_ms() - _CONFIRMED_MS:
-            raise ConfirmIdentityError("confirm this with your token or a new code")
+        _require_proof(self.identity)
+
+
+def _require_proof(identity: Identity) -> None:
+    at = identity.confirmed_at
+    if at is not None and at < now_ms() - _CONFIRMED_MS:
+        raise ConfirmIdentityError("confirm this with your token or a new code")
 
 
 PlainCall = Call[Nothing, Nothing, Nothing, None]
@@ -151,6 +155,9 @@ class Route(Struct, frozen=True):
     """Whether the route needs no token."""
     role: ServerRole = "admin"
     """The least role that may use the route. A viewer gets only what all viewers may see."""
+    needs_proof: bool = False
+    """Whether it says who or what may act, so that the client must have proved who it is a moment ago. A
+    handler that needs this for some requests alone calls ``Call.require_proof``."""
     hides: tuple[str, ...] = ()
     """Fields, such as ``message.text``, that viewers get only if the settings let them read messages. Lists
     on the way are left out of the name."""
@@ -238,7 +245,8 @@ class Binder:
 def _is_of_chat(path: str) -> bool:
     """Return whether the chat page uses a path below ``/api/``, which is always so for those of plugins."""
     word = path.split("/")[2]
-    return word in _CHAT or word not in RESERVED
+    # Of the models the chat page reads the list, and nothing of their providers and keys.
+    return path == "/api/models" if word == "models" else word in _CHAT or word not in RESERVED
 
 
 def _check_json(request: web.Request) -> None:
@@ -253,6 +261,8 @@ def answer_of(route: Route) -> Answer:
     read_body = None if types.body is None else msgspec.json.Decoder(types.body).decode
 
     async def answer(request: web.Request, user: str, parameters: Mapping[str, str]) -> web.StreamResponse:
+        if route.needs_proof:
+            _require_proof(identity_of(request))
         path = _convert(types.path, parameters, "the path")
         query = _convert(types.query, _query(request), "the query")
         headers = _convert(types.headers, _headers(types.headers, request), "the headers")
@@ -354,6 +364,7 @@ class PluginRoutes:
             offered.summary,
             handle,
             success=101 if is_socket else 200,
+            needs_proof=isinstance(offered, ApiRoute) and offered.needs_proof,
             errors=(*offered.errors, InternalError, *([UpgradeRequiredError] if is_socket else [])),
             types=Signature(
                 found.path or Nothing,

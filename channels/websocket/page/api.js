@@ -5,6 +5,7 @@
  * @typedef {{id: string, text: string, created_at: number, messages: number, model: string | null, shown: boolean}} Version
  */
 import { t } from "/shared/language.js";
+import { askProof } from "/shared/proof_dialog.js";
 
 /** Sessions in a page of the list. */
 const PAGE = 100;
@@ -163,7 +164,7 @@ export function changePluginConfig(name, change) {
 }
 
 async function configOf(method, name, ...request) {
-  const response = await call(method, `/api/plugins/${encodeURIComponent(name)}/config`, ...request);
+  const response = await callWithProof(method, `/api/plugins/${encodeURIComponent(name)}/config`, ...request);
   if (!response) return { error: t("plugins.failed") };
   return response.ok ? { config: await response.json() } : { error: (await response.json()).message };
 }
@@ -190,6 +191,20 @@ export async function isDenied() {
 async function json(path, query) {
   const response = await call("GET", `${path}?${new URLSearchParams(query)}`);
   return response?.ok ? await response.json() : null;
+}
+
+/** Call a route that may ask again who the user is; then ask for the token, and repeat the call once. */
+async function callWithProof(...request) {
+  const response = await call(...request);
+  if (response?.status !== 403 || (await response.clone().json()).error_name !== "ConfirmIdentityError") return response;
+  return (await askProof({ label: t("token.label"), prove })) ? await call(...request) : response;
+}
+
+/** Prove who the user is, with the token. A login at the console comes before the cookie of the chat. */
+async function prove(token) {
+  const refusal = await signIn(token);
+  if (!refusal) await call("POST", "/api/console/confirm", { "Content-Type": "application/json" }, JSON.stringify({ token }));
+  return refusal;
 }
 
 async function call(method, path, headers = {}, body = undefined) {

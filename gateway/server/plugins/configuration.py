@@ -80,6 +80,7 @@ class ConfigRoutes:
                 "Change the configuration of a plugin in the settings file, and of the running plugin.",
                 self._change,
                 errors=failures,
+                needs_proof=True,
             ),
         ]
 

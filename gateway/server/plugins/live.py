@@ -105,6 +105,7 @@ class LivePluginRoutes:
                 "Read the settings and the lock again, and start, replace or stop a plugin as they say.",
                 self._apply,
                 errors=(InvalidStateError,),
+                needs_proof=True,
             ),
             Route(
                 "POST",
@@ -113,6 +114,7 @@ class LivePluginRoutes:
                 "Write to the audit log that a plugin was installed, updated, approved or removed.",
                 self._decide,
                 success=204,
+                needs_proof=True,
             ),
             Route(
                 "GET",

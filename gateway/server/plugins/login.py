@@ -40,6 +40,7 @@ class LoginRoutes:
                 "Start the login of a provider's plugin: events with notice, then error or expires_at.",
                 self._log_in,
                 media="text/event-stream",
+                needs_proof=True,
             )
         ]
 

@@ -81,6 +81,7 @@ class TeamRoutes:
                 "Install a plugin of an index; the running gateway starts it if the settings enable it.",
                 self._install,
                 errors=failures,
+                needs_proof=True,
             ),
             Route(
                 "GET",

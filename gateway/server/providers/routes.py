@@ -23,7 +23,6 @@ from gateway.models import to_usd
 from gateway.probes import PingResult, ping
 from gateway.provider_http import HttpProvider
 from gateway.provider_http.leases import KeyUse
-from gateway.server.errors import ConfirmIdentityError
 from gateway.server.now import Observer
 from gateway.server.now.shapes import ProviderNow
 from gateway.server.plugins.configuration import in_thread
@@ -167,7 +166,8 @@ class ProviderRoutes:
                 "replaceKey",
                 "Replace a key of a provider; the new one takes effect without a restart.",
                 self._replace,
-                errors=(NotFoundError, InvalidStateError, ConfirmIdentityError),
+                errors=(NotFoundError, InvalidStateError),
+                needs_proof=True,
             ),
             Route(
                 "POST",
@@ -202,7 +202,6 @@ class ProviderRoutes:
         return ProviderList(found, self._chains(is_admin=is_admin), costs)
 
     async def _replace(self, call: Call[KeyPath, Nothing, Nothing, NewKey]) -> ReplacedKey:
-        call.require_proof()
         provider, position = call.path.provider, call.path.key
         if not self._gateway.providers.serves(provider):
             raise NotFoundError(f"there is no provider {provider!r}; `trunkline providers list` shows all")

@@ -171,3 +171,12 @@ async def test_a_viewer_sees_states_and_changes_nothing(tmp_path: Path) -> None:
         assert (key["state"], key["place"], key["command"], found["endpoint"]) == ("usable", "", "", "")
         assert (await browser.ask("POST", f"{KEYS}/1", {"key": NEW}))[0] == 403
         assert (await browser.ask("POST", "/api/models/test", {"name": "openai"}))[0] == 403
+
+
+async def test_the_cookie_of_the_chat_page_reads_no_keys(tmp_path: Path) -> None:
+    async with serving(tmp_path, server=SERVER) as served, browsing(served) as browser:
+        owner = {"Authorization": f"Bearer {OWNER}"}
+        assert (await browser.ask("POST", "/api/browser", **owner))[0] == 204
+        assert (await browser.ask("GET", "/api/models"))[0] == 200
+        assert (await browser.ask("GET", "/api/models/providers"))[0] == 401
+        assert (await browser.ask("POST", f"{KEYS}/1", {"key": NEW}))[0] == 401

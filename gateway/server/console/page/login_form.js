@@ -1,11 +1,12 @@
 /** The login: a form instead of the console, until the gateway knows who asks. */
 import { h } from "/shared/dom.js";
 import { t } from "/shared/language.js";
-import { proofFields, signIn } from "./session.js";
+import { proofFields } from "/shared/proof_dialog.js";
+import { signIn } from "./session.js";
 
 /** @param {HTMLElement} host @param {() => void} done called after a login */
 export function showLogin(host, done) {
-  const { field, problem, parts } = proofFields();
+  const { field, problem, parts } = proofFields(t("login.proof"), t("login.hint"));
   const form = h(
     "form",
     { "aria-labelledby": "login-title" },

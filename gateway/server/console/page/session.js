@@ -1,8 +1,7 @@
 /** Who uses the console: signing in and out, and proving again who it is. */
 import { confirmed } from "/shared/confirm_dialog.js";
-import { openDialog } from "/shared/dialog.js";
-import { h } from "/shared/dom.js";
 import { t } from "/shared/language.js";
+import { askProof } from "/shared/proof_dialog.js";
 import { ApiError, read, send } from "./api.js";
 
 /** Codes of `/console` have eight characters, perhaps with a hyphen; tokens are longer. */
@@ -34,29 +33,7 @@ export async function signOut(everywhere) {
 
 /** Ask for the token or a new code again. @returns {Promise<boolean>} whether the user proved who it is */
 export function confirmIdentity() {
-  return new Promise((resolve) => {
-    const { field, problem, parts } = proofFields();
-    const form = h("form", { class: "proof" }, h("p", {}, t("login.confirm_text")), ...parts, h("button", { type: "submit", class: "primary" }, t("login.confirm")));
-    const dialog = openDialog(t("login.confirm_title"), form);
-    let done = false;
-    form.addEventListener("submit", async (event) => {
-      event.preventDefault();
-      problem.textContent = await proven("/api/console/confirm", field.value.trim());
-      done = problem.textContent === "";
-      if (done) dialog.close();
-      else field.select();
-    });
-    dialog.addEventListener("close", () => resolve(done));
-    field.focus();
-  });
-}
-
-/** Return the field for a token or a code, with its label and the place of a refusal. */
-export function proofFields() {
-  const field = h("input", { id: "proof", type: "password", autocomplete: "off", required: true, spellcheck: "false", "aria-describedby": "proof-hint" });
-  const problem = h("p", { class: "problem", role: "alert" });
-  const hint = h("p", { id: "proof-hint", class: "muted" }, t("login.hint"));
-  return { field, problem, parts: [h("label", { for: "proof" }, t("login.proof")), field, hint, problem] };
+  return askProof({ label: t("login.proof"), hint: t("login.hint"), prove: (proof) => proven("/api/console/confirm", proof) });
 }
 
 async function proven(path, proof) {

@@ -40,9 +40,6 @@ export const de = {
   "time.hours": "{hours} Std. {minutes} Min.",
 
   // Login
-  "login.confirm": "Bestätigen",
-  "login.confirm_text": "Das ändert, wer oder was über das Gateway handeln kann. Darum fragt es noch einmal, wer du bist.",
-  "login.confirm_title": "Bestätige, dass du es bist",
   "login.connect": "Anmelden",
   "login.end_all": "Alle Sitzungen beenden",
   "login.end_all_text": "Du wirst in jedem Browser abgemeldet, in dem du mit diesem Konto angemeldet bist.",

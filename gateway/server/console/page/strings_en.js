@@ -40,9 +40,6 @@ export const en = {
   "time.hours": "{hours} h {minutes} min",
 
   // Login
-  "login.confirm": "Confirm",
-  "login.confirm_text": "This changes who or what can act through the gateway, so it asks again who you are.",
-  "login.confirm_title": "Confirm that it is you",
   "login.connect": "Sign in",
   "login.end_all": "End all sessions",
   "login.end_all_text": "You are signed out in every browser in which you are signed in with this account.",
