@@ -28,12 +28,12 @@ _PLAIN = ("image/png", "application/octet-stream")
 
 
 class _File(Struct, frozen=True):
-    """A file; ``packed`` is its content in gzip, None if it is not compressed. Each has a tag of its own."""
+    """A file; ``body`` is its content, in gzip if it ``is_packed``. Each form has a tag of its own."""
 
-    content: bytes
+    body: bytes
     kind: str
     tag: str
-    packed: bytes | None
+    is_packed: bool
 
 
 class PageFiles:
@@ -49,18 +49,19 @@ class PageFiles:
         file = self._files.get(name)
         if file is None:
             raise NotFoundError("the page has no such file")
-        body, tag, headers = file.content, file.tag, dict(_HEADERS)
-        if file.packed is not None:
+        headers, is_packed = dict(_HEADERS), file.is_packed and _accepts_gzip(request)
+        tag = f"{file.tag}-gzip" if is_packed else file.tag
+        if file.is_packed:
             headers["Vary"] = "Accept-Encoding"
-            if _accepts_gzip(request):
-                body, tag = file.packed, f"{file.tag}-gzip"
         if any(known.value in (tag, "*") for known in request.if_none_match or ()):
             answer = web.Response(status=304, headers=headers)
         else:
+            # One copy of each file is kept, for nearly all clients take gzip.
+            body = gzip.decompress(file.body) if file.is_packed and not is_packed else file.body
             answer = web.Response(
                 body=body, content_type=file.kind, charset=_charset(file.kind), headers=headers
             )
-            if body is file.packed:
+            if is_packed:
                 answer.headers["Content-Encoding"] = "gzip"
         answer.etag = ETag(tag)
         return answer
@@ -78,8 +79,9 @@ def _read(path: Path) -> _File:
     content = path.read_bytes()
     # Some systems have no type for manifests.
     kind = _TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0] or "application/octet-stream"
-    packed = None if kind in _PLAIN else gzip.compress(content, mtime=0)
-    return _File(content, kind, hashlib.blake2b(content, digest_size=12).hexdigest(), packed)
+    is_packed = kind not in _PLAIN
+    body = gzip.compress(content, mtime=0) if is_packed else content
+    return _File(body, kind, hashlib.blake2b(content, digest_size=12).hexdigest(), is_packed)
 
 
 def _charset(kind: str) -> str | None:
