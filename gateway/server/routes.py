@@ -58,8 +58,10 @@ _BODY_SECONDS = 30.0
 _CONFIRMED_MS = 5 * 60_000
 _IDENTITY = web.RequestKey("identity", Identity)
 _ANYBODY = Identity("", "viewer", reads_messages=False)
-_CHAT = frozenset(("agents", "browser", "files", "models", "plugins", "search", "sessions", "shares"))
-"""The first words after ``/api/`` of the routes that the chat page uses, beside those of plugins."""
+_CHAT = re.compile(
+    r"/api/((files|search|sessions|shares)(/.*)?|agents|browser|models|plugins|plugins/\{name\}/config)"
+)
+"""The routes that the chat page uses, beside those of plugins."""
 
 
 class Nothing(Struct, frozen=True):
@@ -205,48 +207,42 @@ class Binder:
         return [web.route(route.method, route.path, self._bind(route)) for route in routes]
 
     def _bind(self, route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-        answer = answer_of(route)
+        answer, is_chat = answer_of(route), _CHAT.fullmatch(route.path) is not None
 
         async def handle(request: web.Request) -> web.StreamResponse:
-            user = "" if route.open else await self.authenticate(request, route.role)
+            user = "" if route.open else await self.authenticate(request, route.role, chat=is_chat)
             if request.get(_IDENTITY, _ANYBODY).session and route.takes is None:
                 _check_json(request)
             return await answer(request, user, request.match_info)
 
         return handle
 
-    async def authenticate(self, request: web.Request, role: ServerRole = "admin") -> str:
+    async def authenticate(
+        self, request: web.Request, role: ServerRole = "admin", *, chat: bool = True
+    ) -> str:
         """Return the user of a request: all admins are the owner.
 
-        Raises UnauthorizedError, and ForbiddenError for a viewer where an admin is needed.
+        ``chat`` is whether the cookie of the chat page counts, which lasts for 30 days. Raises
+        UnauthorizedError, and ForbiddenError for a viewer where an admin is needed.
         """
-        identity = await self._identify(request)
+        identity = await self._identify(request, chat=chat)
         if role == "admin" and identity.role != "admin":
             raise ForbiddenError("viewers may only read")
         request[_IDENTITY] = identity
         return OWNER if identity.role == "admin" else identity.account
 
-    async def _identify(self, request: web.Request) -> Identity:
+    async def _identify(self, request: web.Request, *, chat: bool) -> Identity:
         token = bearer_token(request.headers.get("Authorization", ""))
         if token is None and request.path.startswith("/api/"):
             logins = None if self._auth.open else self._logins
             found = None if logins is None else await logins.find(request)
             if found is not None:
                 return found
-            # That of the chat lasts for 30 days, so it opens the chat alone: no settings, no audit log.
-            is_chat = _is_of_chat(request.path)
-            cookie = session_cookie(request.method, request.headers, request.cookies) if is_chat else None
+            cookie = session_cookie(request.method, request.headers, request.cookies) if chat else None
             found = None if cookie is None else self._auth.holder_of_cookie(cookie)
             if found is not None:
                 return found
         return self._auth.identify(token, request.remote or "")
-
-
-def _is_of_chat(path: str) -> bool:
-    """Return whether the chat page uses a path below ``/api/``, which is always so for those of plugins."""
-    word = path.split("/")[2]
-    # Of the models the chat page reads the list, and nothing of their providers and keys.
-    return path == "/api/models" if word == "models" else word in _CHAT or word not in RESERVED
 
 
 def _check_json(request: web.Request) -> None:

@@ -5,6 +5,9 @@
  */
 import { t } from "/shared/language.js";
 
+/** Where a wrong token is refused with the same status as a request without a login. */
+const PROOFS = ["/api/console/login", "/api/console/confirm"];
+
 export class ApiError extends Error {
   /** @param {number} status 0 if the gateway cannot be reached @param {string} name of the error @param {string} message @param {any} [body] */
   constructor(status, name, message, body) {
@@ -44,6 +47,6 @@ async function request(method, path, body, signal) {
   if (response.status === 204) return null;
   const answer = await response.json().catch(() => null);
   if (response.ok) return answer;
-  if (response.status === 401 && path !== "/api/console/login") dispatchEvent(new CustomEvent("signed-out"));
+  if (response.status === 401 && !PROOFS.includes(path)) dispatchEvent(new CustomEvent("signed-out"));
   throw new ApiError(response.status, answer?.error_name ?? "", answer?.message ?? response.statusText, answer);
 }

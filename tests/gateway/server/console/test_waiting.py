@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, expect
 
-from gateway.testing.fake_models.script import Reply, Use
+from gateway.contract.messages import now_ms
+from gateway.server.console.sessions import ConsoleSessions
+from gateway.testing.fake_models.script import Reply, Say, Use
 from gateway.testing.fake_models.server import FakeModels
-from gateway.testing.served import until
+from gateway.testing.served import serving, until
 from tests.channels.websocket.test_page_axe import violations
 from tests.e2e.page_browser import chat
 from tests.gateway.server.console.test_frame import FOREIGN, WIDTHS, is_narrow
+from tests.gateway.server.console.test_login import OPS, SERVER, Door
 from tests.gateway.why.cases import Case, line
 
 __all__ = ["FOREIGN"]
@@ -89,3 +92,36 @@ async def test_waiting_is_accessible_in_german_at_every_width(
                     assert await violations(page, axe) == [], width
         await case.write("/stop")
         await case.settled()
+
+
+async def test_always_asks_for_the_token_again(browser: Browser, tmp_path: Path) -> None:
+    door = {"which": "attic"}
+    server = {"server": SERVER, "permissions": {"door": "ask"}}
+    async with (
+        serving(tmp_path, Door(), **server) as served,
+        served.socket(token=OPS) as client,
+        chat(browser, f"{served.url}/console/waiting", connected=False, expected="status of 403") as page,
+    ):
+        await page.get_by_label("Token or code").fill(OPS)
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("heading", name="Waiting for people")).to_be_visible()
+        parts = served.gateway.parts
+        old = ConsoleSessions(parts.store, parts.host.auth, parts.access, lambda: now_ms() - 301_000)
+        (login,) = await old.of("ops-laptop")
+        await old.confirm(login.id)
+        served.models.then(Reply((Use("door", json.dumps(door)),), "tools"), Reply((Say("Done"),)))
+        await client.say("Open it", session="s")
+        always = page.get_by_role("button", name="Always")
+        await expect(always).to_be_visible()
+        await always.press("Enter")
+        proof = page.get_by_role("dialog").get_by_label("Token or code")
+        await expect(proof).to_be_focused()
+        assert len(parts.questions.all_open()) == 1
+        await page.keyboard.type("wrong")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("alert")).to_have_text("the token is wrong")
+        await proof.fill(OPS)
+        await page.keyboard.press("Enter")
+        await client.until("complete")
+        await expect(page.get_by_role("dialog")).to_have_count(0)
+        assert [grant.tool for grant in await parts.access.grants.all()] == ["door"]
