@@ -111,6 +111,27 @@ async def take(page: Page, name: str) -> None:
     assert len(await page.screenshot(path=f"{FOLDER}/{name}.png" if FOLDER else None)) > 10_000
 
 
+async def take_dialogs(page: Page) -> None:
+    """Take a picture of each dialog and menu of the thread."""
+    await page.get_by_role("button", name="Agent and model of this conversation").click()
+    await expect(page.get_by_role("option", name="main")).to_be_visible()
+    await take(page, "chat-picker-light")
+    await page.keyboard.press("Escape")
+    await page.get_by_role("button", name="Share…").click()
+    await expect(page.get_by_role("dialog")).to_be_visible()
+    await take(page, "chat-share-light")
+    await page.keyboard.press("Escape")
+    await page.get_by_role("button", name="Settings").click()
+    await expect(page.get_by_role("dialog")).to_be_visible()
+    await take(page, "chat-settings-light")
+    await page.keyboard.press("Escape")
+    row = page.get_by_role("navigation").get_by_role("listitem").filter(has_text="Letter to the landlord")
+    await row.hover()
+    await row.get_by_role("button").click()
+    await take(page, "chat-menu-light")
+    await page.keyboard.press("Escape")
+
+
 async def test_each_state_of_the_page_has_its_picture(browser: Browser, tmp_path: Path) -> None:
     share = {"enabled": True, "base_url": "http://127.0.0.1"}
     prices = {"openai/fake-small": {"input_price": 3, "output_price": 15}}
@@ -134,24 +155,15 @@ async def test_each_state_of_the_page_has_its_picture(browser: Browser, tmp_path
                 await expect(answers(page)).to_contain_text("in the shade")
                 await take(page, f"chat-{size}")
                 await page.get_by_role("button", name="2 of 2").click()
+                await expect(page.get_by_role("menu", name="Versions")).to_be_visible()
                 await take(page, f"chat-versions-{size}")
-                await page.keyboard.press("Escape")
-                await page.get_by_role("button", name="Agent and model of this conversation").click()
-                await expect(page.get_by_role("option", name="main")).to_be_visible()
-                await take(page, f"chat-picker-{size}")
-                await page.keyboard.press("Escape")
-                await page.get_by_role("button", name="Actions for this conversation").click()
-                await take(page, f"chat-menu-{size}")
-                await page.get_by_role("menuitem", name="Share…").click()
-                await expect(page.get_by_role("dialog")).to_be_visible()
-                await take(page, f"chat-share-{size}")
                 await page.keyboard.press("Escape")
                 if size == "phone":
                     await page.get_by_role("button", name="Conversations").click()
                     await take(page, f"chat-list-{size}")
-                await page.get_by_role("button", name="Settings").click()
-                await take(page, f"chat-settings-{size}")
-                await page.keyboard.press("Escape")
+                    await page.keyboard.press("Escape")
+                if size == "light":
+                    await take_dialogs(page)
                 await page.goto(broken)
                 await expect(answers(page).locator(".error-part")).to_be_visible()
                 await take(page, f"chat-error-{size}")
