@@ -82,7 +82,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     api_key: str | None = msgspec.field(default=None)
     api_keys: tuple[str, ...] = ()
     key_names: Mapping[str, str] = {}
-    """Names of the keys, by key: places in the settings (``api_keys[0]``), ``login``, or variables."""
+    """Names of the keys, by key: ``key 2 (api_keys[0])``, with a place, ``login`` or a variable."""
     credentials: Mapping[str, str] = {}
     base_url: str | None = None
     api_version: str | None = None
@@ -119,7 +119,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     @property
     def key_name(self) -> str:
         """The name of ``api_key``; empty if it has none."""
-        return self.key_names.get(self.api_key or "") or ("login" if self.signed_in else "")
+        return self.key_names.get(self.api_key or "") or ("key 1 (login)" if self.signed_in else "")
 
     def capabilities_or(self, default: Capabilities) -> Capabilities:
         """Return ``capabilities`` if they are set, else ``default``."""

@@ -49,23 +49,29 @@ def provider_config(
         "credentials": {name: value.get_secret_value() for name, value in given.credentials.items()},
         "custom_headers": {name: value.get_secret_value() for name, value in given.custom_headers.items()},
     }
-    written = [
-        (said["api_key"], "api_key"),
-        *((key, f"api_keys[{at}]") for at, key in enumerate(said["api_keys"])),
-    ]
-    names = {key: name for key, name in reversed(written) if key}
+    keys = [(said["api_key"], "api_key")]
+    keys += [(key, f"api_keys[{at}]") for at, key in enumerate(said["api_keys"])]
     said["api_key"] = said["api_key"] or next(iter(said["api_keys"]), None)
     if not said["api_key"]:
         said |= _login_fields(kept, provider_id, logins)
-        names = {environ[name]: name for name in reversed(variables.get("api_key", ())) if environ.get(name)}
+        keys = [(environ.get(name), name) for name in variables.get("api_key", ())]
         if said.get("signed_in"):
-            names = {said["api_key"]: "login"}
-    said["key_names"] = names
+            keys = [(said["api_key"], "login")]
+    said["key_names"] = _named(keys)
     _fill_from_variables(said, environ, variables)
     if provider_id == "local":
         said["base_url"] = said["base_url"] or LOCAL_URL
     common = {"stream_timeout_ms": settings.stream_timeout_ms, "http_client": settings.http_client}
     return ProviderConfig(id=provider_id, **common, **said)
+
+
+def _named(keys: Sequence[tuple[str | None, str]]) -> dict[str, str]:
+    """Return the names of keys: their positions, as the console has them, with their places."""
+    places: dict[str, str] = {}
+    for key, place in keys:
+        if key:
+            places.setdefault(key, place)
+    return {key: f"key {at} ({place})" for at, (key, place) in enumerate(places.items(), 1)}
 
 
 def _login_fields(

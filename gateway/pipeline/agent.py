@@ -285,6 +285,7 @@ def error_part(error: TrunklineError) -> ErrorPart:
     metadata = ErrorMetadata(retryable=error.retryable)
     if isinstance(error, ProviderError):
         code = str(error.upstream_status) if error.upstream_status else None
-        wait = None if error.retry_after is None else round(error.retry_after * 1000)
-        metadata = ErrorMetadata(code=code, retryable=error.retryable, retry_after_ms=wait)
+        ms = None if error.retry_after is None else round(error.retry_after * 1000)
+        # What people see has no class names; operators learn why each model of a chain failed.
+        metadata = ErrorMetadata(code, error.retryable, "\n".join(getattr(error, "attempts", ())) or None, ms)
     return ErrorPart(error.name, sentence(error), metadata)

@@ -39,7 +39,7 @@ superseded  by: the newer revision of the same message
 waited      for (message, key, retry, rate, platform or mailbox), provider, until (ms)
 hook        name is the plugin; hook, verdict (pass, changed, intercepted or blocked), calls, error
 command     name is the command
-model       name is provider/model; provider, model, key (api_key, api_keys[0], login or a variable),
+model       name is provider/model; provider, model, key (as ``key 2 (api_keys[0])``),
             attempt, code, status (of HTTP), error, retryable, yours (the operator can fix it), input_tokens,
             output_tokens, cached_tokens, nano_usd
 fallback    name is provider/model; asked, reason

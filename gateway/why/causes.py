@@ -16,7 +16,7 @@ from gateway.contract.messages import ErrorPart
 from gateway.why.records import Records
 from gateway.why.words import Words
 
-_ATTEMPT = re.compile(r"(?:^no provider answered\. |; )([^\s:;/]+)/(\S+?): (\w+Error): ")
+_ATTEMPT = re.compile(r"([^\s:;/]+)/(\S+?): (\w+Error): (.*)")
 _STATUS = re.compile(r"\((\d{3})\)")
 _OVERLOADED = (503, 529)
 
@@ -112,18 +112,15 @@ def failures_of(records: Records, calls: Iterable[Failure] = ()) -> list[Failure
 
 def stored_failures(error: ErrorPart, provider: str, model: str) -> list[Failure]:
     """Return the failures that an error names; ``provider`` and ``model`` made the last call."""
-    attempts = list(_ATTEMPT.finditer(error.message)) if error.error_name == "FallbackExhaustedError" else []
-    if not attempts:
-        of_provider = error.error_name in _OF_PROVIDERS
-        code = error.metadata.code if error.metadata is not None and error.metadata.code else ""
-        status = int(code) if code.isdecimal() else status_in(error.message)
-        where = (provider, model) if of_provider else ("", "")
-        return [Failure(*where, error.error_name, error.message, status=status)]
-    found: list[Failure] = []
-    for attempt, following in zip(attempts, [*attempts[1:], None], strict=True):
-        text = error.message[attempt.end() : following.start() if following else None]
-        found.append(Failure(attempt[1], attempt[2], attempt[3], text, status=status_in(text)))
-    return found
+    # What people see of a failed chain has no class names; those of its attempts are kept for operators.
+    attempts = error.metadata.stack if error.metadata is not None and error.metadata.stack else ""
+    if error.error_name == "FallbackExhaustedError" and (found := _ATTEMPT.findall(attempts)):
+        return [Failure(*one, status=status_in(one[3])) for one in found]
+    of_provider = error.error_name in _OF_PROVIDERS
+    code = error.metadata.code if error.metadata is not None and error.metadata.code else ""
+    status = int(code) if code.isdecimal() else status_in(error.message)
+    where = (provider, model) if of_provider else ("", "")
+    return [Failure(*where, error.error_name, error.message, status=status)]
 
 
 def dead_failures(reason: str) -> list[Failure]:

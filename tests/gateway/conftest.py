@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,3 +34,11 @@ async def store(database_url: str, fatal: list[BaseException]) -> AsyncIterator[
     opened = Store.open(database_url, "full", fatal.append)
     yield opened
     await opened.close()
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def engine_settings(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The settings of a gateway that keeps its data in a new database, on each engine."""
+    if request.param == "sqlite":
+        return {}
+    return {"store": {"url": request.getfixturevalue("postgres_url")}}

@@ -147,7 +147,8 @@ class Storm:
             check_decisions(verdict, record, self._clients, self._persons, self._pressed, effects)
             asked = lines_of(self._directory / "questions")
             choices = check_choices(verdict, record, self._clients, self._persons, self._chosen, asked)
-            check_trails(verdict, record)
+            about = {line.partition(" ")[2] for line in lines_of(self._directory / "asked")}
+            check_trails(verdict, record, self._clients, rooms, about)
             check_notices(verdict, record, self._notebook.read())
             check_inquiries(verdict, record, self._ledger.read(), self._persons)
             blocked, exchanged, ticks = 0, 0, 0

@@ -132,8 +132,8 @@ def one(path: Trail, kind: str) -> Step:
     return found
 
 
-async def test_a_plain_turn_is_a_few_steps_in_one_row(tmp_path: Path):
-    async with chatting(tmp_path) as chat:
+async def test_a_plain_turn_is_a_few_steps_in_one_row(tmp_path: Path, engine_settings: dict[str, Any]):
+    async with chatting(tmp_path, **engine_settings) as chat:
         path = await settled(chat, "hello")
         assert kinds(path.steps) == ["received", "accepted", "model", "final"]
         assert path.rows == {"inbox": 1, "trail": 1}
@@ -152,8 +152,8 @@ async def test_a_plain_turn_is_a_few_steps_in_one_row(tmp_path: Path):
         assert failed.steps[-1].detail == {"outcome": "failed", "code": "AuthFailedError"}
 
 
-async def test_hooks_name_their_plugins_and_verdicts(tmp_path: Path):
-    async with chatting(tmp_path, Guard()) as chat:
+async def test_hooks_name_their_plugins_and_verdicts(tmp_path: Path, engine_settings: dict[str, Any]):
+    async with chatting(tmp_path, Guard(), **engine_settings) as chat:
         changed = await settled(chat, "change me")
         passed = await settled(chat, "hello")
         stopped = await settled(chat, "stop here")
@@ -163,9 +163,9 @@ async def test_hooks_name_their_plugins_and_verdicts(tmp_path: Path):
     assert stopped.steps[-1].detail == {"outcome": "notice"}
 
 
-async def test_tool_calls_say_who_allowed_them(tmp_path: Path):
+async def test_tool_calls_say_who_allowed_them(tmp_path: Path, engine_settings: dict[str, Any]):
     rules = {"weather": "allow", "*": "deny"}
-    async with chatting(tmp_path, Guard(), permissions=rules) as chat:
+    async with chatting(tmp_path, Guard(), permissions=rules, **engine_settings) as chat:
         uses = (Use("weather", '{"city": "Rome"}', "c1"), Use("weather", '{"city": "Nowhere"}', "c2"))
         chat.model.then(Reply(uses, "tools"), Reply((Say("fine"),)))
         path = await settled(chat, "how is it?")
@@ -181,9 +181,11 @@ async def test_tool_calls_say_who_allowed_them(tmp_path: Path):
 
 
 @pytest.mark.parametrize("how", ["once", "deny"])
-async def test_tool_calls_name_the_pattern_and_the_person(tmp_path: Path, how: Any):
+async def test_tool_calls_name_the_pattern_and_the_person(
+    tmp_path: Path, engine_settings: dict[str, Any], how: Any
+):
     rules: dict[str, Any] = {"weather": {"R*": "allow", "*": "ask"}}
-    async with chatting(tmp_path, Guard(), permissions=rules) as chat:
+    async with chatting(tmp_path, Guard(), permissions=rules, **engine_settings) as chat:
         uses = (Use("weather", '{"city": "Rome"}', "c1"), Use("weather", '{"city": "Oslo"}', "c2"))
         chat.model.then(Reply(uses, "tools"), Reply((Say("fine"),)))
         answer_id = await chat.accept("how is it?")
@@ -218,18 +220,20 @@ async def test_calls_name_their_key_and_their_waits(tmp_path: Path):
             opened.set()
             paths = [await settled_trail(chat, name) for name in (*running, waiting)]
         used = [one(path, "model").detail["key"] for path in paths]
-        assert sorted(used[:2]) == ["api_key", "api_keys[0]"]
+        assert sorted(used[:2]) == ["key 1 (api_key)", "key 2 (api_keys[0])"]
         waited = one(paths[2], "waited")
         assert (waited.state, waited.detail["for"], waited.took > 0) == ("ok", "key", True)
         fake.then(Refusal(401, "no"))
         settings = {"openai": {**given, "api_key": "alone"}}
         async with chatting(tmp_path / "one", providers=settings, model="openai/fake-small") as chat:
-            assert one(await settled(chat, "hello"), "model").detail["key"] == "api_key"
+            assert one(await settled(chat, "hello"), "model").detail["key"] == "key 1 (api_key)"
 
 
-async def test_the_chain_shows_models_that_were_asked_and_those_that_were_not(tmp_path: Path):
+async def test_the_chain_shows_models_that_were_asked_and_those_that_were_not(
+    tmp_path: Path, engine_settings: dict[str, Any]
+):
     chain = ["gone/big", "second/big"]
-    async with chatting(tmp_path, Second(), fallback=chain) as chat:
+    async with chatting(tmp_path, Second(), fallback=chain, **engine_settings) as chat:
         chat.gateway.redactor.replace([SECRET])
         chat.model.then(RateLimitError(f"too fast, {SECRET}", status=429))
         path = await settled(chat, "hello")
@@ -245,9 +249,9 @@ async def test_the_chain_shows_models_that_were_asked_and_those_that_were_not(tm
     assert SECRET not in repr(path)
 
 
-async def test_placements_show_each_page_and_what_kept_it(tmp_path: Path):
+async def test_placements_show_each_page_and_what_kept_it(tmp_path: Path, engine_settings: dict[str, Any]):
     box = Box(PlacementUncertain("lost"), PlacementDeferred("slowly", seconds=0.01))
-    async with chatting(tmp_path, Placing(box), channels={"box": {"dm": "open"}}) as chat:
+    async with chatting(tmp_path, Placing(box), channels={"box": {"dm": "open"}}, **engine_settings) as chat:
         receipt = await box.write(written("hello", channel="box"))
         path = await settled_trail(chat, receipt.answer_id)
         states = [(s.kind, s.state) for s in path.steps if s.kind in ("placement", "waited", "final")]
@@ -263,14 +267,16 @@ async def test_placements_show_each_page_and_what_kept_it(tmp_path: Path):
     assert path.steps[-1].detail == {"outcome": "dead", "code": "PlacementRefused"}
 
 
-async def test_what_a_process_did_before_it_ended_stays_in_the_trail(tmp_path: Path):
+async def test_what_a_process_did_before_it_ended_stays_in_the_trail(
+    tmp_path: Path, engine_settings: dict[str, Any]
+):
     settings: dict[str, Any] = {"limits": {"drain_seconds": 0}}
-    async with chatting(tmp_path, Guard(), **settings) as chat:
+    async with chatting(tmp_path, Guard(), **settings, **engine_settings) as chat:
         chat.model.then(Reply((Use("weather", '{"city": "Hang"}'),), "tools"))
         answer_id = await chat.accept("wait")
         while (await trail_of(chat, answer_id)).rows["trail"] < 1:
             await asyncio.sleep(0.005)
-    async with chatting(tmp_path, Guard(), **settings) as chat:
+    async with chatting(tmp_path, Guard(), **settings, **engine_settings) as chat:
         path = await settled_trail(chat, answer_id)
     restarts = [(s.name, s.state) for s in path.steps if s.kind == "restart"]
     assert restarts == [("shutdown", "waiting"), ("", "ok")]
@@ -278,9 +284,9 @@ async def test_what_a_process_did_before_it_ended_stays_in_the_trail(tmp_path: P
     assert path.steps[-1].detail == {"outcome": "answered"}
 
 
-async def test_a_deleted_message_leaves_no_trail(tmp_path: Path):
+async def test_a_deleted_message_leaves_no_trail(tmp_path: Path, engine_settings: dict[str, Any]):
     opened = asyncio.Event()
-    async with chatting(tmp_path) as chat:
+    async with chatting(tmp_path, **engine_settings) as chat:
         store, intake = chat.gateway.parts.store, chat.gateway.parts.intake
 
         async def rows() -> list[str]:
@@ -308,8 +314,10 @@ async def test_a_deleted_message_leaves_no_trail(tmp_path: Path):
         assert len(await rows()) == 1
 
 
-async def test_the_trail_goes_with_its_conversation_and_by_the_settings(tmp_path: Path):
-    async with chatting(tmp_path) as chat:
+async def test_the_trail_goes_with_its_conversation_and_by_the_settings(
+    tmp_path: Path, engine_settings: dict[str, Any]
+):
+    async with chatting(tmp_path, **engine_settings) as chat:
         store = chat.gateway.parts.store
 
         async def rows() -> int:

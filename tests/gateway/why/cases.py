@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from sqlalchemy import Connection, create_engine
 from typer.testing import CliRunner
 
 from gateway.cli import app as trunkline
@@ -150,7 +151,12 @@ class Case:
 
 
 @asynccontextmanager
-async def line(tmp_path: Path, fake: FakeModels, **settings: Any) -> AsyncGenerator[Case]:
+async def line(
+    tmp_path: Path, fake: FakeModels, engine: Mapping[str, Any] | None = None, **settings: Any
+) -> AsyncGenerator[Case]:
+    """Serve a gateway with the line. ``engine`` are settings of its database, besides those of ``store``."""
+    if engine:
+        settings["store"] = {**engine["store"], **settings.get("store", {})}
     channels = settings.pop("channels", {"line": {"allow": ["ada", "ben"]}})
     async with (
         PollingPlatform() as platform,
@@ -160,7 +166,8 @@ async def line(tmp_path: Path, fake: FakeModels, **settings: Any) -> AsyncGenera
     ):
         config = tmp_path / "trunkline.toml"
         port = served.url.rpartition(":")[2]
-        config.write_text(f'data_dir = "{tmp_path / "data"}"\n[server]\nport = {port}\n')
+        store = f'[store]\nurl = "{engine["store"]["url"]}"\n' if engine else ""
+        config.write_text(f'data_dir = "{tmp_path / "data"}"\n[server]\nport = {port}\n{store}')
         yield Case(served, platform, config, pier)
 
 
@@ -170,3 +177,15 @@ def texts(found: Found) -> list[str]:
 
 def kinds(found: Found) -> list[str]:
     return [action["kind"] for action in found["verdict"]["actions"]]
+
+
+@contextmanager
+def database(engine: Mapping[str, Any], tmp_path: Path) -> Generator[Connection]:
+    """Open the database of a gateway, which may be stopped, in one transaction."""
+    url = engine["store"]["url"] if engine else f"sqlite:///{tmp_path}/data/trunkline.db"
+    opened = create_engine(url)
+    try:
+        with opened.begin() as connection:
+            yield connection
+    finally:
+        opened.dispose()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
+from sqlalchemy import text
 from typer.testing import CliRunner
 
 from gateway.cli import app as trunkline
@@ -19,7 +18,7 @@ from gateway.store.inbox import QUARANTINE, quarantine_op, read_entry
 from gateway.testing.fake_models.script import Gate, Refusal, Reply, Say, Use
 from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.served import until
-from tests.gateway.why.cases import Case, line
+from tests.gateway.why.cases import Case, database, line
 
 pytestmark = pytest.mark.slow
 
@@ -47,10 +46,15 @@ async def finished(case: Case, plan: dict[str, Any]) -> dict[str, Any]:
     return state
 
 
-async def test_all_messages_with_one_cause_are_answered_once(tmp_path: Path) -> None:
+async def test_all_messages_with_one_cause_are_answered_once(
+    tmp_path: Path, engine_settings: dict[str, Any]
+) -> None:
     budgets = {"big": {"per": "day", "stop": 100}}
     prices = {"openai/fake-small": {"input_price": 1, "output_price": 1}}
-    async with FakeModels() as fake, line(tmp_path, fake, budgets=budgets, models=prices) as case:
+    async with (
+        FakeModels() as fake,
+        line(tmp_path, fake, engine_settings, budgets=budgets, models=prices) as case,
+    ):
         await case.write("Fine", "ada", "hall")
         await case.settled()
         fake.then(*(WRONG_KEY,) * 6)
@@ -71,7 +75,7 @@ async def test_all_messages_with_one_cause_are_answered_once(tmp_path: Path) -> 
         found = await case.why(second.message_id)
         assert (found["same_cause"]["count"], found["same_cause"]["key"]) == (
             6,
-            "openai:AuthFailedError:api_key",
+            "openai:AuthFailedError:key 1 (api_key)",
         )
         plan = await plan_of(case, second.message_id)
         ok = {one["id"]: one["ok"] for one in plan["messages"]}
@@ -106,16 +110,18 @@ async def test_all_messages_with_one_cause_are_answered_once(tmp_path: Path) -> 
         await confirmed(case, late)
         assert (await finished(case, late))["replayed"] == 1
         assert case.platform.answers("attic")[1:] == ["You said: Six"]
-        with closing(sqlite3.connect(tmp_path / "data/trunkline.db")) as connection:
-            audit = connection.execute("SELECT actor, subject FROM audit WHERE action = 'message.replay'")
-            assert len(rows := audit.fetchall()) == 5
+        with database(engine_settings, tmp_path) as connection:
+            query = text("SELECT actor, subject FROM audit WHERE action = 'message.replay'")
+            assert len(rows := connection.execute(query).all()) == 5
         assert {actor for actor, _ in rows} == {"owner"}
 
 
-async def test_a_plan_is_bound_to_its_session_and_to_what_it_saw(tmp_path: Path) -> None:
+async def test_a_plan_is_bound_to_its_session_and_to_what_it_saw(
+    tmp_path: Path, engine_settings: dict[str, Any]
+) -> None:
     server = {"token": "token of the operator"}
     head = {"Authorization": "Bearer token of the operator"}
-    async with FakeModels() as fake, line(tmp_path, fake, server=server) as case:
+    async with FakeModels() as fake, line(tmp_path, fake, engine_settings, server=server) as case:
         case.served.http.headers.update(head)
         fake.then(*(WRONG_KEY,) * 3)
         first = await case.write("One")
@@ -148,9 +154,11 @@ async def test_a_plan_is_bound_to_its_session_and_to_what_it_saw(tmp_path: Path)
         assert case.platform.answers("garden")[1:] == []
 
 
-async def test_at_most_five_conversations_are_answered_at_once(tmp_path: Path) -> None:
+async def test_at_most_five_conversations_are_answered_at_once(
+    tmp_path: Path, engine_settings: dict[str, Any]
+) -> None:
     opened = asyncio.Event()
-    async with FakeModels() as fake, line(tmp_path, fake) as case:
+    async with FakeModels() as fake, line(tmp_path, fake, engine_settings) as case:
         fake.then(*(WRONG_KEY,) * 8)
         written = [await case.write(f"Message {n}", "ada", f"room{n}") for n in range(8)]
         await case.settled()
@@ -165,8 +173,10 @@ async def test_at_most_five_conversations_are_answered_at_once(tmp_path: Path) -
         assert len(fake.requests) == asked + 8
 
 
-async def test_what_must_not_be_repeated_is_not_planned(tmp_path: Path) -> None:
-    async with FakeModels() as fake, line(tmp_path, fake) as case:
+async def test_what_must_not_be_repeated_is_not_planned(
+    tmp_path: Path, engine_settings: dict[str, Any]
+) -> None:
+    async with FakeModels() as fake, line(tmp_path, fake, engine_settings) as case:
         fake.then(Reply((Use("door"),), "tools"), WRONG_KEY)
         failed = await case.write("Open the door")
         fine = await case.write("Hello")
@@ -182,8 +192,10 @@ async def test_what_must_not_be_repeated_is_not_planned(tmp_path: Path) -> None:
         assert (await case.served.ask("POST", "/api/why/same-cause/x:y:z/plan"))[0] == 404
 
 
-async def test_an_answer_that_was_refused_is_sent_again_and_not_made_again(tmp_path: Path) -> None:
-    async with FakeModels() as fake, line(tmp_path, fake) as case:
+async def test_an_answer_that_was_refused_is_sent_again_and_not_made_again(
+    tmp_path: Path, engine_settings: dict[str, Any]
+) -> None:
+    async with FakeModels() as fake, line(tmp_path, fake, engine_settings) as case:
         case.platform.closed.add("kitchen")
         unsent = await case.write("Hello")
         await case.settled()
@@ -225,10 +237,10 @@ async def letter_plan(case: Case, action: str, **body: Any) -> dict[str, Any]:
     return plan
 
 
-def audited(tmp_path: Path, action: str) -> list[tuple[str, str]]:
-    with closing(sqlite3.connect(tmp_path / "data/trunkline.db")) as connection:
-        query = "SELECT actor, subject FROM audit WHERE action = ? ORDER BY id"
-        return connection.execute(query, (action,)).fetchall()
+def audited(engine: dict[str, Any], tmp_path: Path, action: str) -> list[tuple[str, str]]:
+    with database(engine, tmp_path) as connection:
+        query = text("SELECT actor, subject FROM audit WHERE action = :action ORDER BY id")
+        return [(row.actor, row.subject) for row in connection.execute(query, {"action": action})]
 
 
 async def test_a_group_of_dead_letters_is_answered_or_dropped_once(tmp_path: Path) -> None:
@@ -273,10 +285,10 @@ async def test_a_group_of_dead_letters_is_answered_or_dropped_once(tmp_path: Pat
         status, _ = await case.served.ask("POST", "/api/dead/plan", json={"action": "drop", "all": True})
         assert status == 404
         assert (await case.why(ids[0]))["verdict"]["code"] == "answered"
-        dropped = [subject for _, subject in audited(tmp_path, "message.drop")]
+        dropped = [subject for _, subject in audited({}, tmp_path, "message.drop")]
         assert dropped[0] == ids[1]
         assert len(dropped) == 2
-        assert len(audited(tmp_path, "message.replay")) == 3
+        assert len(audited({}, tmp_path, "message.replay")) == 3
 
 
 async def test_an_answer_that_was_refused_is_placed_again_and_not_made_again(tmp_path: Path) -> None:

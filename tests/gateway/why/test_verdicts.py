@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-import sqlite3
-from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from gateway.contract.channel import Rejected, Withdrawal
 from gateway.store import schema as t
@@ -19,13 +19,15 @@ from gateway.store.writes import Write
 from gateway.testing.fake_models.script import Gate, Refusal, Reply, Say, Use
 from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.served import until
-from tests.gateway.why.cases import kinds, line, texts
+from tests.gateway.why.cases import database, kinds, line, texts
 
 pytestmark = pytest.mark.slow
 
 
-async def test_answered_and_failed_messages_have_one_sentence_everywhere(tmp_path: Path) -> None:
-    async with FakeModels() as fake, line(tmp_path, fake) as case:
+async def test_answered_and_failed_messages_have_one_sentence_everywhere(
+    tmp_path: Path, engine_settings: dict[str, Any]
+) -> None:
+    async with FakeModels() as fake, line(tmp_path, fake, engine_settings) as case:
         first = await case.write("Hello")
         await case.settled()
         found = await case.why(first.message_id)
@@ -53,7 +55,7 @@ async def test_answered_and_failed_messages_have_one_sentence_everywhere(tmp_pat
         siding = broken["sidings"][0]
         assert (siding["reason"], siding["yours"]) == ("OpenAI rejected the API key", True)
         key = found["verdict"]["actions"][0]
-        assert (key["target"], key["more"]) == ("openai", "api_key")
+        assert (key["target"], key["more"]) == ("openai", "key 1 (api_key)")
         german = await case.why(failed.message_id, lang="de")
         assert german["verdict"]["text"] == (
             "Keine Antwort: OpenAI hat den API-Schlüssel abgelehnt, und kein anderes Modell war übrig."
@@ -79,14 +81,21 @@ async def test_answered_and_failed_messages_have_one_sentence_everywhere(tmp_pat
 
 
 @pytest.mark.parametrize("trail", ["full", "off"])
-async def test_the_cause_that_the_operator_can_fix_comes_first(tmp_path: Path, trail: str) -> None:
+async def test_the_cause_that_the_operator_can_fix_comes_first(
+    tmp_path: Path, engine_settings: dict[str, Any], trail: str
+) -> None:
     async with FakeModels() as second, FakeModels() as fake:
         providers = {
             "openai": {"base_url": fake.openai_url, "api_key": "k", "max_retries": 0},
             "groq": {"base_url": second.openai_url, "api_key": "k", "max_retries": 0},
         }
         async with line(
-            tmp_path, fake, providers=providers, fallback=("groq/fake-small",), store={"trail": trail}
+            tmp_path,
+            fake,
+            engine_settings,
+            providers=providers,
+            fallback=("groq/fake-small",),
+            store={"trail": trail},
         ) as case:
             fake.then(Refusal(529, "overloaded"))
             second.then(Refusal(401, "wrong key"))
@@ -107,9 +116,12 @@ async def test_the_cause_that_the_operator_can_fix_comes_first(tmp_path: Path, t
             assert re.fullmatch(r"Answered in .* by (the second|another) model\.", found["verdict"]["text"])
 
 
-async def test_messages_that_wait_or_run(tmp_path: Path) -> None:
+async def test_messages_that_wait_or_run(tmp_path: Path, engine_settings: dict[str, Any]) -> None:
     opened = asyncio.Event()
-    async with FakeModels() as fake, line(tmp_path, fake, permissions={"door": "ask", "*": "allow"}) as case:
+    async with (
+        FakeModels() as fake,
+        line(tmp_path, fake, engine_settings, permissions={"door": "ask", "*": "allow"}) as case,
+    ):
         fake.then(Reply((Say("One"), Gate(opened), Say(" two."))))
         running = await case.write("Tell me")
         waiting = await case.write("And then?")
@@ -152,13 +164,15 @@ async def test_messages_that_wait_or_run(tmp_path: Path) -> None:
             "stopped",
             "No answer: a person stopped it.",
         )
+        assert kinds(found) == ["replay"]
+        assert texts(found)[-1] == "Stopped"
 
 
-async def test_messages_that_wait_for_a_limit(tmp_path: Path) -> None:
+async def test_messages_that_wait_for_a_limit(tmp_path: Path, engine_settings: dict[str, Any]) -> None:
     async with FakeModels() as fake:
         providers = {"openai": {"base_url": fake.openai_url, "api_key": "k", "max_retries": 3}}
         limits = {"drain_seconds": 0}
-        async with line(tmp_path, fake, providers=providers, limits=limits) as case:
+        async with line(tmp_path, fake, engine_settings, providers=providers, limits=limits) as case:
             case.pier.line.is_limited = True
             answered = await case.write("Hello", "ben", "attic")
             found = await case.until(answered.message_id, "waiting")
@@ -177,10 +191,15 @@ async def test_messages_that_wait_for_a_limit(tmp_path: Path) -> None:
             assert found["verdict"]["text"].startswith(begin), found["verdict"]
 
 
-async def test_messages_that_are_not_answered_on_purpose(tmp_path: Path) -> None:
+async def test_messages_that_are_not_answered_on_purpose(
+    tmp_path: Path, engine_settings: dict[str, Any]
+) -> None:
     budgets = {"tiny": {"per": "day", "stop": 0.000001}}
     prices = {"openai/fake-small": {"input_price": 1, "output_price": 1}}
-    async with FakeModels() as fake, line(tmp_path, fake, budgets=budgets, models=prices) as case:
+    async with (
+        FakeModels() as fake,
+        line(tmp_path, fake, engine_settings, budgets=budgets, models=prices) as case,
+    ):
         kept = await case.write("secret")
         over = await case.write("Hello")
         gone = await case.write("Never mind", "ben", "garden", Withdrawal("bot", "garden:103"))
@@ -208,6 +227,8 @@ async def test_messages_that_are_not_answered_on_purpose(tmp_path: Path) -> None
             assert found[given]["verdict"]["code"] == code, found[given]["verdict"]
             assert found[given]["verdict"]["text"].startswith(begin), found[given]["verdict"]
         assert kinds(found[over.message_id]) == ["raise_budget", "replay"]
+        assert texts(found[over.message_id])[-1] == "Answered with an error"
+        assert texts(found[kept.message_id])[-2:] == ["Hook pier", "Settled without an answer"]
         assert found[over.message_id]["verdict"]["actions"][0]["target"] == "tiny"
         assert kinds(found[stranger.message_id]) == ["pair"]
         [pair] = found[stranger.message_id]["verdict"]["actions"]
@@ -220,8 +241,10 @@ async def test_messages_that_are_not_answered_on_purpose(tmp_path: Path) -> None
         assert found["4711"]["message"] is None
 
 
-async def test_messages_that_were_not_accepted_are_known_by_their_platform_id(tmp_path: Path) -> None:
-    async with FakeModels() as fake, line(tmp_path, fake) as case:
+async def test_messages_that_were_not_accepted_are_known_by_their_platform_id(
+    tmp_path: Path, engine_settings: dict[str, Any]
+) -> None:
+    async with FakeModels() as fake, line(tmp_path, fake, engine_settings) as case:
         put = Write("insert", 40, t.refused, "id channel account chat platform_id at reason")
         rows = [("1", "hall", "51", "no_mention"), ("2", "porch", "51", "room"), ("3", "", "", "gap")]
         await case.served.gateway.parts.store.write(
@@ -233,13 +256,19 @@ async def test_messages_that_were_not_accepted_are_known_by_their_platform_id(tm
         }.items():
             found = await case.why(given)
             assert (found["verdict"]["code"], found["verdict"]["text"]) == ("refused", sentence)
+            assert [(one["kind"], one["target"]) for one in found["verdict"]["actions"]] == [
+                ("open", "rooms")
+            ]
+            assert (found["stations"], found["proof"]) == ([], {"refused": 1})
         found = await case.why("https://line.example/hall/52")
         assert found["verdict"]["code"] == "unknown"
         assert "came too fast, or were too many" in found["verdict"]["more"]
 
 
-async def test_answers_that_the_platform_refuses_or_does_not_confirm(tmp_path: Path) -> None:
-    async with FakeModels() as fake, line(tmp_path, fake) as case:
+async def test_answers_that_the_platform_refuses_or_does_not_confirm(
+    tmp_path: Path, engine_settings: dict[str, Any]
+) -> None:
+    async with FakeModels() as fake, line(tmp_path, fake, engine_settings) as case:
         case.platform.closed.add("kitchen")
         unsent = await case.write("Hello")
         await case.settled()
@@ -249,6 +278,7 @@ async def test_answers_that_the_platform_refuses_or_does_not_confirm(tmp_path: P
             "Answered, but Line refused it: the bot may not write in this chat."
         )
         assert found["seen"][0]["kind"] == "nothing"
+        assert texts(found)[-2:] == ["Refused by Line", "Given up"]
         case.platform.then(*("fail_before",) * 8)
         uncertain = await case.write("Hello", "ada", "garden")
         found = await case.until(uncertain.message_id, "uncertain")
@@ -258,10 +288,10 @@ async def test_answers_that_the_platform_refuses_or_does_not_confirm(tmp_path: P
         case.platform.then()
 
 
-async def test_what_a_restart_does_to_messages(tmp_path: Path) -> None:
+async def test_what_a_restart_does_to_messages(tmp_path: Path, engine_settings: dict[str, Any]) -> None:
     opened = asyncio.Event()
     async with FakeModels() as fake:
-        async with line(tmp_path, fake, limits={"drain_seconds": 0}) as case:
+        async with line(tmp_path, fake, engine_settings, limits={"drain_seconds": 0}) as case:
             fake.then(Reply((Say("One"), Gate(opened))))
             first = await case.write("One")
             second = await case.write("Two")
@@ -271,33 +301,38 @@ async def test_what_a_restart_does_to_messages(tmp_path: Path) -> None:
         assert printed.startswith("No answer yet: it waits for the gateway, which does not run.\n"), printed
         opened.set()
         # Two minutes pass.
-        with closing(sqlite3.connect(tmp_path / "data/trunkline.db")) as connection, connection:
-            connection.execute("UPDATE inbox SET received_at = received_at - 120000")
-        async with line(tmp_path, fake, limits={"backlog_minutes": 1}) as case:
+        with database(engine_settings, tmp_path) as connection:
+            connection.execute(text("UPDATE inbox SET received_at = received_at - 120000"))
+        async with line(tmp_path, fake, engine_settings, limits={"backlog_minutes": 1}) as case:
             await case.settled()
             found = await case.why(second.message_id)
             assert found["verdict"]["code"] == "merged", found["verdict"]
             assert found["verdict"]["text"] == "Answered together with the message that came after it."
+            assert texts(found)[-1] == "Answered with a later message"
             assert kinds(found) == ["message"]
             assert found["verdict"]["actions"][0]["target"] == third.message_id
             found = await case.why(first.message_id)
             assert found["verdict"]["code"] in ("answered", "merged")
 
 
-async def test_providers_have_their_names_before_their_first_use(tmp_path: Path) -> None:
+async def test_providers_have_their_names_before_their_first_use(
+    tmp_path: Path, engine_settings: dict[str, Any]
+) -> None:
     async with FakeModels() as fake:
-        async with line(tmp_path, fake) as case:
+        async with line(tmp_path, fake, engine_settings) as case:
             fake.then(Refusal(401, "wrong key"))
             failed = await case.write("Hello")
             await case.settled()
-        async with line(tmp_path, fake) as case:
+        async with line(tmp_path, fake, engine_settings) as case:
             found = await case.why(failed.message_id)
         sentence = "No answer: OpenAI rejected the API key, and no other model was left."
         assert found["verdict"]["text"] == sentence
 
 
-async def test_writers_learn_of_their_own_messages_only(tmp_path: Path) -> None:
-    async with FakeModels() as fake, line(tmp_path, fake) as case:
+async def test_writers_learn_of_their_own_messages_only(
+    tmp_path: Path, engine_settings: dict[str, Any]
+) -> None:
+    async with FakeModels() as fake, line(tmp_path, fake, engine_settings) as case:
         own = await case.write("Mine")
         other = await case.write("Not mine", "ben", "garden")
         await case.settled()
@@ -309,8 +344,13 @@ async def test_writers_learn_of_their_own_messages_only(tmp_path: Path) -> None:
         assert (await case.told(own.message_id)).startswith("**Answered in ")
         assert await case.told(own.message_id, chat="hall", group=True) == refused
         assert "Reply with" in await case.told("")
+        # The same for a message that is hidden since /undo.
+        await case.write("/undo")
+        await case.settled()
+        assert (await case.why(own.message_id))["message"] is not None
+        assert await case.told(own.message_id) == refused
         # Ten questions in a minute, whatever they were about, and others are not affected.
-        for _ in range(4):
+        for _ in range(3):
             await case.told(own.message_id)
         assert "ask again in a minute" in await case.told(own.message_id)
         assert (await case.told(other.message_id, "ben", "garden")).startswith("**Answered in ")
