@@ -26,7 +26,7 @@ export function needRows(needs, context) {
 function need(action, context) {
   const { pathname, searchParams } = new URL(action.target, location.origin);
   const [, , screen, ...path] = pathname.split("/");
-  const content = [icon(ICONS[action.kind] ?? "chevron"), action.label];
+  const content = [icon((context.isAdmin && ICONS[action.kind]) || "chevron"), context.isAdmin ? action.label : t("now.see")];
   if (context.has(screen)) return h("a", { class: "button small", href: addressOf(screen, path.map(decodeURIComponent), Object.fromEntries(searchParams)) }, ...content);
   return context.isAdmin && h("button", { type: "button", class: "small", onclick: () => showCommand(action) }, ...content);
 }

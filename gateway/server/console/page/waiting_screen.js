@@ -62,7 +62,7 @@ class Waiting {
     clearTimeout(this.#timer);
     const { signal } = this.#asked;
     try {
-      const [open, decided, pairs] = await Promise.all([read("/api/questions", { state: "open" }, { signal }), read("/api/questions", { state: "decided" }, { signal }), this.#context.isAdmin ? read("/api/pairs", {}, { signal }) : { waiting: [] }]);
+      const [open, decided, pairs] = await Promise.all([read("/api/questions", { state: "open" }, { signal }), read("/api/questions", { state: "decided" }, { signal }), read("/api/pairs", {}, { signal })]);
       this.#decided = decided.questions;
       this.#open = [...open.questions, ...pairs.waiting.map(asPairing)].sort((a, b) => a.expires_at - b.expires_at);
       this.#loaded();

@@ -160,6 +160,12 @@ async def test_a_viewer_opens_each_screen_and_finds_neither_texts_nor_writes(
             assert text not in bodies, what
             assert text not in await page.content(), what
         assert "trunkline " not in bodies, "a command"
+        # Whoever waits is counted, also one with a code.
+        await page.goto(f"{url}/console/waiting")
+        await expect(page.locator("#main .head")).to_contain_text("2 open")
+        await page.goto(f"{url}/console/now")
+        needs = page.get_by_role("listitem").filter(has_text="waits to be let in")
+        await expect(needs.get_by_role("link")).to_have_text("See more")
         # The screens of admins are not there, whatever the address.
         for name in set(await screens_of(page, "admin")) - set(names):
             await page.goto(f"{url}/console/{name}")
