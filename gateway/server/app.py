@@ -37,7 +37,7 @@ from gateway.server.openai.routes import OpenAiRoutes
 from gateway.server.openapi import describe_routes
 from gateway.server.operator import AuditRoutes, DeadLetterRoutes, QuestionRoutes
 from gateway.server.plugins import ConfigRoutes, LivePluginRoutes, LoginRoutes, PluginPages, TeamRoutes
-from gateway.server.providers import ProviderRoutes
+from gateway.server.providers import ProviderKeys, ProviderRoutes
 from gateway.server.routes import Binder, PlainCall, PluginRoutes, Route
 from gateway.server.sessions import BranchRoutes, FileRoutes, SearchRoutes, SessionRoutes, WhyRoutes
 from gateway.server.status import StatusRoutes
@@ -61,7 +61,8 @@ class Api:
         self.now = NowRoutes(self.observer, self.logins.reader_of)
         self._openai = OpenAiRoutes(gateway)
         self._selection = Selection(gateway.models, gateway.profiles, lambda: gateway.model)
-        self._values = SettingValues(gateway.settings, gateway.live_plugins)
+        self._keys = ProviderKeys(gateway)
+        self._values = SettingValues(gateway.settings, gateway.live_plugins, self._keys)
         self._configs = PluginConfigs(gateway.settings, Path.home())
         apply, record = gateway.live_plugins.apply, gateway.parts.actions.decide
         self._teams = TeamDirectory(gateway.settings, Path.home(), apply, record)
@@ -96,14 +97,12 @@ class Api:
             *self._openai.routes(),
             *AccessRoutes(parts.access).routes(),
             *ConsoleAccess(self.logins, parts.host.auth).routes(),
-            *SettingsRoutes(
-                self._gateway.settings, parts.store, self._gateway.live_plugins, self._values
-            ).routes(),
+            *SettingsRoutes(parts.store, self._gateway.live_plugins, self._keys, self._values).routes(),
             *AgentRoutes(self._gateway, self._values).routes(),
             *RoomRoutes(
                 parts.access, parts.store, self._gateway.channels, self._gateway.profiles, self._values
             ).routes(),
-            *ProviderRoutes(self._gateway, self.observer).routes(),
+            *ProviderRoutes(self._gateway, self.observer, self._keys).routes(),
             *LivePluginRoutes(self._gateway).routes(),
             *LoginRoutes(self._gateway).routes(),
             *StatusRoutes(self._gateway, self._selection).routes(),

@@ -110,7 +110,7 @@ class AgentRoutes:
                 "List the agents with their settings, where these come from, use and cost.",
                 self._list,
                 role="viewer",
-                hides=("agents.prompt",),
+                hides=("file", "agents.prompt", "agents.place", "agents.settings.source"),
             )
         ]
 

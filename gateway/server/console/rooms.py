@@ -143,7 +143,7 @@ class RoomRoutes:
                 "Show the settings of a chat with their sources, and its conversations.",
                 self._show,
                 role="viewer",
-                hides=("texts", "conversations.title"),
+                hides=("texts", "settings.source", "conversations.title"),
                 errors=(NotFoundError,),
             ),
         ]

@@ -9,6 +9,7 @@ from typing import Any, cast
 from msgspec import Struct, structs
 
 from gateway.plugin_services.live import LivePlugins
+from gateway.server.providers import ProviderKeys
 from gateway.settings import Settings
 from gateway.settings.entries import ENABLED, Entry, KeyPath, dotted, flat
 from gateway.settings.layers.changing import needs_proof
@@ -45,9 +46,10 @@ class SettingInfo(Struct, frozen=True):
 class SettingValues:
     """The settings of a running gateway. Its methods read files."""
 
-    def __init__(self, started: Settings, live: LivePlugins) -> None:
+    def __init__(self, started: Settings, live: LivePlugins, keys: ProviderKeys) -> None:
         self.started = started
         self._live = live
+        self._keys = keys
         self._schema: dict[str, Any] = {}
 
     def read(self) -> SettingReading:
@@ -59,9 +61,11 @@ class SettingValues:
     def needs_restart(self, path: KeyPath) -> bool:
         """Return whether a change of a setting takes effect at the next start.
 
-        Everything is read at the start alone, except what the console applies: which plugins run, and the
-        settings of one that can be replaced or does not run.
+        Everything is read at the start alone, except what the console applies: which plugins run, the
+        settings of one that can be replaced or does not run, and the keys of providers.
         """
+        if is_key(path):
+            return not self._keys.reloads(path[1])
         if path == ENABLED:
             return False
         table, plugin = path[0], "".join(path[1:2])
@@ -107,7 +111,7 @@ class SettingReading:
 
     def _needs_restart(self, path: KeyPath) -> bool:
         # All keys of a plugin's table have the same answer, which reads files.
-        table = path[:2] if path[0] == "plugins" else path[:1]
+        table = path[:2] if path[0] == "plugins" else path if is_key(path) else path[:1]
         if table not in self._waiting:
             self._waiting[table] = self._values.needs_restart(table)
         return self._waiting[table]
@@ -118,6 +122,8 @@ class SettingReading:
             running = self._began.get(row.key)
         elif path == ENABLED:
             running = self._live.entries(row.value)
+        elif is_key(path):
+            running = row.value  # masked, whatever it is
         else:
             given = self._given_to(path[1])
             running = row.value if given is None else given.get(row.key)
@@ -151,6 +157,11 @@ class SettingReading:
             needs_restart=needs_restart,
             inherited=inherited,
         )
+
+
+def is_key(path: KeyPath) -> bool:
+    """Return whether a setting is a key of a provider, or its further keys."""
+    return len(path) == 3 and path[0] == "providers" and path[2] in ("api_key", "api_keys")
 
 
 def _first(

@@ -15,11 +15,11 @@ from gateway.contract.errors import (
     SettingsError,
 )
 from gateway.plugin_services.live import LivePlugins
-from gateway.server.console.setting_values import SettingInfo, SettingValues
+from gateway.server.console.setting_values import SettingInfo, SettingValues, is_key
 from gateway.server.errors import ConfirmIdentityError
 from gateway.server.plugins.configuration import in_thread
+from gateway.server.providers import ProviderKeys
 from gateway.server.routes import Call, Nothing, PlainCall, Route
-from gateway.settings import Settings
 from gateway.settings.entries import ENABLED, KeyPath
 from gateway.settings.layers.changing import PlannedChange, SettingsFile
 from gateway.store import Store
@@ -68,8 +68,9 @@ class ChangeOutcome(Struct, frozen=True):
 class SettingsRoutes:
     """The routes under ``/api/settings``."""
 
-    def __init__(self, settings: Settings, store: Store, live: LivePlugins, values: SettingValues) -> None:
-        self._started = settings
+    def __init__(self, store: Store, live: LivePlugins, keys: ProviderKeys, values: SettingValues) -> None:
+        self._started = settings = values.started
+        self._keys = keys
         self._store = store
         self._live = live
         self._file = SettingsFile(settings)
@@ -133,9 +134,11 @@ class SettingsRoutes:
         return await self._take_over(path, before)
 
     async def _take_over(self, path: KeyPath, before: frozenset[str]) -> ChangeOutcome:
-        """Let the running plugins that a saved change concerns have it."""
+        """Let the running plugins or the provider that a saved change concerns have it."""
         if await in_thread(lambda: self._values.needs_restart(path)):
             return ChangeOutcome(needs_restart=True, problem="")
+        if is_key(path):
+            return await self._renew(path[1])
         concerned = (before ^ await in_thread(self._enabled)) if path == ENABLED else {*path[1:2]}
         problems: list[str] = []
         for name in sorted(concerned):
@@ -144,6 +147,13 @@ class SettingsRoutes:
             except (PluginError, SettingsError) as error:
                 problems.append(str(error))
         return ChangeOutcome(needs_restart=bool(problems), problem="\n".join(problems))
+
+    async def _renew(self, provider: str) -> ChangeOutcome:
+        try:
+            await self._keys.reload(provider)
+        except SettingsError as error:
+            return ChangeOutcome(needs_restart=True, problem=str(error))
+        return ChangeOutcome(needs_restart=False, problem="")
 
     def _enabled(self) -> frozenset[str]:
         return frozenset(self._started.reread().plugins.enabled)

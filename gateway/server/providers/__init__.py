@@ -3,6 +3,7 @@
 In: authenticated requests. Out: states and results, never a key. Imported by ``gateway.server.app``.
 """
 
+from gateway.server.providers.keys import ProviderKeys
 from gateway.server.providers.routes import ProviderRoutes
 
-__all__ = ["ProviderRoutes"]
+__all__ = ["ProviderKeys", "ProviderRoutes"]

@@ -133,12 +133,25 @@ class ProviderKeys:
         return (*table, "api_keys"), keys
 
     async def _apply(self, provider_id: str, place: KeyPlace) -> None:
-        gateway = self._gateway
         if place.way in ("settings", "move"):
-            gateway.settings = await asyncio.to_thread(gateway.settings.with_keys_again, provider_id)
+            await self._read(provider_id)
         if place.way in ("login", "move"):
-            await gateway.logins.check()
-        await gateway.logins.renew(provider_id)
+            await self._gateway.logins.check()
+        await self._gateway.logins.renew(provider_id)
+
+    def reloads(self, provider_id: str) -> bool:
+        """Return whether new keys of a provider take effect without a restart."""
+        return self._gateway.providers.reloads(provider_id)
+
+    async def reload(self, provider_id: str) -> None:
+        """Let a provider use the keys that the settings have now. Raises SettingsError."""
+        async with self._changing:
+            await self._read(provider_id)
+            await self._gateway.logins.renew(provider_id)
+
+    async def _read(self, provider_id: str) -> None:
+        gateway = self._gateway
+        gateway.settings = await asyncio.to_thread(gateway.settings.with_keys_again, provider_id)
 
     def _of_login(self, settings: Settings, provider_id: str, owner: str) -> KeyPlace:
         command = f"trunkline auth login {owner}"

@@ -143,10 +143,10 @@ class ProviderList(Struct, frozen=True):
 class ProviderRoutes:
     """The routes ``/api/models/providers`` and ``/api/models/test``."""
 
-    def __init__(self, gateway: Gateway, observer: Observer) -> None:
+    def __init__(self, gateway: Gateway, observer: Observer, keys: ProviderKeys) -> None:
         self._gateway = gateway
         self._watch = observer.providers
-        self._keys = ProviderKeys(gateway)
+        self._keys = keys
 
     def routes(self) -> list[Route]:
         """Return the routes."""

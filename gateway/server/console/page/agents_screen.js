@@ -83,7 +83,7 @@ class Agents {
           [t("agents.cost"), link("money", { agent: name, by: "model", days: "30" }, costOf(one))],
           [t("agents.place"), place && h("code", {}, place)],
         ].map(([label, value]) => [label, value === false ? "" : value])),
-        origin !== "settings" && h("p", { class: "muted" }, t(`agents.edit.${origin}`, { file, place, name })),
+        origin !== "settings" && file && h("p", { class: "muted" }, t(`agents.edit.${origin}`, { file, place, name })),
         origin === "settings" && !canChange && h("p", { class: "muted" }, t("settings.fixed", { file })),
       ),
       formPart(t("agents.permissions"), rulesOf(one, this.#found.tools)),

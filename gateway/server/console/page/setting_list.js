@@ -27,7 +27,7 @@ export function settingList(settings, { changed, fixed = false }) {
         { class: "grow" },
         h("span", { class: "setting-key", title: key }, name),
         h("div", { class: "setting-value" }, setting.shown ?? shownValue(setting), waits(setting) && h("span", { class: "pill warn" }, t("settings.waits"))),
-        h("p", { class: "muted" }, [t(inherited ? "settings.inherited" : "settings.from", { source: sourceOf(setting) }), t("settings.effect", { when: effectOf(setting) })].join(" · ")),
+        h("p", { class: "muted" }, [setting.source && t(inherited ? "settings.inherited" : "settings.from", { source: sourceOf(setting) }), t("settings.effect", { when: effectOf(setting) })].filter(Boolean).join(" · ")),
         h("p", { class: "muted" }, description),
       ),
       !fixed && h("button", { type: "button", class: "small", "aria-label": t("settings.change_key", { key: name }), onclick: () => change(setting) }, t("settings.change")),

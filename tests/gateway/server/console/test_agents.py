@@ -206,7 +206,7 @@ async def test_a_viewer_sees_agents_without_prompts_and_changes_nothing(
     async with office(tmp_path) as (served, _file):
         agents = await agents_of(served, EYES)
         assert "prompt" not in agents["desk"]
-        assert not any(secret in json.dumps(agents) for secret in SECRETS)
+        assert not any(secret in json.dumps(agents) for secret in (*SECRETS, "trunkline.toml", "store.md"))
         async with chat(browser, f"{served.url}/console/agents/desk", connected=False) as page:
             await sign_in(page, EYES)
             form = page.get_by_role("region", name="The agent", exact=True)

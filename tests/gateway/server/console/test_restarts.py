@@ -13,6 +13,7 @@ from gateway.extensions.admission.admission import Admission
 from gateway.extensions.admission.packages.installer import Installer
 from gateway.extensions.confined.plugin import ConfinedPlugin
 from gateway.settings import load_settings
+from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.served import serving
 from tests.gateway.server.console.test_login import Browser, browsing
 from tests.gateway.server.console.test_settings import plan, save
@@ -138,3 +139,32 @@ url = "http://127.0.0.1:1/mcp"
             assert await change(browser, key, value) == (True, ""), key
             assert (await row(browser, key))[1:] == (before, True), key
         assert served.gateway.profiles.get("desk").temperature == 0.5
+
+
+async def test_a_key_takes_effect_with_the_next_call(tmp_path: Path) -> None:
+    file = tmp_path / "trunkline.toml"
+    async with FakeModels() as fake:
+        file.write_text(f"""\
+model = "groq/fake-small"
+[providers.groq]
+base_url = "{fake.openai_url}"
+api_key = "first-key-0123456789"
+""")
+        given = {"model": None, "providers": {}}
+        async with (
+            serving(tmp_path / "data", fake=fake, file=file, **given) as served,
+            browsing(served) as browser,
+            served.socket() as client,
+        ):
+
+            async def key_of_next_call() -> str:
+                await client.say("Hi", session="a")
+                await client.until("complete")
+                return fake.requests[-1].headers["authorization"]
+
+            assert await key_of_next_call() == "Bearer first-key-0123456789"
+            key = "providers.groq.api_key"
+            assert (await row(browser, key))[2] is False
+            assert await change(browser, key, "second-key-0123456789") == (False, "")
+            assert await key_of_next_call() == "Bearer second-key-0123456789"
+            assert (await row(browser, "providers.groq.max_retries"))[2] is True
