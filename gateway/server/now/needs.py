@@ -229,7 +229,7 @@ def _of_questions(asked: Sequence[Held], now: int) -> list[Need]:
             min(one.created_at for one in questions),
             "1 question waits for a person" if count == 1 else f"{count} questions wait for a person",
             "a tool, a budget or a plugin asks",
-            f"the answers wait; the next question expires in {left} min",
+            f"the answers wait; the next question expires within {left + 1} min",
             _open("Answer them", "/console/waiting"),
         )
     ]

@@ -39,7 +39,7 @@ export function figureCells(state, context) {
     const bad = name === "errors" && value > 0;
     const answers = byName.get("answers")?.value ?? 0;
     const extra = { errors: value > 0 && answers > 0 ? percent(value / (value + answers)) : "", cost: t("now.today", { usd: money(state.spend.today_usd) }) }[name] ?? "";
-    const cell = [h("span", {}, t(`now.figure.${name}`)), h("b", { class: bad && "bad" }, figure(name, value), extra && h("small", {}, ` ${extra}`)), trend(points)];
+    const cell = [h("span", {}, t(`now.figure.${name}`)), h("b", { class: bad && "bad" }, figure(name, value), extra && " ", extra && h("small", {}, extra)), trend(points)];
     const screen = MORE[name];
     return screen && context.has(screen) ? h("a", { href: addressOf(screen), class: bad && "failing" }, ...cell) : h("div", { class: bad && "failing" }, ...cell);
   });
