@@ -11,7 +11,14 @@ from gateway.conversations.export import as_json_lines, as_markdown
 from gateway.conversations.forks import Forks
 from gateway.conversations.search import SearchIndex, SearchPage, search_messages
 from gateway.conversations.selection import AgentChoice, ModelChoice, Selection
-from gateway.conversations.shares import NewShare, Share, SharedConversation, Shares, read_shares
+from gateway.conversations.shares import (
+    NewShare,
+    Share,
+    SharedConversation,
+    SharePreview,
+    Shares,
+    read_shares,
+)
 from gateway.conversations.titles import LONGEST_TITLE, Titles, one_line
 from gateway.conversations.undo import Change, Command, Undo
 
@@ -34,6 +41,7 @@ __all__ = [
     "SearchPage",
     "Selection",
     "Share",
+    "SharePreview",
     "SharedConversation",
     "Shares",
     "Titles",

@@ -65,6 +65,14 @@ class SharedConversation(Struct, frozen=True):
     cut: bool
 
 
+class SharePreview(Struct, frozen=True):
+    """What a link to a conversation would show if it was created now."""
+
+    messages: list[Message]
+    cut: bool
+    """Earlier messages are left out."""
+
+
 def read_shares(connection: Connection, now: int, session: str | None = None) -> Sequence[Share]:
     """Read the shares that are valid at a time (ms), of one session or of all, newest first."""
     query = select(t.share).where(t.share.c.expires_at > now).order_by(t.share.c.id.desc())
@@ -110,6 +118,11 @@ class Shares:
         await self._store.write((_DROP_EXPIRED, (now,)), (_PUT, row), audit)
         return NewShare(share, f"{(self._settings.base_url or '').rstrip('/')}/share/{link}")
 
+    async def preview(self, session: str) -> SharePreview:
+        """Return what a link to a session would show now."""
+        shown, cut = await self._store.read(lambda c: _read_shown(c, session, None))
+        return SharePreview([self._masked(one) for one in shown], cut)
+
     async def list(self, session: str | None = None) -> Sequence[Share]:
         """Return the valid shares, of one session or of all, newest first."""
         return await self._store.read(lambda c: read_shares(c, self._clock(), session))
@@ -154,8 +167,13 @@ def _read(connection: Connection, digest: str, now: int) -> SharedConversation |
     row = connection.execute(select(t.share).where(s.digest == digest, s.expires_at > now)).first()
     if row is None:
         return None
-    log = read_messages(connection, row.session, last=_MOST_MESSAGES + 1, upto=row.seq)
-    shown = [
+    return SharedConversation(_share(row), *_read_shown(connection, row.session, row.seq))
+
+
+def _read_shown(connection: Connection, session: str, upto: int | None) -> tuple[tuple[Message, ...], bool]:
+    """Return the messages that a page shows, and whether earlier ones are left out."""
+    log = read_messages(connection, session, last=_MOST_MESSAGES + 1, upto=upto)
+    shown = (
         one for _, one in log[-_MOST_MESSAGES:] if one.for_model and not (one.origin and one.origin.context)
-    ]
-    return SharedConversation(_share(row), tuple(shown), len(log) > _MOST_MESSAGES)
+    )
+    return tuple(shown), len(log) > _MOST_MESSAGES

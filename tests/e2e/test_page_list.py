@@ -133,7 +133,7 @@ async def test_titles_and_messages_are_searched(
             await expect(page.locator("tl-list")).to_be_hidden()
             assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
             await field.fill("milk")
-            await expect(results.get_by_role("status")).to_have_text("No title or message contains “milk”.")
+            await expect(results.get_by_role("status")).to_have_text("Nothing found for “milk”")
             await field.fill("once")
             await page.keyboard.press("ArrowDown")
             await expect(results.get_by_role("link").first).not_to_be_focused()

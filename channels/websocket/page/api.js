@@ -94,6 +94,11 @@ export async function listShares(id) {
   return (await json(`/api/sessions/${encodeURIComponent(id)}/shares`, {}))?.shares ?? null;
 }
 
+/** @returns {Promise<{messages: object[], cut: boolean} | null>} what a link would show now */
+export function previewShare(id) {
+  return json(`/api/sessions/${encodeURIComponent(id)}/share/preview`, {});
+}
+
 /** @returns {Promise<boolean>} whether the link is gone */
 export async function revokeShare(share) {
   const response = await call("DELETE", `/api/shares/${encodeURIComponent(share)}`);

@@ -15,14 +15,14 @@ const MOST = 150;
 
 export class SearchPanel extends HTMLElement {
   #input = h("input", { type: "search", "aria-label": t("search.label"), placeholder: t("search.label"), autocomplete: "off", spellcheck: "false", maxlength: 200 });
-  #status = h("p", { class: "muted", role: "status" });
-  #note = h("div", {});
+  #status = h("div", { class: "muted", role: "status" });
+  #failure = h("div", {});
   #titles = h("ul", { class: "hits" });
   #messages = h("ul", { class: "hits" });
   #titlesHead = h("h2", {}, t("search.titles"));
   #messagesHead = h("h2", {}, t("search.messages"));
   #more = h("button", { type: "button", hidden: true }, t("search.more"));
-  #results = h("section", { class: "results", "aria-label": t("search.results"), tabindex: "-1", hidden: true }, this.#status, this.#note, this.#titlesHead, this.#titles, this.#messagesHead, this.#messages, this.#more);
+  #results = h("section", { class: "results", "aria-label": t("search.results"), tabindex: "-1", hidden: true }, this.#status, this.#failure, this.#titlesHead, this.#titles, this.#messagesHead, this.#messages, this.#more);
   #timer = 0;
   /** The search whose results are shown; results of an older one are dropped. */
   #search = null;
@@ -70,10 +70,9 @@ export class SearchPanel extends HTMLElement {
     this.#messages.replaceChildren();
     this.#show(search, page ?? { results: [], next: null });
     const count = this.#titles.childElementCount + this.#messages.childElementCount;
-    this.#note.replaceChildren();
-    this.#status.textContent = failed ? "" : t("search.found", { count: `${count}${page.next ? "+" : ""}` });
-    if (failed) this.#note.append(failedState({ title: t("search.failed"), text: t("search.failed_text"), again: () => this.#start(list) }));
-    else if (count === 0) this.#note.append(nothingFound({ query }));
+    this.#failure.replaceChildren(...(failed ? [failedState({ title: t("search.failed"), text: t("search.failed_text"), again: () => this.#start(list) })] : []));
+    if (failed) this.#status.textContent = "";
+    else this.#status.replaceChildren(count ? t("search.found", { count: `${count}${page.next ? "+" : ""}` }) : nothingFound({ query }));
   }
 
   async #continue(search) {

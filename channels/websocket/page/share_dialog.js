@@ -1,9 +1,10 @@
-/** Dialog that creates, lists and revokes the public pages of a conversation. */
-import { listShares, revokeShare, shareSession } from "./api.js";
+/** Dialog that creates, lists and revokes the public pages of a conversation, and shows what they show. */
+import { listShares, previewShare, revokeShare, shareSession } from "./api.js";
 import { copyButton } from "/shared/copy_button.js";
 import { fullTime } from "/shared/dates.js";
 import { openDialog } from "/shared/dialog.js";
 import { h } from "/shared/dom.js";
+import { icon } from "/shared/icons.js";
 import { t } from "/shared/language.js";
 
 const DAYS = [1, 7, 30, 365];
@@ -15,7 +16,7 @@ export function openShareDialog(session, title) {
   const made = h("p", { class: "made", role: "status" });
   const list = h("ul", { class: "shares", "aria-label": t("share.links") });
   const form = h("form", { class: "line" }, h("label", { for: "share-days" }, t("share.expiry")), days, create);
-  openDialog(t("share.title"), h("p", {}, h("strong", {}, title)), h("p", { class: "muted" }, t("share.what")), form, made, list);
+  openDialog(t("share.title"), h("p", {}, h("strong", {}, title)), h("p", { class: "muted" }, t("share.what")), preview(session), form, made, list);
   const show = () => showShares(list, session);
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
@@ -26,6 +27,27 @@ export function openShareDialog(session, title) {
     show();
   });
   show();
+}
+
+/** Return the messages that a link shows, read when they are unfolded. */
+function preview(session) {
+  const body = h("div", { class: "share-preview", tabindex: "0", role: "group", "aria-label": t("share.preview") });
+  const element = h("details", { class: "folded" }, h("summary", {}, icon("chevron"), h("span", {}, t("share.preview"))), body);
+  element.addEventListener("toggle", async () => {
+    if (!element.open) return;
+    const found = await previewShare(session);
+    if (found === null) return body.replaceChildren(t("share.failed"));
+    const articles = found.messages.map(({ role, parts }) => h("article", {}, h("h3", {}, t(`who.${role}`)), ...parts.map(shown)));
+    body.replaceChildren(...(found.cut ? [h("p", { class: "muted" }, t("share.cut"))] : []), ...articles, ...(articles.length ? [] : [t("share.empty")]));
+  });
+  return element;
+}
+
+/** Return a part of a message as text; its tools are named, with what they got and returned. */
+function shown(part) {
+  const texts = { text: part.content, error: part.message, image: part.alt_text || t("file.image"), file: part.path };
+  if (part.type in texts) return h("p", { class: "typed" }, texts[part.type]);
+  return h("pre", {}, part.type === "tool_call" ? `${part.tool_name} ${JSON.stringify(part.arguments ?? {}, null, 1)}` : part.output);
 }
 
 function address(url) {

@@ -23,7 +23,7 @@ export class Sidebar extends HTMLElement {
 
   connectedCallback() {
     if (this.firstChild) return;
-    const brand = h("div", { class: "brand" }, h("img", { src: "/shared/icon.svg", alt: "", width: 24, height: 24 }), "Trunkline", h("div", { class: "seg" }, h("a", { href: linkTo(null), "aria-current": "true" }, t("list.chat")), h("a", { href: "/console" }, t("list.console"))));
+    const brand = h("div", { class: "brand" }, h("img", { src: "/shared/icon.svg", alt: "", width: 24, height: 24 }), "Trunkline", h("div", { class: "seg" }, h("span", { "aria-current": "true" }, t("list.chat")), h("a", { href: "/console" }, t("list.console"))));
     const settings = h("button", { type: "button", class: "round quiet", "aria-label": t("settings.title"), title: t("settings.title"), onclick: openSettings }, icon("gear"));
     const fresh = h("a", { class: "new-chat", href: linkTo(null) }, icon("plus"), t("list.new"), h("kbd", { "aria-hidden": "true" }, "Ctrl ⇧ O"));
     this.#nav.append(brand, fresh, this.#search, this.#list, h("div", { class: "nav-foot" }, this.#scope, this.#agents, settings), widthHandle());
@@ -44,7 +44,7 @@ export class Sidebar extends HTMLElement {
     this.#nav.inert = PHONE.matches && !open;
     if (open) {
       this.#opener = opener;
-      this.#nav.querySelector("a").focus();
+      this.#nav.querySelector(".new-chat").focus();
     } else {
       this.#opener?.focus();
       this.#opener = null;

@@ -30,6 +30,7 @@ from gateway.conversations import (
     SearchPage,
     Selection,
     Share,
+    SharePreview,
     one_line,
 )
 from gateway.host import Host
@@ -391,6 +392,14 @@ class SessionRoutes:
                 success=201,
                 errors=(NotFoundError, InvalidStateError),
             ),
+            Route(
+                "GET",
+                f"{one}/share/preview",
+                "previewShare",
+                "Return what a public page of a session would show now.",
+                self._preview,
+                errors=gone,
+            ),
             Route("GET", f"{one}/shares", "listShares", "List the public pages of a session.", self._shares),
             Route(
                 "DELETE",
@@ -405,6 +414,10 @@ class SessionRoutes:
     async def _share(self, call: Call[SessionPath, Nothing, Nothing, ShareRequest]) -> NewShare:
         session, days = await existing(self._host, call.path.id), call.body.days
         return await self._host.shares.create(session, call.user, days if isinstance(days, int) else None)
+
+    async def _preview(self, call: Call[SessionPath, Nothing, Nothing, None]) -> SharePreview:
+        session = await existing(self._host, call.path.id)
+        return await self._host.shares.preview(session.id)
 
     async def _shares(self, call: Call[SessionPath, Nothing, Nothing, None]) -> ShareList:
         return ShareList([*await self._host.shares.list(call.path.id)])

@@ -209,6 +209,7 @@ async def test_every_route_is_described(tmp_path: Path) -> None:
             ("DELETE", "/api/files/{file_id}"),
             ("GET", "/api/search"),
             ("POST", "/api/sessions/{id}/share"),
+            ("GET", "/api/sessions/{id}/share/preview"),
             ("GET", "/api/sessions/{id}/shares"),
             ("DELETE", "/api/shares/{share}"),
             ("GET", "/api/agents"),
