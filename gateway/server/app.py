@@ -36,7 +36,14 @@ from gateway.server.now import NowRoutes, Observer
 from gateway.server.openai.routes import OpenAiRoutes
 from gateway.server.openapi import describe_routes
 from gateway.server.operator import AuditRoutes, DeadLetterRoutes, QuestionRoutes
-from gateway.server.plugins import ConfigRoutes, LivePluginRoutes, LoginRoutes, PluginPages, TeamRoutes
+from gateway.server.plugins import (
+    ConfigRoutes,
+    LivePluginRoutes,
+    LoginRoutes,
+    PluginPages,
+    PluginStateRoutes,
+    TeamRoutes,
+)
 from gateway.server.providers import ProviderKeys, ProviderRoutes
 from gateway.server.routes import Binder, PlainCall, PluginRoutes, Route
 from gateway.server.sessions import BranchRoutes, FileRoutes, SearchRoutes, SessionRoutes, WhyRoutes
@@ -106,6 +113,7 @@ class Api:
             *LivePluginRoutes(self._gateway).routes(),
             *LoginRoutes(self._gateway).routes(),
             *StatusRoutes(self._gateway, self._selection).routes(),
+            *PluginStateRoutes(self._gateway, self._configs).routes(),
             *ConfigRoutes(self._configs, self._gateway.live_plugins.apply).routes(),
             *TeamRoutes(self._gateway, self._teams).routes(),
             Route(

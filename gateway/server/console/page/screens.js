@@ -30,6 +30,6 @@ export const SCREENS = [
   lateScreen({ name: "agents", title: () => t("agents.title"), icon: "robot", group: "set_up", roles: BOTH }, () => import("./agents_screen.js")),
   lateScreen({ name: "models", title: () => t("models.title"), icon: "chip", group: "set_up", roles: BOTH }, () => import("./models_screen.js")),
   lateScreen({ name: "rooms", title: () => t("rooms.title"), icon: "hash", group: "set_up", roles: BOTH }, () => import("./rooms_screen.js")),
-  // plugins
+  lateScreen({ name: "plugins", title: () => t("extensions.title"), icon: "plug", group: "set_up", roles: BOTH }, () => import("./plugins_screen.js")),
   lateScreen({ name: "settings", title: () => t("settings.title"), icon: "gear", group: "set_up", roles: ["admin"] }, () => import("./settings_screen.js")),
 ];

@@ -170,6 +170,7 @@ async def test_each_screen_has_its_picture(browser: Browser, tmp_path: Path) -> 
                 "agents": ("agents/desk", ".setting-list"),
                 "rooms": ("rooms/line/kitchen", ".setting-list"),
                 "models": ("models/groq", ".key-list"),
+                "plugins": ("plugins/pier", ".facts"),
             }
             for size, how in SIZES.items() if FOLDER else [*SIZES.items()][:1]:
                 async with chat(browser, f"{case.served.url}/console", connected=False, **how) as page:

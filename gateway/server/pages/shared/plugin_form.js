@@ -3,8 +3,8 @@
  *
  * @typedef {{element: Element, read: () => any}} Field `read` returns the value, or undefined if there is none
  */
-import { h } from "/shared/dom.js";
-import { t } from "/shared/language.js";
+import { h } from "./dom.js";
+import { t } from "./language.js";
 
 /** Return the fields of an object. @returns {Field} */
 export function objectField(schema, values, hidden, path = []) {
