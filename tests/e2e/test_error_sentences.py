@@ -1,4 +1,4 @@
-"""Every face says an error in the same sentence: channels, the terminal, exports, shared pages and the page."""
+"""Every face says an error in the same sentence: channels, terminal, exports, shared pages and the page."""
 
 from __future__ import annotations
 
