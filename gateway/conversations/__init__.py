@@ -9,7 +9,14 @@ from gateway.conversations.branches import Branch, Branches, HiddenVersion, Vers
 from gateway.conversations.changes import ChangedFile, ChangeLog, ChangeSummary, Reverted, read_changes
 from gateway.conversations.export import as_json_lines, as_markdown
 from gateway.conversations.forks import Forks
-from gateway.conversations.search import SearchIndex, SearchPage, search_messages
+from gateway.conversations.search import (
+    ConversationFilter,
+    ConversationFinder,
+    SearchIndex,
+    SearchPage,
+    Sort,
+    search_messages,
+)
 from gateway.conversations.selection import AgentChoice, ModelChoice, Selection
 from gateway.conversations.shares import (
     NewShare,
@@ -32,6 +39,8 @@ __all__ = [
     "ChangeSummary",
     "ChangedFile",
     "Command",
+    "ConversationFilter",
+    "ConversationFinder",
     "Forks",
     "HiddenVersion",
     "ModelChoice",
@@ -44,6 +53,7 @@ __all__ = [
     "SharePreview",
     "SharedConversation",
     "Shares",
+    "Sort",
     "Titles",
     "Undo",
     "Version",

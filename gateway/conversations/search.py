@@ -1,4 +1,4 @@
-"""Search: the words of all messages and titles, found by a full-text index.
+"""Search: the words of messages and titles, by a full-text index, and lists of conversations by filters.
 
 The index is written behind the commit: a background task reads committed messages that are not marked as
 indexed, newest first, and commits their words together with the mark. So a crash loses nothing, and a
@@ -14,12 +14,25 @@ import asyncio
 import re
 import unicodedata
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 from zlib import crc32
 
 import structlog
 from msgspec import Struct, structs
-from sqlalchemy import Connection, RowMapping, TextClause, func, select, text
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    RowMapping,
+    Select,
+    TextClause,
+    and_,
+    func,
+    literal,
+    or_,
+    select,
+    text,
+    tuple_,
+)
 
 from gateway.contract.errors import StoreError
 from gateway.contract.messages import Message
@@ -29,6 +42,7 @@ from gateway.session.log import (
     read_by_id,
     read_messages,
     read_sessions,
+    read_sessions_by_id,
     read_unindexed,
 )
 from gateway.store import Op, Store
@@ -54,6 +68,8 @@ _SECONDS = 0.5
 _REPORTED = 20_000
 _NEWEST = 10_000
 """Rows that PostgreSQL searches without its index first."""
+_COMPARED = 1_000
+"""Matches that one page compares with a filter at most."""
 _AROUND = 50
 """Messages before and after a found one that a reader gets with it."""
 _SNIPPET, _LEAD = 200, 60
@@ -97,6 +113,65 @@ _TITLED = {
 }
 _LAST = 2**63 - 1
 
+WINDOW = 5_000
+"""Conversations that one page reads at most."""
+ANY_ERROR = "any"
+Sort = Literal["newest", "cost", "errors"]
+
+_S, _M, _P, _SPEND = t.sessions.c, t.messages.c, t.parts.c, t.spend.c
+# As text, because databases use a partial index only for the condition that it has itself.
+_COSTS, _IS_ERROR = text("messages.cost <> 0"), text("parts.type = 'error'")
+
+
+class ConversationFilter(Struct, frozen=True, kw_only=True):
+    """Conditions that conversations meet; None is any.
+
+    ``person`` is the id of a user, or channel and id; ``model`` a part of the name of a model that answered;
+    ``cost`` the US dollars that they cost more than; ``error`` the beginning of the name of an error in their
+    answers, or any; ``since`` the milliseconds after which they were active.
+    """
+
+    channel: str | None = None
+    person: str | None = None
+    agent: str | None = None
+    model: str | None = None
+    cost: float | None = None
+    error: str | None = None
+    since: int | None = None
+
+    @property
+    def conditions(self) -> list[ColumnElement[bool]]:
+        """The conditions of a query of sessions."""
+        found = self.of_rows
+        if self.person is not None:
+            found.append(or_(_S.owner == self.person, _called(_is_person(self.person))))
+        if self.agent is not None:
+            found.append(
+                or_(_S.agent == self.agent, and_(_S.agent.is_(None), _called(_SPEND.agent == self.agent)))
+            )
+        if self.model is not None:
+            name = _SPEND.provider.concat("/").concat(_SPEND.model)
+            part = self.model.lower()
+            called = _called(func.lower(name).contains(part, autoescape=True))
+            found.append(or_(func.lower(_S.model).contains(part, autoescape=True), called))
+        if self.cost is not None:
+            costs = select(func.coalesce(func.sum(_M.cost), 0.0)).where(_M.session_id == _S.id, _COSTS)
+            found.append(costs.correlate(t.sessions).scalar_subquery() > self.cost)
+        if self.error is not None:
+            failed = select(_M.session_id).join_from(t.parts, t.messages, _M.id == _P.message_id)
+            found.append(_S.id.in_(failed.where(_IS_ERROR, *_named(self.error)).correlate(None)))
+        return found
+
+    @property
+    def of_rows(self) -> list[ColumnElement[bool]]:
+        """The conditions that a session's own row decides."""
+        found: list[ColumnElement[bool]] = [_S.root.is_(None)]
+        if self.channel is not None:
+            found.append(_S.channel == self.channel)
+        if self.since is not None:
+            found.append(_S.updated_at >= self.since)
+        return found
+
 
 class Term(NamedTuple):
     """Words that follow each other; ``prefix``: the last one may be the beginning of a word."""
@@ -122,10 +197,15 @@ class SearchHit(Struct, frozen=True):
 
 
 class SearchPage(Struct, frozen=True):
-    """Hits, newest first. ``next`` is the ``cursor`` of the next page, null on the last one."""
+    """Hits, newest first. ``next`` is the ``cursor`` of the next page, null on the last one.
+
+    With filters a page may have fewer hits than asked for, or none, before the last one. ``behind`` is true
+    if messages were committed that the index does not have yet: the same search may find more a second later.
+    """
 
     results: list[SearchHit]
     next: str | None
+    behind: bool = False
 
 
 def words_of(given: str) -> list[str]:
@@ -167,6 +247,42 @@ def search_messages(
     shown = found[:limit]
     more = str(shown[-1]["n"]) if len(found) > limit else None
     return SearchPage(_hits(connection, shown, terms), more)
+
+
+def search_filtered(
+    connection: Connection,
+    query: str,
+    wanted: ConversationFilter,
+    limit: int = 50,
+    before: int = _LAST,
+    compared: int = _COMPARED,
+) -> SearchPage:
+    """Find as ``search_messages`` does, in conversations that pass a filter.
+
+    The newest so many matches are ``compared`` with it; ``next`` continues after them.
+    """
+    terms = terms_of(query)
+    if not terms:
+        return SearchPage([], None)
+    dialect = connection.dialect.name
+    values = {"query": _build(dialect, terms), "before": min(before, _LAST), "limit": compared}
+    window = text(_FIND[dialect]).columns(t.search.c.n, t.search.c.session_id, t.search.c.message_id)
+    read = window.bindparams(**values).subquery()
+    r, m, s = read.c, t.messages.c, t.sessions.c
+    of_hits = (
+        select(r.n, r.session_id, r.message_id)
+        .join_from(read, t.messages, m.id == r.message_id, isouter=True)
+        .join(t.sessions, s.id == func.coalesce(r.session_id, m.session_id))
+        .where(*wanted.conditions)
+        .order_by(r.n.desc())
+        .limit(limit + 1)
+    )
+    found = connection.execute(of_hits).mappings().all()
+    more = str(found[limit - 1]["n"]) if len(found) > limit else None
+    if more is None:
+        count, last = connection.execute(select(func.count(), func.min(r.n)).select_from(read)).one()
+        more = str(last) if count == compared else None
+    return SearchPage(_hits(connection, found[:limit], terms), more)
 
 
 def _read_around(connection: Connection, session_id: str, message_id: str) -> list[tuple[int, Message]]:
@@ -260,9 +376,21 @@ class SearchIndex:
             _PUT_WORDS.format(id="id, NULL", words=words, table="sessions", row=_SESSION),
         )
 
-    async def find(self, query: str, limit: int = 50, before: int = _LAST) -> SearchPage:
-        """Find the newest messages and titles; see ``search_messages``."""
-        return await self._store.read(lambda c: search_messages(c, query, limit, before))
+    async def find(
+        self, query: str, limit: int = 50, before: int = _LAST, wanted: ConversationFilter | None = None
+    ) -> SearchPage:
+        """Find the newest messages and titles; see ``search_messages`` and ``search_filtered``."""
+
+        def read(connection: Connection) -> SearchPage:
+            # Asked first: what is indexed between the two reads is then found, or said to be missing.
+            behind = before == _LAST and _is_behind(connection)
+            if wanted is None:
+                page = search_messages(connection, query, limit, before)
+            else:
+                page = search_filtered(connection, query, wanted, limit, before)
+            return structs.replace(page, behind=behind)
+
+        return await self._store.read(read)
 
     async def read_around(self, session_id: str, message_id: str) -> Sequence[tuple[int, Message]]:
         """Read a message and up to 50 before and after it; nothing if the log does not show it."""
@@ -367,6 +495,132 @@ def _unindexed_titles(connection: Connection) -> Sequence[RowMapping]:
     return connection.execute(query).mappings().all()
 
 
+def _is_behind(connection: Connection) -> bool:
+    queries = (
+        select(t.messages.c.id).where(text("indexed < 1")),
+        select(t.sessions.c.id).where(text("indexed_title <> title")),
+    )
+    return any(connection.execute(query.limit(1)).first() is not None for query in queries)
+
+
 def _count_unindexed(connection: Connection) -> int:
     query = select(func.count()).select_from(t.messages).where(text("indexed < 1"))
     return connection.execute(query).scalar_one()
+
+
+class ConversationPage(Struct, frozen=True):
+    """Conversations that pass a filter. ``next`` is the cursor of the next page, None on the last one."""
+
+    sessions: list[SessionRow]
+    next: str | None
+
+
+class ConversationFinder:
+    """Finds the conversations of a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def find(
+        self, wanted: ConversationFilter, sort: Sort, limit: int, cursor: tuple[float, str] | None = None
+    ) -> ConversationPage:
+        """Return a page; ``cursor`` is the value that the order is by and the id to continue after."""
+        return await self._store.read(lambda c: find_conversations(c, wanted, sort, limit, cursor))
+
+
+def find_conversations(
+    connection: Connection,
+    wanted: ConversationFilter,
+    sort: Sort = "newest",
+    limit: int = 100,
+    cursor: tuple[float, str] | None = None,
+    window: int = WINDOW,
+) -> ConversationPage:
+    """Find conversations. Those without a cost, or without an error, are left out when ordered by that.
+
+    In the order of activity ``window`` conversations are read, whether they pass or not.
+    """
+    if sort == "newest":
+        found, next_one = _newest(connection, wanted, limit, cursor, window)
+    else:
+        query = _by_cost() if sort == "cost" else _by_errors()
+        found, next_one = _highest(connection, query, wanted, limit, cursor)
+    rows = {row.id: row for row in read_sessions_by_id(connection, [one[1] for one in found])}
+    shown = [rows[session] for _, session in found if session in rows]
+    return ConversationPage(shown, None if next_one is None else f"{next_one[0]}:{next_one[1]}")
+
+
+Found = list[tuple[float, str]]
+
+
+def _newest(
+    connection: Connection,
+    wanted: ConversationFilter,
+    limit: int,
+    cursor: tuple[float, str] | None,
+    most: int,
+) -> tuple[Found, tuple[float, str] | None]:
+    window = select(_S.updated_at, _S.id).where(*wanted.of_rows)
+    if cursor is not None:
+        window = window.where(
+            tuple_(_S.updated_at, _S.id) < tuple_(literal(int(cursor[0])), literal(cursor[1]))
+        )
+    window = window.order_by(_S.updated_at.desc(), _S.id.desc()).limit(most)
+    read = window.subquery()
+    query = select(_S.updated_at, _S.id).join_from(read, t.sessions, _S.id == read.c.id)
+    query = query.where(*wanted.conditions).order_by(read.c.updated_at.desc(), read.c.id.desc())
+    found: Found = [(at, session) for at, session in connection.execute(query.limit(limit + 1))]
+    if len(found) > limit:
+        return found[:limit], found[limit - 1]
+    ends = connection.execute(
+        select(read.c.updated_at, read.c.id)
+        .order_by(read.c.updated_at, read.c.id)
+        .add_columns(func.count().over())
+        .limit(1)
+    ).first()
+    more = ends is not None and ends[2] == most
+    return found, (ends[0], ends[1]) if more and ends is not None else None
+
+
+def _highest(
+    connection: Connection,
+    figures: Select[Any, Any],
+    wanted: ConversationFilter,
+    limit: int,
+    cursor: tuple[float, str] | None,
+) -> tuple[Found, tuple[float, str] | None]:
+    read = figures.subquery()
+    query = select(read.c.figure, read.c.id).join_from(read, t.sessions, _S.id == read.c.id)
+    query = query.where(*wanted.conditions)
+    if cursor is not None:
+        query = query.where(tuple_(read.c.figure, read.c.id) < tuple_(literal(cursor[0]), literal(cursor[1])))
+    query = query.order_by(read.c.figure.desc(), read.c.id.desc()).limit(limit + 1)
+    found: Found = [(figure, session) for figure, session in connection.execute(query)]
+    return found[:limit], found[limit - 1] if len(found) > limit else None
+
+
+def _by_cost() -> Select[Any, Any]:
+    cost = func.sum(_M.cost).label("figure")
+    return select(_M.session_id.label("id"), cost).where(_COSTS).group_by(_M.session_id)
+
+
+def _by_errors() -> Select[Any, Any]:
+    failed = select(_M.session_id.label("id"), func.count().label("figure"))
+    failed = failed.join_from(t.parts, t.messages, _M.id == _P.message_id)
+    return failed.where(_IS_ERROR, _M.undone.is_(None)).group_by(_M.session_id)
+
+
+def _called(condition: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Return the condition that a model was called for a session in some way."""
+    return select(_SPEND.id).where(_SPEND.session == _S.id, condition).correlate(t.sessions).exists()
+
+
+def _is_person(person: str) -> ColumnElement[bool]:
+    return or_(_SPEND.person == person, _SPEND.person.endswith(f":{person}", autoescape=True))
+
+
+def _named(error: str) -> list[ColumnElement[bool]]:
+    shown: list[ColumnElement[bool]] = [_M.undone.is_(None)]
+    if error.lower() != ANY_ERROR:
+        shown.append(_P.content.contains(f'"error_name":"{error}', autoescape=True))
+    return shown

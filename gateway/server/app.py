@@ -16,7 +16,7 @@ from aiohttp import web
 from gateway.access.tokens import cookie_name
 from gateway.app import Gateway
 from gateway.contract.errors import AddressInUseError, SettingsError
-from gateway.conversations import Selection
+from gateway.conversations import ConversationFinder, Selection
 from gateway.plugin_services.configuration import PluginConfigs
 from gateway.plugin_services.organization import TeamDirectory
 from gateway.server.access import AccessRoutes
@@ -84,7 +84,9 @@ class Api:
         """Return all routes, in the order of the API description."""
         parts, reader_of = self._gateway.parts, self.logins.reader_of
         return [
-            *SessionRoutes(parts.host, parts.search, self._selection).routes(),
+            *SessionRoutes(
+                parts.host, parts.search, self._selection, ConversationFinder(parts.store)
+            ).routes(),
             *BranchRoutes(parts.host).routes(),
             *FileRoutes(parts.host).routes(),
             *SearchRoutes(parts.search).routes(),

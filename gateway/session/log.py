@@ -548,10 +548,9 @@ def count_messages(connection: Connection, session_id: str, *, without: Sequence
 
 def _select_sessions() -> Select[*tuple[Any, ...]]:
     """Select sessions with their cost: the sum of their messages' costs, so that the two cannot differ."""
-    m = t.messages.c
-    costs = select(func.coalesce(func.sum(m.cost), 0.0)).where(m.session_id == t.sessions.c.id)
     # As text, because databases use a partial index only for the condition that it has itself.
-    cost = costs.where(text("messages.cost <> 0"))
+    m, has_cost = t.messages.c, text("messages.cost <> 0")
+    cost = select(func.coalesce(func.sum(m.cost), 0.0)).where(m.session_id == t.sessions.c.id, has_cost)
     return select(t.sessions, cost.scalar_subquery().label("cost"))
 
 

@@ -218,6 +218,7 @@ _PARTIAL_INDEXES = (
     (Index("messages_unindexed", messages.c.id), "indexed < 1"),
     (Index("messages_cost", messages.c.session_id, messages.c.cost), "cost <> 0"),
     (Index("messages_changed", messages.c.session_id, messages.c.changed), "changed IS NOT NULL"),
+    (Index("parts_error", parts.c.message_id), "type = 'error'"),
     (Index("sessions_unindexed", sessions.c.id), "indexed_title <> title"),
     (Index("sessions_pinned", sessions.c.updated_at), "pinned_at IS NOT NULL"),
     (Index("sessions_root", sessions.c.root), "root IS NOT NULL"),

@@ -25,12 +25,15 @@ from gateway.conversations import (
     LONGEST_TITLE,
     ChangeSummary,
     Command,
+    ConversationFilter,
+    ConversationFinder,
     NewShare,
     SearchIndex,
     SearchPage,
     Selection,
     Share,
     SharePreview,
+    Sort,
     one_line,
 )
 from gateway.host import Host
@@ -60,14 +63,53 @@ class ApprovalPath(Struct, frozen=True):
     approval_id: Annotated[str, Meta(min_length=1, max_length=64, description="The request's id")]
 
 
-class SessionQuery(Struct, frozen=True):
-    """A page of the list of sessions, and a filter."""
+class FilterQuery(Struct, frozen=True):
+    """Filters of conversations."""
 
-    limit: Annotated[int, Meta(ge=1, le=500, description="Maximum number")] = 100
-    before: Annotated[str, Meta(pattern=r"^[0-9]{1,16}(:[!-~]{1,200})?$")] | UnsetType = UNSET
     channel: Annotated[str, Meta(pattern=r"^[!-~]{1,64}$", description="Only this channel")] | UnsetType = (
         UNSET
     )
+    person: (
+        Annotated[
+            str, Meta(min_length=1, max_length=200, description="A user's id, or channel:id, who wrote there")
+        ]
+        | UnsetType
+    ) = UNSET
+    agent: (
+        Annotated[str, Meta(min_length=1, max_length=64, description="The agent that answers")] | UnsetType
+    ) = UNSET
+    model: (
+        Annotated[str, Meta(min_length=1, max_length=200, description="A part of provider/model")] | UnsetType
+    ) = UNSET
+    cost: Annotated[float, Meta(ge=0, le=1e9, description="More than these US dollars")] | UnsetType = UNSET
+    error: (
+        Annotated[
+            str,
+            Meta(pattern=r"^[A-Za-z]{1,64}$", description="The beginning of an error's name, or any"),
+        ]
+        | UnsetType
+    ) = UNSET
+    since: (
+        Annotated[int, Meta(ge=0, le=_MAX_SEQ, description="Active since then, in milliseconds")] | UnsetType
+    ) = UNSET
+
+    @property
+    def wanted(self) -> ConversationFilter | None:
+        """The filter, or None if it has no condition beside the channel."""
+        names = ("channel", "person", "agent", "model", "cost", "error", "since")
+        given = {name: value for name in names if (value := getattr(self, name)) is not UNSET}
+        return ConversationFilter(**given) if given.keys() - {"channel"} else None
+
+
+class SessionQuery(FilterQuery, frozen=True):
+    """A page of the list of sessions, and a filter. ``pinned``, ``unnamed`` and ``q`` exclude the others."""
+
+    limit: Annotated[int, Meta(ge=1, le=500, description="Maximum number")] = 100
+    before: (
+        Annotated[str, Meta(pattern=r"^[0-9]{1,16}(\.[0-9]{1,20})?(e-[0-9]{1,3})?(:[!-~]{1,200})?$")]
+        | UnsetType
+    ) = UNSET
+    sort: Annotated[Sort, Meta(description="cost and errors leave out those without")] = "newest"
     unnamed: Literal["with", "without", "only"] = "with"
     """Whether to list the sessions of ``/v1`` requests without a session name."""
     pinned: Annotated[bool, Meta(description="Only pinned sessions, or only others")] | UnsetType = UNSET
@@ -93,8 +135,8 @@ class MessageQuery(Struct, frozen=True):
     html: Annotated[bool, Meta(description="Also return the HTML of answers")] = False
 
 
-class SearchQuery(Struct, frozen=True):
-    """A search, and a page of its results."""
+class SearchQuery(FilterQuery, frozen=True, kw_only=True):
+    """A search, filters, and a page of its results."""
 
     q: Annotated[str, Meta(description="Words and quoted phrases; the last word may be a beginning")]
     limit: Annotated[int, Meta(ge=1, le=100, description="Maximum number")] = 50
@@ -337,15 +379,21 @@ class SearchRoutes:
 
     async def _search(self, call: Call[Nothing, SearchQuery, Nothing, None]) -> SearchPage:
         asked = call.query
+        wanted = asked.wanted
+        if wanted is None and isinstance(asked.channel, str):
+            wanted = ConversationFilter(channel=asked.channel)
         if isinstance(asked.cursor, str):
-            return await self._index.find(asked.q, asked.limit, int(asked.cursor))
-        return await self._index.find(asked.q, asked.limit)
+            return await self._index.find(asked.q, asked.limit, int(asked.cursor), wanted)
+        return await self._index.find(asked.q, asked.limit, wanted=wanted)
 
 
 class SessionRoutes:
     """The routes under ``/api/sessions``."""
 
-    def __init__(self, host: Host, search: SearchIndex, selection: Selection) -> None:
+    def __init__(
+        self, host: Host, search: SearchIndex, selection: Selection, finder: ConversationFinder
+    ) -> None:
+        self._finder = finder
         self._host = host
         self._selection = selection
         self._search = search
@@ -535,7 +583,10 @@ class SessionRoutes:
         before, after_id = None, ""
         if isinstance(page.before, str):
             at, _, after_id = page.before.partition(":")
-            before = int(at)
+            before = float(at)
+        if page.wanted is not None or page.sort != "newest":
+            return await self._find(page, None if before is None else (before, after_id))
+        before = None if before is None else int(before)
         wanted = SessionFilter(
             page.channel if isinstance(page.channel, str) else None,
             page.unnamed,
@@ -548,6 +599,14 @@ class SessionRoutes:
         shown = rows[: page.limit]
         more = f"{shown[-1].updated_at}:{shown[-1].id}" if len(rows) > len(shown) else None
         return SessionList([self._info(row, self._host.live(row.id)) for row in shown], more)
+
+    async def _find(self, page: SessionQuery, cursor: tuple[float, str] | None) -> SessionList:
+        if page.unnamed != "with" or isinstance(page.pinned, bool) or isinstance(page.q, str):
+            raise InvalidRequestError("the query: unnamed, pinned and q go with no other filter or order")
+        channel = page.channel if isinstance(page.channel, str) else None
+        wanted = page.wanted or ConversationFilter(channel=channel)
+        found = await self._finder.find(wanted, page.sort, page.limit, cursor)
+        return SessionList([self._info(row, self._host.live(row.id)) for row in found.sessions], found.next)
 
     async def _show(self, call: Call[SessionPath, Nothing, Nothing, None]) -> SessionInfo:
         session = await existing(self._host, call.path.id)

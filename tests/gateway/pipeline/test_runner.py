@@ -105,9 +105,7 @@ async def test_a_fault_that_nobody_foresaw_is_one_notice_that_says_little(tmp_pa
         chat.model.then(ZeroDivisionError("with a secret in it"))
         with capture_logs() as logs:
             answer = await chat.say("hi")
-        assert answer.parts == (
-            ErrorPart("InternalError", "This could not be answered."),
-        )
+        assert answer.parts == (ErrorPart("InternalError", "This could not be answered."),)
         assert await states(chat) == ["dead"]
         [logged] = [line for line in logs if line["event"] == "failed to answer a message"]
         assert (logged["session"], logged["log_level"]) == ("s", "error")

@@ -12,11 +12,16 @@ import { addressOf } from "./router.js";
 import { shortChannel, shortId } from "./words.js";
 
 /** Filters that may be written as `name:value`. */
-const CHIPS = ["channel", "agent", "model", "cost", "since"];
-const PAGE = 100;
-/** Pages that are read at once to find conversations which pass the filters. */
-const MOST_PAGES = 10;
-const NEAR_END_PX = 600;
+const CHIPS = ["channel", "person", "agent", "model", "cost", "error", "since"];
+const SORTS = ["newest", "cost", "errors"];
+const PAGE = 500;
+/** Pages that are read at once to find something which passes the filters; the gateway reads a bounded part for each. */
+const MOST_PAGES = 20;
+const WANTED = 100;
+const NEAR_END_PX = 1_200;
+/** Times that a search is repeated, a second apart, while the gateway puts new messages into its index. */
+const MOST_REPEATS = 30;
+const REPEAT_MS = 1_000;
 
 class Conversations {
   #context;
@@ -27,6 +32,7 @@ class Conversations {
   #rows = [];
   #next = null;
   #loading = false;
+  #repeat = 0;
 
   constructor(host, context) {
     this.#context = context;
@@ -37,9 +43,10 @@ class Conversations {
     this.chips = h("span", { class: "chips" });
     this.form = h("form", { class: "talks-find", role: "search", "aria-label": t("talks.title") }, icon("search"), this.chips, this.input);
     this.form.addEventListener("submit", (event) => (event.preventDefault(), this.#search()));
+    this.order = h("div", { class: "seg", role: "group", "aria-label": t("talks.sort") });
     this.list = h("div", { class: "card talks-list" });
     this.detail = h("section", { class: "card talk", "aria-label": t("talks.one") });
-    host.append(h("header", { class: "head" }, h("h1", { tabindex: "-1" }, t("talks.title")), this.count), this.form, h("p", { class: "muted hint" }, t("talks.hint")), h("div", { class: "talks" }, this.list, this.detail));
+    host.append(h("header", { class: "head" }, h("h1", { tabindex: "-1" }, t("talks.title")), this.count), this.form, h("p", { class: "muted hint" }, t("talks.hint")), this.order, h("div", { class: "talks" }, this.list, this.detail));
     this.table = new Table({ label: t("talks.list"), keyOf: (row) => row.id, address: (row) => this.#address(row.id), rowHeight: 46, columns: columns() });
     this.table.element.addEventListener("scroll", () => this.#scrolled(), { passive: true });
     context.keys({
@@ -50,13 +57,14 @@ class Conversations {
   }
 
   dispose() {
+    clearTimeout(this.#repeat);
     this.#asked.abort();
     this.#opened.abort();
   }
 
   /** @param {import("./router.js").Params} params */
   update({ path, query }) {
-    const asked = Object.fromEntries(["q", ...CHIPS].map((name) => [name, query.get(name) ?? ""]).filter(([, value]) => value));
+    const asked = Object.fromEntries(["q", "sort", ...CHIPS].map((name) => [name, query.get(name) ?? ""]).filter(([, value]) => value));
     if (JSON.stringify(asked) !== JSON.stringify(this.#query) || !this.list.hasChildNodes()) {
       this.#query = asked;
       this.#load();
@@ -84,7 +92,7 @@ class Conversations {
       asked[name] = value;
       return false;
     });
-    this.#context.open("conversations", [], { ...asked, q: words.join(" ").trim() });
+    this.#context.open("conversations", [], { ...asked, sort: this.#query.sort, q: words.join(" ").trim() });
   }
 
   #drop(name) {
@@ -92,16 +100,28 @@ class Conversations {
     this.input.focus();
   }
 
+  /** Return the filters as the gateway takes them. */
+  get #filters() {
+    const { channel, person, agent, model, cost, error, since: from } = this.#query;
+    const at = Date.parse(from);
+    return { channel, person, agent, model, error, cost: cost && (Number(cost.replace(/[^\d.]/g, "")) || 0), since: Number.isNaN(at) ? undefined : at };
+  }
+
   async #load() {
+    clearTimeout(this.#repeat);
     this.#asked.abort();
     this.#asked = new AbortController();
+    this.#loading = false;
     this.input.value = this.#query.q ?? "";
-    this.chips.replaceChildren(...CHIPS.filter((name) => this.#query[name]).map((name) => h("button", { type: "button", class: "chip", onclick: () => this.#drop(name) }, `${name}: ${this.#query[name]}`, icon("cross"), h("span", { class: "offscreen" }, t("money.drop")))));
+    this.chips.replaceChildren(...CHIPS.filter((name) => this.#query[name]).map((name) => this.#chip(name)));
+    this.order.hidden = Boolean(this.#query.q);
+    const chosen = this.#query.sort ?? SORTS[0];
+    this.order.replaceChildren(...SORTS.map((sort) => h("a", { href: addressOf("conversations", [], { ...this.#query, sort: sort === SORTS[0] ? "" : sort }), "aria-current": sort === chosen ? "true" : undefined }, t(`talks.sort.${sort}`))));
     this.list.replaceChildren();
     this.count.textContent = "";
     const loaded = showLoading(this.list);
     try {
-      if (this.#query.q) await this.#find();
+      if (this.#query.q) await this.#find(0);
       else await this.#browse();
     } catch (error) {
       if (error.name !== "AbortError") this.list.replaceChildren(failedState({ text: error.message, again: () => this.#load() }));
@@ -110,13 +130,25 @@ class Conversations {
     }
   }
 
+  #chip(name) {
+    const chip = h("button", { type: "button", class: "chip", onclick: () => this.#drop(name) }, `${name}: ${this.#query[name]}`, icon("cross"), h("span", { class: "offscreen" }, t("money.drop")));
+    chip.addEventListener("keydown", ({ key }) => (key === "Delete" || key === "Backspace") && this.#drop(name));
+    return chip;
+  }
+
   async #browse() {
     this.#rows = [];
     this.#next = "";
+    const { signal } = this.#asked;
     await this.#more();
+    if (signal.aborted) return;
     if (this.#rows.length > 0) return this.list.replaceChildren(this.table.element);
-    const filters = Object.entries(this.#query).map(([name, value]) => `${name}: ${value}`).join(", ");
-    this.list.replaceChildren(filters ? nothingFound({ query: filters, drop: () => this.#context.open("conversations") }) : emptyState({ icon: "talks", title: t("talks.empty"), text: t("talks.empty_text") }));
+    const filters = this.#said();
+    this.list.replaceChildren(filters || this.#query.sort ? nothingFound({ query: filters || t(`talks.sort.${this.#query.sort}`), drop: () => this.#context.open("conversations") }) : emptyState({ icon: "talks", title: t("talks.empty"), text: t("talks.empty_text") }));
+  }
+
+  #said() {
+    return CHIPS.filter((name) => this.#query[name]).map((name) => `${name}: ${this.#query[name]}`).join(", ");
   }
 
   /** Read pages until some conversations pass the filters, or there are no more. */
@@ -125,16 +157,14 @@ class Conversations {
     this.#loading = true;
     const { signal } = this.#asked;
     try {
-      const wanted = this.#rows.length + (this.#query.agent || this.#query.model || this.#query.cost || this.#query.since ? 20 : 1);
+      const wanted = this.#rows.length + WANTED;
       for (let page = 0; page < MOST_PAGES && this.#next !== null && this.#rows.length < wanted; page++) {
-        const { sessions, next } = await read("/api/sessions", { limit: PAGE, channel: this.#query.channel, before: this.#next }, { signal });
-        this.#rows.push(...sessions.filter((info) => passes(info, this.#query)));
+        const { sessions, next } = await read("/api/sessions", { limit: PAGE, ...this.#filters, sort: this.#query.sort, before: this.#next }, { signal });
+        this.#rows.push(...sessions);
         this.#next = next;
-        // The newest come first, so that none of the pages that follow can pass.
-        if (this.#query.since && sessions.at(-1)?.updated_at < Date.parse(this.#query.since)) this.#next = null;
       }
     } finally {
-      this.#loading = false;
+      if (!signal.aborted) this.#loading = false;
     }
     this.table.setRows(this.#rows);
     this.count.textContent = t(this.#next !== null ? "talks.count_more" : this.#rows.length === 1 ? "talks.count_one" : "talks.count", { count: counted(this.#rows.length) });
@@ -145,24 +175,36 @@ class Conversations {
     if (scrollTop + clientHeight > scrollHeight - NEAR_END_PX) this.#more().catch((error) => error.name === "AbortError" || this.#context.notify(error.message));
   }
 
-  async #find(cursor = "") {
+  /** Search; while the index lacks new messages, search again, unless the user went on in the list. */
+  async #find(repeats) {
+    const found = await this.#matches("");
+    if (repeats > 0 && this.list.contains(document.activeElement)) return;
+    this.hits = h("ul", { class: "rows hits" });
+    this.#append(found);
     const { signal } = this.#asked;
-    const { results, next } = await read("/api/search", { q: this.#query.q, limit: 50, cursor }, { signal });
-    const shown = Object.keys(this.#query).length > 1 ? await this.#filtered(results, signal) : results;
-    const more = next && h("button", { type: "button", class: "more-hits", onclick: () => (more.remove(), this.#find(next)) }, t("talks.more"));
-    if (!cursor) this.hits = h("ul", { class: "rows hits" });
-    this.hits.append(...shown.map((hit) => this.#hit(hit)));
-    const count = this.hits.childElementCount;
-    this.count.textContent = t(next ? "talks.found_more" : "talks.found", { count: counted(count) });
-    this.list.replaceChildren(...(count ? [this.hits] : [nothingFound({ query: this.#query.q, filters: CHIPS.filter((name) => this.#query[name]).map((name) => `${name}: ${this.#query[name]}`).join(", "), drop: Object.keys(this.#query).length > 1 ? () => this.#context.open("conversations", [], { q: this.#query.q }) : undefined })]), ...(more ? [more] : []));
+    if (!found.behind || repeats >= MOST_REPEATS) return;
+    this.#repeat = setTimeout(() => signal.aborted || this.#find(repeats + 1).catch(() => {}), REPEAT_MS);
   }
 
-  /** Return the hits whose conversations pass the filters. */
-  async #filtered(results, signal) {
-    const ids = [...new Set(results.map(({ session }) => session))];
-    const infos = await Promise.all(ids.map((id) => read(`/api/sessions/${encodeURIComponent(id)}`, {}, { signal }).catch(() => null)));
-    const passing = new Set(infos.filter((info) => info && passes(info, this.#query)).map(({ id }) => id));
-    return results.filter(({ session }) => passing.has(session));
+  async #matches(cursor) {
+    const { signal } = this.#asked;
+    const all = { results: [], next: cursor, behind: false };
+    for (let page = 0; page < MOST_PAGES && all.next !== null && all.results.length < WANTED; page++) {
+      const { results, next, behind } = await read("/api/search", { q: this.#query.q, limit: 50, ...this.#filters, cursor: all.next }, { signal });
+      all.results.push(...results);
+      all.next = next;
+      all.behind ||= behind;
+    }
+    return all;
+  }
+
+  #append({ results, next }) {
+    const more = next && h("button", { type: "button", class: "more-hits", onclick: () => this.#matches(next).then((found) => (more.remove(), this.#append(found))).catch((error) => this.#context.notify(error.message)) }, t("talks.more"));
+    this.hits.append(...results.map((hit) => this.#hit(hit)));
+    const count = this.hits.childElementCount;
+    this.count.textContent = t(next ? "talks.found_more" : "talks.found", { count: counted(count) });
+    const filters = this.#said();
+    this.list.replaceChildren(count ? this.hits : nothingFound({ query: this.#query.q, filters, drop: filters ? () => this.#context.open("conversations", [], { q: this.#query.q }) : undefined }), ...(more ? [more] : []));
   }
 
   #hit({ session, title, snippet, matches, created_at: at }) {
@@ -182,12 +224,6 @@ class Conversations {
     this.list.replaceChildren();
     this.#context.open("conversations", [], this.#query);
   }
-}
-
-/** Return whether a conversation passes the filters. */
-function passes({ channel, agent, model, usage, updated_at: at }, { channel: wanted, agent: ofAgent, model: ofModel, cost, since: from }) {
-  const least = Number((cost ?? "").replace(/[^\d.]/g, "")) || 0;
-  return (!wanted || channel === wanted) && (!ofAgent || agent === ofAgent) && (!ofModel || model.includes(ofModel)) && (!cost || (usage.cost ?? 0) > least) && (!from || at >= (Date.parse(from) || 0));
 }
 
 function columns() {

@@ -1,8 +1,7 @@
-/** The settings of one thing in a form: value, source, when a change takes effect, and a button that changes it. */
+/** Settings in a form: value, source, when a change takes effect, and a button that changes it. */
 import { announce } from "/shared/announcer.js";
 import { h } from "/shared/dom.js";
 import { t } from "/shared/language.js";
-import { effectOf, shownValue, sourceOf, waits } from "./setting_words.js";
 
 /**
  * @param {any[]} settings as the API has them
@@ -58,4 +57,25 @@ export function markRow(table, isShown) {
 /** Bring a form into view where it is below its table or above it. @param {HTMLElement} form */
 export function showForm(form) {
   if (matchMedia("(max-width: 1100px)").matches) form.scrollIntoView();
+}
+
+/** Return the value of a setting as text. */
+export function shownValue({ value, is_set, is_secret }) {
+  if (is_secret) return is_set ? t("settings.is_set") : t("settings.is_unset");
+  return typeof value === "string" ? value : value === null ? "–" : JSON.stringify(value);
+}
+
+/** Return the file with its line, the variable or the command line that a value is from. */
+export function sourceOf({ source }) {
+  return source === "default" ? t("settings.default") : source;
+}
+
+/** Return when a change takes effect. */
+export function effectOf({ needs_restart }) {
+  return t(needs_restart ? "settings.next_start" : "settings.now");
+}
+
+/** Return whether the gateway still works with another value. */
+export function waits({ value, running }) {
+  return JSON.stringify(value) !== JSON.stringify(running);
 }

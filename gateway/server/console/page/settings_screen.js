@@ -7,7 +7,7 @@ import { failedState, nothingFound, showLoading } from "/shared/states.js";
 import { Table } from "/shared/table.js";
 import { read } from "./api.js";
 import { changeSetting } from "./settings_change.js";
-import { effectOf, shownValue, sourceOf, waits } from "./setting_words.js";
+import { effectOf, shownValue, sourceOf, waits } from "./setting_list.js";
 
 /** @type {import("./screens.js").Screen["render"]} */
 export function render(host, params, context) {

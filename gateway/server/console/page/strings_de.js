@@ -35,7 +35,6 @@ export const de = {
   "keys.overview": "Diese Übersicht",
   "keys.previous": "Vorige Zeile",
   "keys.search": "Suchen, oder eine Kennung oder einen Link einfügen",
-  "time.ago": "vor {time}",
   "time.days": "{days} T. {hours} Std.",
   "time.hours": "{hours} Std. {minutes} Min.",
 
@@ -50,7 +49,6 @@ export const de = {
   "login.unreachable": "Das Gateway ist nicht erreichbar. Versuche es noch einmal.",
 
   // Errors of the API
-  "api.failed": "Das Gateway hat abgelehnt: {reason}",
   "api.unreachable": "Das Gateway ist nicht erreichbar.",
 
   // Dead letters
@@ -490,7 +488,7 @@ export const de = {
   "talks.forked": "abgezweigt",
   "talks.found": "{count} Treffer",
   "talks.found_more": "{count} Treffer und mehr",
-  "talks.hint": "Wörter finden Nachrichten und Titel. Filter: channel:telegram, agent:main, model:gpt, cost:0.01 (mehr als), since:2026-11-01.",
+  "talks.hint": "Wörter finden Nachrichten und Titel. Filter: channel:telegram, person:42, agent:main, model:gpt, cost:0.01 (mehr als), error:any, since:2026-11-01.",
   "talks.json": "JSON",
   "talks.last": "Letzte Aktivität",
   "talks.list": "Liste der Unterhaltungen",
@@ -509,6 +507,10 @@ export const de = {
   "talks.share_title": "Öffentlichen Link erstellen?",
   "talks.shared": "Der öffentliche Link",
   "talks.since": "seit {time}",
+  "talks.sort": "Reihenfolge",
+  "talks.sort.newest": "Neueste",
+  "talks.sort.cost": "Kosten",
+  "talks.sort.errors": "Fehler",
   "talks.status.queued": "wartet",
   "talks.status.running": "antwortet",
   "talks.status.waiting": "wartet auf eine Person",

@@ -35,7 +35,6 @@ export const en = {
   "keys.overview": "This overview",
   "keys.previous": "Previous row",
   "keys.search": "Search, or paste any id or link",
-  "time.ago": "{time} ago",
   "time.days": "{days} d {hours} h",
   "time.hours": "{hours} h {minutes} min",
 
@@ -50,7 +49,6 @@ export const en = {
   "login.unreachable": "The gateway cannot be reached. Try again.",
 
   // Errors of the API
-  "api.failed": "The gateway refused this: {reason}",
   "api.unreachable": "The gateway cannot be reached.",
 
   // Dead letters
@@ -490,7 +488,7 @@ export const en = {
   "talks.forked": "forked",
   "talks.found": "{count} matches",
   "talks.found_more": "{count} matches and more",
-  "talks.hint": "Words find messages and titles. Filters: channel:telegram, agent:main, model:gpt, cost:0.01 (more than), since:2026-11-01.",
+  "talks.hint": "Words find messages and titles. Filters: channel:telegram, person:42, agent:main, model:gpt, cost:0.01 (more than), error:any, since:2026-11-01.",
   "talks.json": "JSON",
   "talks.last": "Last activity",
   "talks.list": "List of conversations",
@@ -509,6 +507,10 @@ export const en = {
   "talks.share_title": "Create a public link?",
   "talks.shared": "The public link",
   "talks.since": "since {time}",
+  "talks.sort": "Order",
+  "talks.sort.newest": "Newest",
+  "talks.sort.cost": "Cost",
+  "talks.sort.errors": "Errors",
   "talks.status.queued": "waits",
   "talks.status.running": "answering",
   "talks.status.waiting": "waits for a person",
