@@ -314,7 +314,7 @@ class EmptyAnswerError(ProviderError):
 
 
 class FallbackExhaustedError(ProviderError):
-    """All models of the chain failed. ``attempts`` describes each failure, in order."""
+    """All models of the chain failed. ``attempts`` has each model with the name and status of its failure."""
 
     retryable = True
 

@@ -240,8 +240,14 @@ def exhausted_error(failures: Sequence[Failure]) -> ProviderError | BudgetExceed
     """Return the error of a chain without an answer: the only failure, or one error that lists all."""
     if len(failures) == 1:
         return failures[0].error
-    attempts = [f"{f.route.provider.id}/{f.route.model}: {f.error.name}: {f.error}" for f in failures]
-    return FallbackExhaustedError(f"no provider answered. {'; '.join(attempts)}", attempts=attempts)
+    said = [f"{f.route.provider.id}/{f.route.model}: {f.error}" for f in failures]
+    attempts = [f"{f.route.provider.id}/{f.route.model}: {f.error.name}{_status(f.error)}" for f in failures]
+    return FallbackExhaustedError(f"no provider answered. {'; '.join(said)}", attempts=attempts)
+
+
+def _status(error: BaseException) -> str:
+    status = error.upstream_status if isinstance(error, ProviderError) else None
+    return f" ({status})" if status else ""
 
 
 def missing_capability(

@@ -16,7 +16,7 @@ from gateway.contract.messages import ErrorPart
 from gateway.why.records import Records
 from gateway.why.words import Words
 
-_ATTEMPT = re.compile(r"([^\s:;/]+)/(\S+?): (\w+Error): (.*)")
+_ATTEMPT = re.compile(r"^([^\s:;/]+)/(\S+): (\w+)(?: \((\d{3})\))?$", re.MULTILINE)
 _STATUS = re.compile(r"\((\d{3})\)")
 _OVERLOADED = (503, 529)
 
@@ -115,7 +115,7 @@ def stored_failures(error: ErrorPart, provider: str, model: str) -> list[Failure
     # What people see of a failed chain has no class names; those of its attempts are kept for operators.
     attempts = error.metadata.stack if error.metadata is not None and error.metadata.stack else ""
     if error.error_name == "FallbackExhaustedError" and (found := _ATTEMPT.findall(attempts)):
-        return [Failure(*one, status=status_in(one[3])) for one in found]
+        return [Failure(one[0], one[1], one[2], status=int(one[3] or 0)) for one in found]
     of_provider = error.error_name in _OF_PROVIDERS
     code = error.metadata.code if error.metadata is not None and error.metadata.code else ""
     status = int(code) if code.isdecimal() else status_in(error.message)

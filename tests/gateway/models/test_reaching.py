@@ -54,7 +54,9 @@ def test_004_31_every_setting_arrives() -> None:
         "tokens_per_minute": 4,
     }
     made = config({"MINE_API_KEY": "other", "MINE_URL": "other", "MINE_SECRET": "other"}, **given)
-    assert made == ProviderConfig(id="mine", stream_timeout_ms=60_000, **given)  # type: ignore[arg-type]
+    names = {"k": "key 1 (api_key)", "l": "key 2 (api_keys[0])", "m": "key 3 (api_keys[1])"}
+    expected = ProviderConfig(id="mine", stream_timeout_ms=60_000, key_names=names, **given)  # type: ignore[arg-type]
+    assert made == expected
 
 
 def test_what_the_settings_do_not_say_the_first_variable_that_is_set_does() -> None:

@@ -121,8 +121,15 @@ async def test_004_40_when_nobody_answers_every_attempt_is_told(tmp_path: Path) 
     assert said == TextPart("Well"), "what people had been shown stays before the error"
     assert isinstance(error, ErrorPart)
     assert error.error_name == FallbackExhaustedError.__name__
-    for told in ("script/one: RateLimitError: slow down", "second/big: ServerFailedError", "third/big: "):
+    for told in ("script/one: slow down", "second/big: overloaded", "third/big: "):
         assert told in error.message
+    # For the question why: names without the words of providers, which may quote secrets.
+    assert error.metadata is not None
+    assert error.metadata.stack is not None
+    assert error.metadata.stack.splitlines()[:2] == [
+        "script/one: RateLimitError",
+        "second/big: ServerFailedError",
+    ]
 
 
 async def test_004_37_a_notice_is_shown_and_kept_but_no_model_ever_gets_it(tmp_path: Path) -> None:
