@@ -325,7 +325,7 @@ class FallbackExhaustedError(ProviderError):
 
 def sentence(error: BaseException) -> str:
     """Return the text of an error as every face shows it, without class names: those are in the log."""
-    return _CLASS_NAMES.sub("", str(error)).strip() or "Something went wrong."
+    return _CLASS_NAMES.sub("", str(error)).strip(" :") or "Something went wrong."
 
 
 CATCHABLE = (Exception, asyncio.CancelledError, SystemExit)

@@ -79,8 +79,8 @@ class ResultMetadata(Struct, frozen=True, omit_defaults=True):
 class ErrorMetadata(Struct, frozen=True, omit_defaults=True):
     """Details of an error part.
 
-    ``code`` is a provider's HTTP status, ``retry_after_ms`` its requested delay. ``stack`` has the models of a
-    failed chain, one a line: ``provider/model: ErrorName (status)``. It quotes no text of a provider.
+    ``code`` is a provider's HTTP status, ``retry_after_ms`` its requested delay. ``stack`` has the models of
+    a failed chain, one a line: ``provider/model: ErrorName (status)``. It quotes no text of a provider.
     """
 
     code: str | None = None

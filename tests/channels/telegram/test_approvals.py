@@ -183,7 +183,7 @@ async def test_a_button_of_an_earlier_process_decides_and_then_has_expired(
         query = fake.press(chat, prompt.id, "Deny")
         await until(lambda: query.answer)
         assert query.answer is not None
-        assert query.answer["text"] == "This question is not open any more."
+        assert query.answer["text"] == "This question was answered already."
         # It was not asked a second time.
         assert sum("shell" in one.text for one in fake.messages(chat) if one.sender.is_bot) <= 2
     assert len(shell.ran) == 1

@@ -42,7 +42,7 @@ def test_markdown_holds_every_part() -> None:
         '**Tool** `shell`\n\n```json\n{"command":"ls"}\n```',
         "**Tool failed**\n\n````\n```\na fence\n```\n````",
         "**File** `a.py`\n\n```python\nx = 1\n```",
-        "Done.\n\n**Broken**: it broke",
+        "Done.\n\n**Error**: it broke",
     ):
         assert piece in text
 

@@ -331,7 +331,7 @@ async def test_a_hook_that_ends_what_is_not_its_own_only_ends_its_turn(
         for _ in range(2):
             [part] = (await chat.say("hi")).parts
             assert part.error_name == "PluginError"  # type: ignore[union-attr]
-            assert slip.__name__ in part.message  # type: ignore[union-attr]
+            assert part.message.startswith("plugin 'clumsy' failed in transform_user_input")  # type: ignore[union-attr]
 
 
 async def test_a_plugin_that_raises_everywhere_leaves_the_gateway_alive(tmp_path: Path) -> None:
@@ -384,7 +384,8 @@ async def test_order_around_a_tool_is_permission_hook_tool_hook(tmp_path: Path) 
     async with chatting(tmp_path, Worker(), hooks, permissions={"work": {"*": "allow"}}) as chat:
         chat.model.then(Reply((Use("work"),), "tools"))
         await chat.say("go")
-        assert order == ["permission", "before", "tool", "after"]
+        # The rules may look at the arguments again, to name the pattern that decided.
+        assert list(dict.fromkeys(order)) == ["permission", "before", "tool", "after"]
 
 
 @pytest.mark.parametrize(
@@ -444,7 +445,7 @@ async def test_a_hook_that_misses_its_deadline_ends_the_turn(tmp_path: Path, hoo
     async with chatting(tmp_path, Named("slow", **{hook: forever}), Echo(), plugins=HASTY) as chat:
         [part] = (await chat.say("hello")).parts
         assert part.error_name == "PluginError"
-        assert part.message == f"plugin 'slow' failed in {hook}: TimeoutError: no result within 0.03 s"
+        assert part.message == f"plugin 'slow' failed in {hook}: no result within 0.03 s"
         assert not chat.model.calls
 
 

@@ -95,7 +95,7 @@ async def test_001_17_a_plugin_that_fails_gives_its_reason_and_no_token_is_shown
             await told(served)
             failed = await told(served)
     assert "AuthFailedError" in rejected
-    assert "'guarded' got no token: ValueError: the login ended" in failed
+    assert "'guarded' got no token: the login ended" in failed
     shown = f"{rejected} {failed} {logs}"
     assert "a turn failed" in shown
     assert "token-of-plugin" not in shown
