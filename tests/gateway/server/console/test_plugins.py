@@ -98,6 +98,9 @@ async def test_a_confined_plugin_is_shown_with_its_rights_log_and_settings(
         # This gateway has its settings from a JSON file, which no command and no page edits.
         await expect(form.get_by_role("alert")).to_contain_text("only TOML files are edited")
         await page.keyboard.press("Escape")
+        # A dialog that closes gives the focus back.
+        await expect(page.get_by_role("dialog")).to_have_count(0)
+        await expect(panel.get_by_role("button", name="Its settings")).to_be_focused()
         await panel.get_by_role("button", name="Give all rights").press("Enter")
         await expect(page.get_by_role("dialog")).to_contain_text(
             "trunkline config set plugins.greeter.trust full"
