@@ -72,7 +72,7 @@ class Frames(Struct, frozen=True):
 
 
 class _States(Struct, frozen=True):
-    """What is compared from look to look."""
+    """State of the gateway at one look, to be compared with the next."""
 
     channels: Mapping[str, ChannelNow] = {}
     needs: list[Need] = []

@@ -22,7 +22,7 @@ _REJECTED = AuthFailedError.__name__
 
 
 class _Seen:
-    """What was counted for a provider at the last look, and since when it is in its state."""
+    """Counts of a provider at the last look, and the time since which it is in its state."""
 
     def __init__(self, now: int) -> None:
         self.calls = 0
@@ -121,7 +121,7 @@ def _note(seen: _Seen, calls: int, rejections: int, now: int) -> None:
 
 
 def _ends(seen: _Seen, seconds: float, now: int) -> int | None:
-    """Return when the pause ends; the same at each look, although each computes it anew."""
+    """Return the end of the pause, in milliseconds. It stays the same from look to look within the jitter."""
     ends = now + round(seconds * 1000) if seconds > 0 else None
     if ends is None or seen.until is None or abs(ends - seen.until) > _JITTER_MS:
         seen.until = ends

@@ -25,7 +25,7 @@ class Headline(Struct, frozen=True):
 
 
 class NeedAction(Struct, frozen=True):
-    """What to do: a label, the place in the console, and the command for the terminal, or ""."""
+    """Action for a need: a label, the place in the console, and the command for the terminal, or ""."""
 
     kind: Literal["open", "replace_key", "raise_budget"]
     label: str
@@ -66,7 +66,7 @@ class Figure(Struct, frozen=True):
 
 
 class Step(Struct, frozen=True):
-    """What a turn does. ``name`` is the model, the tool, the provider it waits for, or the question.
+    """Current step of a turn. ``name`` is the model, the tool, the provider it waits for, or the question.
 
     ``waited`` is a message whose next attempt is not due, or that waits for a rate limit.
     """
@@ -165,7 +165,7 @@ class ProviderNow(Struct, frozen=True):
 
 
 class Queues(Struct, frozen=True):
-    """What waits. Ages are in seconds.
+    """Lengths and ages of the queues. Ages are in seconds.
 
     ``conversations`` have waiting messages, ``longest`` in the fullest of them; ``messages`` of
     ``most_messages`` are accepted and not settled, ``stored`` of them are on disk alone. ``calls`` are in

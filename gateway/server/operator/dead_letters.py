@@ -49,7 +49,7 @@ class DeadCauseList(Struct, frozen=True):
 
 
 class LetterPlan(Struct, frozen=True, forbid_unknown_fields=True):
-    """What to do with which dead letters: those with these ids, those with one cause, or all.
+    """Action on dead letters: those with these ids, those with one cause, or all.
 
     ``old`` also answers messages that are older than a day.
     """

@@ -66,7 +66,7 @@ Lang = Annotated[Language, Meta(description="Language of the sentences")]
 
 
 class WhyQuery(Struct, frozen=True):
-    """How a message is explained."""
+    """Options of an explanation."""
 
     lang: Lang = "en"
 
