@@ -102,7 +102,7 @@ class Store:
                 return query(connection)
         except (DataError, UnicodeEncodeError):
             raise InvalidRequestError(
-                "the search contains characters that the database cannot store"
+                "the request contains characters that the database cannot store"
             ) from None
         except DatabaseError as error:
             if engines.is_canceled(error):

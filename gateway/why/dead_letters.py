@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ from msgspec import Struct
 from sqlalchemy import ColumnElement, Connection, Row, func, literal, or_, select, tuple_
 
 from gateway.contract.channel import InboundMessage
-from gateway.contract.errors import InvalidStateError, NotFoundError
+from gateway.contract.errors import InvalidRequestError, InvalidStateError, NotFoundError
 from gateway.session.log import COUNT_MESSAGES, DROP_MESSAGE, count_messages
 from gateway.store import Op, Store
 from gateway.store import schema as t
@@ -105,7 +106,9 @@ class DeadLetters:
 
     async def get(self, letter_id: str) -> DeadLetter:
         """Return a dead letter. Raises NotFoundError."""
-        found = await self._store.read(lambda c: _read_one(c, letter_id))
+        found = None
+        with suppress(InvalidRequestError):  # PostgreSQL cannot store a zero character, so no id has one
+            found = await self._store.read(lambda c: _read_one(c, letter_id))
         if found is None:
             raise NotFoundError(f"no dead letter {letter_id!r}")
         return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,8 +38,10 @@ async def texts(chat: Chat, session: str = "s") -> list[tuple[str, str]]:
     return [(message.role, message.text) for _, message in await chat.host.sessions.read(session)]
 
 
-async def test_what_was_given_up_is_listed_with_its_reason_and_trace(tmp_path: Path):
-    async with chatting(tmp_path) as chat:
+async def test_what_was_given_up_is_listed_with_its_reason_and_trace(
+    tmp_path: Path, engine_settings: dict[str, Any]
+):
+    async with chatting(tmp_path, **engine_settings) as chat:
         letter = await bury(chat)
         assert (letter.kind, letter.session, letter.channel) == ("message", "s", "test")
         assert (letter.text, letter.attempts) == ("Hi", 1)
@@ -48,8 +51,8 @@ async def test_what_was_given_up_is_listed_with_its_reason_and_trace(tmp_path: P
         assert await chat.gateway.parts.dead_letters.get(letter.id) == letter
 
 
-async def test_the_latest_comes_first(tmp_path: Path):
-    async with chatting(tmp_path) as chat:
+async def test_the_latest_comes_first(tmp_path: Path, engine_settings: dict[str, Any]):
+    async with chatting(tmp_path, **engine_settings) as chat:
         for text in ("one", "two", "three"):
             await bury(chat, text)
         letters = await chat.gateway.parts.dead_letters.list()
@@ -57,8 +60,10 @@ async def test_the_latest_comes_first(tmp_path: Path):
         assert [letter.at for letter in letters] == sorted((x.at for x in letters), reverse=True)
 
 
-async def test_a_page_follows_the_last_one_and_has_no_whole_texts(tmp_path: Path):
-    async with chatting(tmp_path) as chat:
+async def test_a_page_follows_the_last_one_and_has_no_whole_texts(
+    tmp_path: Path, engine_settings: dict[str, Any]
+):
+    async with chatting(tmp_path, **engine_settings) as chat:
         letters = chat.gateway.parts.dead_letters
         events = [quarantine_op("test", Rejected("bot", str(n), "x" * 600, "odd")) for n in range(4)]
         await chat.gateway.parts.store.write(*events)
@@ -74,8 +79,8 @@ async def test_a_page_follows_the_last_one_and_has_no_whole_texts(tmp_path: Path
         assert len((await letters.get(whole[0].id)).text) == 600
 
 
-async def test_letters_are_grouped_and_chosen_by_cause(tmp_path: Path):
-    async with chatting(tmp_path) as chat:
+async def test_letters_are_grouped_and_chosen_by_cause(tmp_path: Path, engine_settings: dict[str, Any]):
+    async with chatting(tmp_path, **engine_settings) as chat:
         letters, store = chat.gateway.parts.dead_letters, chat.gateway.parts.store
         first, second = await bury(chat, "one"), await bury(chat, "two")
         refused = await bury(chat, "three")
@@ -147,8 +152,10 @@ def entry(n: int) -> Entry:
     return Entry.of("test", message, n, 0)
 
 
-async def test_a_replayed_message_is_answered_in_place_of_its_notice(tmp_path: Path):
-    async with chatting(tmp_path) as chat:
+async def test_a_replayed_message_is_answered_in_place_of_its_notice(
+    tmp_path: Path, engine_settings: dict[str, Any]
+):
+    async with chatting(tmp_path, **engine_settings) as chat:
         letter = await bury(chat)
         watcher = await chat.watch(after=chat.host.sessions.live()[0].seq)
         await chat.gateway.parts.dead_letters.replay(letter.id)
@@ -160,8 +167,10 @@ async def test_a_replayed_message_is_answered_in_place_of_its_notice(tmp_path: P
         assert (await chat.host.sessions.list())[0].messages == 2
 
 
-async def test_a_message_that_fails_again_is_a_dead_letter_again(tmp_path: Path):
-    async with chatting(tmp_path) as chat:
+async def test_a_message_that_fails_again_is_a_dead_letter_again(
+    tmp_path: Path, engine_settings: dict[str, Any]
+):
+    async with chatting(tmp_path, **engine_settings) as chat:
         letter = await bury(chat)
         watcher = await chat.watch(after=chat.host.sessions.live()[0].seq)
         chat.model.then(ValueError("another fault"))
@@ -172,14 +181,17 @@ async def test_a_message_that_fails_again_is_a_dead_letter_again(tmp_path: Path)
         assert len(await texts(chat)) == 2
 
 
-async def test_what_is_replayed_while_no_gateway_runs_is_answered_at_the_next_start(tmp_path: Path):
-    async with chatting(tmp_path) as chat:
+async def test_what_is_replayed_while_no_gateway_runs_is_answered_at_the_next_start(
+    tmp_path: Path, engine_settings: dict[str, Any]
+):
+    async with chatting(tmp_path, **engine_settings) as chat:
         letter = await bury(chat)
-    store = Store.open(f"sqlite:///{tmp_path}/trunkline.db", "full", unexpected)
+    url = engine_settings.get("store", {}).get("url", f"sqlite:///{tmp_path}/trunkline.db")
+    store = Store.open(url, "full", unexpected)
     await DeadLetters(store).replay(letter.id)
     assert await DeadLetters(store).list() == []
     await store.close()
-    async with chatting(tmp_path) as chat:
+    async with chatting(tmp_path, **engine_settings) as chat:
         watcher = await chat.watch()
         await watcher.until(
             lambda frame: isinstance(frame, Complete) or getattr(frame, "status", 0) == "idle"
@@ -203,9 +215,11 @@ class Mailer(Plugin):
         return [Tool(definition=ToolDefinition("mail", "Sends.", {"type": "object"}), execute=mail)]
 
 
-async def test_a_tool_that_had_run_does_not_run_again_when_its_message_is_replayed(tmp_path: Path):
+async def test_a_tool_that_had_run_does_not_run_again_when_its_message_is_replayed(
+    tmp_path: Path, engine_settings: dict[str, Any]
+):
     mailer = Mailer()
-    async with chatting(tmp_path, mailer) as chat:
+    async with chatting(tmp_path, mailer, **engine_settings) as chat:
         chat.model.then(Reply((Use("mail"),), "tools"))
         letter = await bury_after_tool(chat)
         watcher = await chat.watch(after=chat.host.sessions.live()[0].seq)
@@ -223,8 +237,10 @@ async def bury_after_tool(chat: Chat) -> DeadLetter:
     return (await chat.gateway.parts.dead_letters.list())[0]
 
 
-async def test_a_dropped_letter_is_gone_and_its_message_is_still_known(tmp_path: Path):
-    async with chatting(tmp_path) as chat:
+async def test_a_dropped_letter_is_gone_and_its_message_is_still_known(
+    tmp_path: Path, engine_settings: dict[str, Any]
+):
+    async with chatting(tmp_path, **engine_settings) as chat:
         chat.model.then(ZeroDivisionError("boom"))
         message = written("Hi", dedup_key="k")
         await chat.host.submit(message)
@@ -235,8 +251,10 @@ async def test_a_dropped_letter_is_gone_and_its_message_is_still_known(tmp_path:
         assert len(await texts(chat)) == 2
 
 
-async def test_an_event_that_could_not_be_read_is_listed_and_can_only_be_dropped(tmp_path: Path):
-    async with chatting(tmp_path) as chat:
+async def test_an_event_that_could_not_be_read_is_listed_and_can_only_be_dropped(
+    tmp_path: Path, engine_settings: dict[str, Any]
+):
+    async with chatting(tmp_path, **engine_settings) as chat:
         rejected = Rejected("bot", "key", '{"odd": "\0\ud800"}', "no text in it")
         await chat.gateway.parts.store.write(quarantine_op("test", rejected))
         (letter,) = await chat.gateway.parts.dead_letters.list()
@@ -248,8 +266,10 @@ async def test_an_event_that_could_not_be_read_is_listed_and_can_only_be_dropped
         assert await chat.gateway.parts.dead_letters.list() == []
 
 
-async def test_a_letter_whose_notice_is_still_being_sent_is_not_replayed(tmp_path: Path):
-    async with chatting(tmp_path) as chat:
+async def test_a_letter_whose_notice_is_still_being_sent_is_not_replayed(
+    tmp_path: Path, engine_settings: dict[str, Any]
+):
+    async with chatting(tmp_path, **engine_settings) as chat:
         letter = await bury(chat)
         # As between the commit of the letter and the placement of its notice.
         await chat.gateway.parts.store.write((REOPEN, (letter.id, "new", 1, 0)))
@@ -258,8 +278,8 @@ async def test_a_letter_whose_notice_is_still_being_sent_is_not_replayed(tmp_pat
         assert await chat.gateway.parts.dead_letters.get(letter.id) == letter
 
 
-async def test_an_unknown_letter_is_not_found(tmp_path: Path):
-    async with chatting(tmp_path) as chat:
+async def test_an_unknown_letter_is_not_found(tmp_path: Path, engine_settings: dict[str, Any]):
+    async with chatting(tmp_path, **engine_settings) as chat:
         answered = await chat.accept("fine")
         for letter_id in ("nobody", answered, "\0"):
             for work in (chat.gateway.parts.dead_letters.replay, chat.gateway.parts.dead_letters.drop):

@@ -243,8 +243,10 @@ def audited(engine: dict[str, Any], tmp_path: Path, action: str) -> list[tuple[s
         return [(row.actor, row.subject) for row in connection.execute(query, {"action": action})]
 
 
-async def test_a_group_of_dead_letters_is_answered_or_dropped_once(tmp_path: Path) -> None:
-    async with FakeModels() as fake, line(tmp_path, fake) as case:
+async def test_a_group_of_dead_letters_is_answered_or_dropped_once(
+    tmp_path: Path, engine_settings: dict[str, Any]
+) -> None:
+    async with FakeModels() as fake, line(tmp_path, fake, engine_settings) as case:
         ids = [
             await dead(case, fake, text, "ben", room) for room in ("hall", "attic") for text in ("One", "Two")
         ]
@@ -285,14 +287,16 @@ async def test_a_group_of_dead_letters_is_answered_or_dropped_once(tmp_path: Pat
         status, _ = await case.served.ask("POST", "/api/dead/plan", json={"action": "drop", "all": True})
         assert status == 404
         assert (await case.why(ids[0]))["verdict"]["code"] == "answered"
-        dropped = [subject for _, subject in audited({}, tmp_path, "message.drop")]
+        dropped = [subject for _, subject in audited(engine_settings, tmp_path, "message.drop")]
         assert dropped[0] == ids[1]
         assert len(dropped) == 2
-        assert len(audited({}, tmp_path, "message.replay")) == 3
+        assert len(audited(engine_settings, tmp_path, "message.replay")) == 3
 
 
-async def test_an_answer_that_was_refused_is_placed_again_and_not_made_again(tmp_path: Path) -> None:
-    async with FakeModels() as fake, line(tmp_path, fake) as case:
+async def test_an_answer_that_was_refused_is_placed_again_and_not_made_again(
+    tmp_path: Path, engine_settings: dict[str, Any]
+) -> None:
+    async with FakeModels() as fake, line(tmp_path, fake, engine_settings) as case:
         case.platform.closed.add("kitchen")
         receipt = await case.write("One")
         await case.settled()
@@ -309,8 +313,10 @@ async def test_an_answer_that_was_refused_is_placed_again_and_not_made_again(tmp
         assert len(fake.requests) == asked
 
 
-async def test_ten_thousand_letters_are_dropped_and_the_oldest_thousand_replayed(tmp_path: Path) -> None:
-    async with FakeModels() as fake, line(tmp_path, fake) as case:
+async def test_ten_thousand_letters_are_dropped_and_the_oldest_thousand_replayed(
+    tmp_path: Path, engine_settings: dict[str, Any]
+) -> None:
+    async with FakeModels() as fake, line(tmp_path, fake, engine_settings) as case:
         rows = [(QUARANTINE, (new_id(), "line", "bot", str(n), "{}", "odd", n)) for n in range(10_001)]
         await case.served.gateway.parts.store.write(*rows)
         plan = await letter_plan(case, "drop", all=True)
