@@ -12,6 +12,7 @@ from aiohttp import ETag, web
 from msgspec import Struct
 
 from gateway.contract.errors import NotFoundError
+from gateway.server.pages.compact import compact
 
 SHARED = Path(__file__).parent / "shared"
 """The modules and styles that several pages use."""
@@ -76,7 +77,7 @@ def _accepts_gzip(request: web.Request) -> bool:
 
 
 def _read(path: Path) -> _File:
-    content = path.read_bytes()
+    content = compact(path)
     # Some systems have no type for manifests.
     kind = _TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0] or "application/octet-stream"
     is_packed = kind not in _PLAIN

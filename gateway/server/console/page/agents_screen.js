@@ -21,7 +21,7 @@ class Agents {
     this.list = h("section", { class: "card" });
     this.form = h("section", { class: "card form", "aria-label": t("agents.one") });
     this.table = new Table({ label: t("agents.title"), keyOf: (row) => row.name, address: (row) => addressOf("agents", [row.name]), columns: columns() });
-    host.append(h("header", { class: "head" }, h("h1", { tabindex: "-1" }, t("agents.title")), this.count), h("div", { class: "set-up" }, this.list, this.form));
+    host.append(h("header", { class: "head" }, h("h1", { tabindex: "-1" }, t("agents.title")), this.count), h("div", { class: "set-up even" }, this.list, this.form));
     context.keys({
       j: { label: t("keys.next"), act: () => this.table.move(1) },
       k: { label: t("keys.previous"), act: () => this.table.move(-1) },

@@ -32,7 +32,7 @@ class Models {
     this.chains = h("section", { class: "card", "aria-labelledby": "models-chains", hidden: true });
     this.panel = h("section", { class: "card", "aria-labelledby": "models-panel", hidden: true });
     const modelCard = h("section", { class: "card" }, h("header", {}, h("h2", {}, t("models.models")), h("div", { class: "acts" }, this.search)), this.modelBody);
-    host.append(h("header", { class: "head" }, h("h1", { tabindex: "-1" }, t("models.title")), h("p", { class: "muted" }, t("models.text"))), h("div", { class: "two setup" }, h("div", { class: "stack" }, this.providerCard, this.chains, modelCard), this.panel));
+    host.append(h("header", { class: "head" }, h("h1", { tabindex: "-1" }, t("models.title")), h("p", { class: "muted" }, t("models.text"))), h("div", { class: "two set-up" }, h("div", { class: "stack" }, this.providerCard, this.chains, modelCard), this.panel));
     context.keys({
       j: { label: t("keys.next"), act: () => this.providers.move(1) },
       k: { label: t("keys.previous"), act: () => this.providers.move(-1) },

@@ -28,7 +28,7 @@ class Plugins {
     this.card = h("section", { class: "card" });
     this.servers = h("section", { class: "card", hidden: true });
     this.panel = h("section", { class: "card", "aria-labelledby": "plugins-panel", hidden: true });
-    host.append(h("header", { class: "head" }, h("h1", { tabindex: "-1" }, t("extensions.title")), h("p", { class: "muted" }, t("extensions.text"))), h("div", { class: "two setup" }, h("div", { class: "stack" }, this.card, this.servers), this.panel));
+    host.append(h("header", { class: "head" }, h("h1", { tabindex: "-1" }, t("extensions.title")), h("p", { class: "muted" }, t("extensions.text"))), h("div", { class: "two set-up" }, h("div", { class: "stack" }, this.card, this.servers), this.panel));
     context.keys({
       j: { label: t("keys.next"), act: () => this.table.move(1) },
       k: { label: t("keys.previous"), act: () => this.table.move(-1) },
@@ -188,7 +188,7 @@ async function openSettings(name) {
 
 async function openLog(name) {
   const text = h("pre", { tabindex: "0", "aria-label": t("extensions.log"), lang: "en" });
-  openDialog(`${t("extensions.log")}: ${name}`, h("div", { class: "setup" }, text));
+  openDialog(`${t("extensions.log")}: ${name}`, h("div", { class: "set-up" }, text));
   try {
     text.textContent = (await read("/api/plugins/log", { name })).text || t("extensions.log_empty");
   } catch (error) {

@@ -28,7 +28,7 @@ class Rooms {
     this.list = h("section", { class: "card" });
     this.form = h("section", { class: "card form", "aria-label": t("rooms.one") });
     this.table = new Table({ label: t("rooms.title"), keyOf: (row) => row.id, address: (row) => addressOf("rooms", [row.channel, row.chat], this.#query), columns: columns(), rowHeight: 46 });
-    host.append(h("header", { class: "head" }, h("h1", { tabindex: "-1" }, t("rooms.title")), this.count, h("div", { class: "acts" }, this.channel, this.search)), h("div", { class: "set-up" }, this.list, this.form));
+    host.append(h("header", { class: "head" }, h("h1", { tabindex: "-1" }, t("rooms.title")), this.count, h("div", { class: "acts" }, this.channel, this.search)), h("div", { class: "set-up even" }, this.list, this.form));
     const filter = () => context.setQuery({ channel: this.channel.value, q: this.search.value.trim() });
     this.search.addEventListener("input", filter);
     this.channel.addEventListener("change", filter);
