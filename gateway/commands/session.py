@@ -68,13 +68,13 @@ class Commands(Plugin):
     def commands(self) -> Sequence[SlashCommand]:
         """Return /help, /stop, /new, /compact and /status."""
         return (
-            SlashCommand("help", "Show the commands", self._help),
+            SlashCommand("help", "Show the commands", self._help, at_once=True),
             SlashCommand("stop", "Stop the running answer", self._stop),
             SlashCommand("new", "Start a new conversation, without the previous messages", self._new),
             SlashCommand(
                 "compact", "Summarize the conversation for the model: /compact [what to keep]", self._compact
             ),
-            SlashCommand("status", "Show what this session is doing", self._status),
+            SlashCommand("status", "Show what this session is doing", self._status, at_once=True),
         )
 
     async def _help(self, _rest: str, ctx: CommandContext) -> str:
@@ -100,14 +100,16 @@ class Commands(Plugin):
 
     async def _status(self, _rest: str, ctx: CommandContext) -> str:
         session = self._sessions.get_loaded(ctx.session)
-        waiting = max(0, session.pending - 1)
+        # This command acts beside a running answer, and neither of them waits.
+        waiting = max(0, session.pending - (1 if session.turn is None else 2))
+        running = "" if session.turn is None else "\n- an answer is being made"
         place = (ctx.channel, ctx.inbound.address.chat)
         agent = self._agents.choose(session.row.agent, *place)
         model = self._agents.model_of(session.row, place) or self._default_model()
         planning = "- mode `plan`: tools that change something are not used\n" if session.row.mode else ""
         return (
             f"- session `{session.id}`\n- agent `{agent}`\n{planning}- model `{model}`\n"
-            f"- messages {session.row.messages}\n- waiting {waiting}"
+            f"- messages {session.row.messages}\n- waiting {waiting}{running}"
         )
 
 

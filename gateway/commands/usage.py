@@ -32,7 +32,7 @@ class SpendingCommands(Plugin):
     def commands(self) -> Sequence[SlashCommand]:
         """Return /usage."""
         description = "Show tokens, cost and budgets; for admins: /usage all"
-        return (SlashCommand("usage", description, self._usage),)
+        return (SlashCommand("usage", description, self._usage, at_once=True),)
 
     async def _usage(self, rest: str, ctx: CommandContext) -> str:
         if rest == "all":

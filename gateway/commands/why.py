@@ -27,7 +27,8 @@ class WhyCommands(Plugin):
 
     def commands(self) -> Sequence[SlashCommand]:
         """Return /why."""
-        return (SlashCommand("why", "Explain why a message of yours got its answer, or none", self._tell),)
+        description = "Explain why a message of yours got its answer, or none"
+        return (SlashCommand("why", description, self._tell, at_once=True),)
 
     async def _tell(self, rest: str, ctx: CommandContext) -> str:
         # Without a message to explain nothing is searched, so it does not count against the limit.

@@ -168,6 +168,9 @@ class SlashCommand(Struct, frozen=True):
 
     With ``admin`` only admins can see and run it. ``choices`` returns what a user can select as ``rest``, for
     the text typed so far; those without that text are left out. ``execute`` may accept any other rest, too.
+
+    With ``at_once`` it also runs while an answer of its conversation is being made, instead of after it. It
+    must only read: the answer goes on beside it.
     """
 
     name: str
@@ -175,6 +178,7 @@ class SlashCommand(Struct, frozen=True):
     execute: Callable[[str, CommandContext], Awaitable[str | None]]
     admin: bool = False
     choices: MentionProvider | None = None
+    at_once: bool = False
 
 
 class StatusSegment(Struct, frozen=True):

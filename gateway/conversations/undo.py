@@ -312,7 +312,8 @@ def _last_exchange(session: Session, replaced: Collection[str] = ()) -> Exchange
     while at and (_is_context(log[at - 1][1]) or (is_prompt(log[at - 1][1]) and log[at - 1][0] > oldest)):
         at -= 1
         begin = begin if _is_context(log[at][1]) else at
-    end = next((n for n in range(last + 1, len(log)) if is_answer(log[n][1])), last)
+    answers = (n for n in range(last + 1, len(log)) if is_answer(log[n][1]) and log[n][1].for_model)
+    end = next(answers, last)
     found = {
         m.id for _, m in log[begin : end + 1] if m.for_model and not _is_context(m) and not is_summary(m)
     }

@@ -41,10 +41,12 @@ class Mailbox:
     """The queue of one session, in the platform's order: up to ``room`` messages in memory, the rest on disk.
 
     All messages in memory come before those on disk. ``stored`` counts the messages on disk by sender. A
-    mailbox of an earlier process has no session until it is loaded.
+    mailbox of an earlier process has no session until it is loaded. A second one of a session, ``aside``,
+    holds the commands that act beside its running answer.
     """
 
     __slots__ = (
+        "aside",
         "entries",
         "interrupted",
         "overload_reported",
@@ -59,8 +61,8 @@ class Mailbox:
         "working",
     )
 
-    def __init__(self, session: Session | None = None, room: int = 50) -> None:
-        self.session = session
+    def __init__(self, session: Session | None = None, room: int = 50, *, aside: bool = False) -> None:
+        self.session, self.aside = session, aside
         self.overload_reported = False
         """Value for the session's attribute of this name when it is loaded."""
         self.room = room
@@ -207,7 +209,7 @@ class Dispatcher:
         self._inbox = inbox
         self._max_attempts = max_attempts
         self._room = room
-        self._mailboxes: dict[str, Mailbox] = {}
+        self._mailboxes: dict[tuple[str, bool], Mailbox] = {}
         self._arriving: defaultdict[str, set[str]] = defaultdict(set)
         """Ids of entries that are being committed and are not in their mailbox yet, by session."""
         self._workers: set[asyncio.Task[None]] = set()
@@ -222,20 +224,20 @@ class Dispatcher:
 
     def mailbox(self, session_id: str) -> Mailbox | None:
         """Return the mailbox of a session; None if nothing waits in it."""
-        return self._mailboxes.get(session_id)
+        return self._mailboxes.get((session_id, False))
 
     def worker(self, session_id: str) -> asyncio.Task[None] | None:
         """Return the task that answers the messages of a session; None if nothing waits in it."""
-        mailbox = self._mailboxes.get(session_id)
+        mailbox = self.mailbox(session_id)
         return None if mailbox is None else mailbox.worker
 
     def mailboxes(self) -> list[Mailbox]:
         """Return the mailboxes in which something waits or runs."""
-        return list(self._mailboxes.values())
+        return [mailbox for mailbox in self._mailboxes.values() if not mailbox.aside]
 
     def announcing(self, session_id: str) -> asyncio.Task[None] | None:
         """Return the worker of a session in which an announcement is being delivered or waits."""
-        mailbox = self._mailboxes.get(session_id)
+        mailbox = self.mailbox(session_id)
         worker = mailbox.worker if mailbox is not None and mailbox.announces else None
         return None if worker is None or worker.done() else worker
 
@@ -262,7 +264,9 @@ class Dispatcher:
     def deliver(self, session: Session, entry: Entry) -> None:
         """Queue a committed message that was expected."""
         self._arrived(session, entry)
-        mailbox = self._mailbox(session)
+        if entry.aside is None:
+            entry.aside = (session.id, False) in self._mailboxes and self._acts_at_once(entry)
+        mailbox = self._mailbox(session, entry.aside)
         stays = mailbox.add(entry)
         if stays is not entry:
             self._uncount(entry)
@@ -275,8 +279,13 @@ class Dispatcher:
 
     def resume(self, session_id: str, entries: Sequence[Entry], backlog: Backlog) -> None:
         """Queue ``entries`` of an earlier process; ``open`` answers them when their session is loaded."""
-        mailbox = self._mailboxes[session_id] = Mailbox(room=self._room)
-        mailbox.load(entries)
+        for entry in entries[1:]:
+            entry.aside = self._acts_at_once(entry)
+        if aside := [entry for entry in entries if entry.aside]:
+            self._mailboxes[session_id, True] = Mailbox(aside=True)
+            self._mailboxes[session_id, True].load(aside)
+        mailbox = self._mailboxes[session_id, False] = Mailbox(room=self._room)
+        mailbox.load(entry for entry in entries if not entry.aside)
         mailbox.overload_reported = backlog.overload_reported
         mailbox.stored += backlog.stored
         self.stored += backlog.stored
@@ -284,12 +293,13 @@ class Dispatcher:
 
     def open(self, session: Session) -> None:
         """Answer the messages that an earlier process left for a session that was loaded just now."""
-        mailbox = self._mailboxes.get(session.id)
-        if mailbox is not None and mailbox.session is None:
-            mailbox.session = session
-            session.pending += len(mailbox.entries) + mailbox.stored.total()
-            session.overload_reported = mailbox.overload_reported
-            self._wake(mailbox, session)
+        for aside in (False, True):
+            mailbox = self._mailboxes.get((session.id, aside))
+            if mailbox is not None and mailbox.session is None:
+                mailbox.session = session
+                session.pending += len(mailbox.entries) + mailbox.stored.total()
+                session.overload_reported |= mailbox.overload_reported
+                self._wake(mailbox, session)
 
     def unopened(self) -> list[Entry]:
         """Return the first entry of each resumed mailbox that still waits for its session."""
@@ -307,11 +317,16 @@ class Dispatcher:
             entry.counted = False
             self.stored -= Counter((entry.sender_key,))
 
-    def _mailbox(self, session: Session) -> Mailbox:
-        mailbox = self._mailboxes.get(session.id)
+    def _mailbox(self, session: Session, aside: bool) -> Mailbox:
+        mailbox = self._mailboxes.get((session.id, aside))
         if mailbox is None:
-            mailbox = self._mailboxes[session.id] = Mailbox(session, self._room)
+            mailbox = self._mailboxes[session.id, aside] = Mailbox(session, self._room, aside=aside)
         return mailbox
+
+    def _acts_at_once(self, entry: Entry) -> bool:
+        """Return whether an entry is a command that does not wait for the running answer."""
+        waits = entry.silent or entry.refused or entry.inbound.revises is not None
+        return not waits and self._runner.acts_at_once(entry.inbound.text)
 
     def _wake(self, mailbox: Mailbox, session: Session) -> None:
         if not mailbox.working and not self.stopping:
@@ -338,7 +353,7 @@ class Dispatcher:
     def stop(self, session_id: str, answer_id: str | None = None) -> Entry | None:
         """Stop a session's running answer, or its next one; with ``answer_id``, only if it is that one.
         Returns the message it answers."""
-        mailbox = self._mailboxes.get(session_id)
+        mailbox = self.mailbox(session_id)
         return None if mailbox is None else mailbox.stop(answer_id)
 
     async def drain(self, seconds: float) -> bool:
@@ -370,11 +385,15 @@ class Dispatcher:
                 finally:
                     mailbox.running = None
                     self.forget(session)
+                if mailbox.aside and not entry.aside:
+                    # A hook made another text of the command: it waits like all others.
+                    entry.attempts = self.expect(session)
+                    self.deliver(session, entry)
                 turns += 1
         finally:
             mailbox.working = False
-            del self._mailboxes[session.id]
-        if not self.stopping and session.events.wants(SessionIdle, session.id):
+            del self._mailboxes[session.id, mailbox.aside]
+        if not (self.stopping or mailbox.aside) and session.events.wants(SessionIdle, session.id):
             session.events.emit(SessionIdle(session.id, session.row.channel, session.row.owner, turns))
 
     async def _load(self, mailbox: Mailbox, session: Session) -> None:
@@ -458,7 +477,7 @@ class Dispatcher:
 
 def _can_stay_on_disk(entry: Entry) -> bool:
     """Return whether an entry may wait on disk: not urgent, and without state that is only in memory."""
-    return not (entry.priority or entry.silent or entry.answered or entry.merged or entry.late)
+    return not (entry.priority or entry.silent or entry.answered or entry.merged or entry.late or entry.aside)
 
 
 def seconds_until_due(entry: Entry, now: int, longest: float = _LONGEST_PAUSE) -> float:

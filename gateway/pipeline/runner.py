@@ -13,7 +13,7 @@ import traceback
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, assert_never
+from typing import Any
 
 import msgspec
 import structlog
@@ -25,7 +25,7 @@ from gateway.contract.deltas import Complete, StopReason
 from gateway.contract.errors import CATCHABLE, TrunklineError, is_cancellation_requested
 from gateway.contract.events import ChatMessage
 from gateway.contract.messages import ErrorPart, Message, Metadata, Origin, Part, TextPart
-from gateway.contract.plugin import CommandContext, Intercept, Pass, Transform
+from gateway.contract.plugin import CommandContext, Intercept, Transform
 from gateway.counters import Counters
 from gateway.delivery.deliverer import AnswerDelivery, Deliverer
 from gateway.events.types import SessionError, SlashCommandExecuted, TurnFinished, TurnStarted
@@ -90,6 +90,12 @@ class Runner:
         self._questions = questions
         self._cwd = cwd
 
+    def acts_at_once(self, text: str) -> bool:
+        """Return whether a text is a command that does not wait for the running answer."""
+        command = _COMMAND.fullmatch(text.strip())
+        found = None if command is None else self._registry.current.find_command(command[1])
+        return found is not None and found[0].at_once
+
     async def run(self, session: Session, entry: Entry) -> None:
         """Answer one message. Returns once the outcome is durable, and placed where that is needed."""
         async with self._deliverer.begin(session, entry) as delivery:
@@ -98,7 +104,7 @@ class Runner:
             # An answer that an earlier process committed only has to be placed, which ending the block does.
             turn = None if entry.answered else await self._answer(session, entry, delivery)
         # After the answer is placed, because a thread that gets the title is opened with it.
-        if turn is not None:
+        if turn is not None and turn.committed:
             self._answered(turn)
 
     async def dead_letter(self, session: Session, entry: Entry, error: BaseException) -> None:
@@ -166,22 +172,13 @@ class Runner:
         if turn.ctx.inbound is not entry.inbound:
             turn.ctx = msgspec.structs.replace(turn.ctx, inbound=entry.inbound)
         newest = wanted[-1]
-        text = newest.inbound.text
-        try:
-            verdict = await turn.plugins.hooks.transform_user_input(text, turn.ctx)
-        except TrunklineError as error:
-            await self._reply(turn, delivery, error_part(error))
+        text = await self._transformed(turn, delivery, newest.inbound.text)
+        if text is None:
             return
-        match verdict:
-            case Intercept(reply=reply):
-                await self._reply(turn, delivery, TextPart(reply) if reply else None)
-                return
-            case Transform(text=changed):
-                text = changed
-            case Pass():
-                pass
-            case _:
-                assert_never(verdict)
+        if entry.aside and not self.acts_at_once(text):
+            # A hook changed the command. The agent cannot run beside the running answer: it waits, after all.
+            entry.aside = False
+            return
         command = _COMMAND.fullmatch(text.strip())
         if command is not None:
             reply = await self._run_command(turn, command)
@@ -191,6 +188,18 @@ class Runner:
             await self._reply(turn, delivery, TextPart(_NO_SPEECH_TO_TEXT))
         else:
             await self._chat(turn, delivery, newest, text)
+
+    async def _transformed(self, turn: Turn, delivery: AnswerDelivery, text: str) -> str | None:
+        """Return a text as ``transform_user_input`` hooks change it; None if one of them answers it."""
+        try:
+            verdict = await turn.plugins.hooks.transform_user_input(text, turn.ctx)
+        except TrunklineError as error:
+            await self._reply(turn, delivery, error_part(error))
+            return None
+        if isinstance(verdict, Intercept):
+            await self._reply(turn, delivery, TextPart(verdict.reply) if verdict.reply else None)
+            return None
+        return verdict.text if isinstance(verdict, Transform) else text
 
     async def _chat(self, turn: Turn, delivery: AnswerDelivery, newest: Entry, text: str) -> None:
         """Let ``chat.message`` handlers pass, change or answer what users wrote, then run the agent.
@@ -342,7 +351,8 @@ class Runner:
 
     def _complete(self, turn: Turn, answer: Message, seq: int, stop: StopReason) -> None:
         """Show readers that the answer is complete, after its commit; count and log the turn."""
-        turn.session.complete(answer, seq, Complete(answer.id, answer.metadata, stop))
+        done = None if turn.entry.aside else Complete(answer.id, answer.metadata, stop)
+        turn.session.complete(answer, seq, done)
         outcome = stop if stop != "cancelled" else "aborted" if turn.aborted else "failed"
         failed = next((part for part in reversed(answer.parts) if isinstance(part, ErrorPart)), None)
         error = "" if failed is None else failed.error_name

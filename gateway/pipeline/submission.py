@@ -5,22 +5,10 @@ The message takes the same path as one of a channel.
 
 from __future__ import annotations
 
-from typing import assert_never
-
 import msgspec
 
 from gateway.contract.channel import InboundMessage, Receipt, Responder, SendsAck, SendsError, SendsVoice
-from gateway.contract.deltas import (
-    Complete,
-    MetadataDelta,
-    PartDelta,
-    TextDelta,
-    ToolCallDelta,
-    ToolCallStart,
-    ToolResultDelta,
-    ToolResultEnd,
-    ToolResultStart,
-)
+from gateway.contract.deltas import Complete
 from gateway.contract.errors import InvalidStateError, NotFoundError, OverloadedError
 from gateway.contract.messages import ErrorPart, Message
 from gateway.contract.provider import TurnOptions
@@ -28,16 +16,7 @@ from gateway.models import Agents
 from gateway.pipeline.intake import Intake
 from gateway.session import Session, Sessions
 from gateway.session.feed import Feed
-from gateway.session.frames import (
-    ApprovalAsked,
-    ApprovalResolved,
-    Frame,
-    LogChanged,
-    MessageFrame,
-    Replayed,
-    SessionFrame,
-    TurnStart,
-)
+from gateway.session.frames import Frame, MessageFrame, Replayed
 from gateway.store.inbox import Inbox
 
 
@@ -124,14 +103,8 @@ class Submission:
             case Replayed():
                 # A message that was settled without an answer before the feed began sends no frame at all.
                 return not await self._inbox.is_open(receipt.message_id) and not _is_running(receipt, session)
-            case TextDelta() | ToolCallStart() | ToolCallDelta() | PartDelta() | MetadataDelta():
-                return False
-            case ToolResultStart() | ToolResultDelta() | ToolResultEnd():
-                return False
-            case TurnStart() | ApprovalAsked() | ApprovalResolved() | SessionFrame() | LogChanged():
-                return False
             case _:
-                assert_never(frame)
+                return False
 
 
 def _is_running(receipt: Receipt, session: Session) -> bool:

@@ -134,7 +134,7 @@ class Session:
         self.saved = bool(row.created_at)
         self.numbers_reserved = False
         """The block of its numbers is durable, so that no later process uses it again."""
-        self.seq = _next_block(row.seq) if self.saved else 0
+        self.seq = self._reserved = _next_block(row.seq) if self.saved else 0
         self.turn: RunningTurn | None = None
         self.bus = MessageBus(
             row.id, self._append, self.messages, self._store_injected, self.events, injected
@@ -328,13 +328,15 @@ class Session:
             self._viewers.remove(reader)
 
     def begin(self, turn: RunningTurn, shown: Iterable[Message]) -> None:
-        """Show the user's messages and the start of the answer."""
-        self.turn, self.has_read_others = turn, False
+        """Show the user's messages and the start of the answer; beside a running one, only the messages."""
+        if not turn.entry.aside:
+            self.turn, self.has_read_others = turn, False
         for message in shown:
             seq = self.publish(self._frame(message))
             turn.shown.append((seq, message))
             self._remember(seq, message)
-        turn.start_seq = self.publish(turn.start_frame)
+        if not turn.entry.aside:
+            turn.start_seq = self.publish(turn.start_frame)
         self.bus.notify()
 
     def forget_deleted(self, ids: Collection[str]) -> None:
@@ -362,7 +364,8 @@ class Session:
     async def commit(self, turn: RunningTurn, answer: Message | None, settled: Sequence[Op]) -> int:
         """Commit a turn's messages and its outcome in one transaction. Returns the answer's number."""
         # Reserved before the commit and used by ``complete`` after it; frames shown in between stay below.
-        seq = self.seq + _COMMIT_HEADROOM
+        # A command may commit at the same time as the answer that runs beside it.
+        seq = self._reserved = max(self.seq, self._reserved) + _COMMIT_HEADROOM
         added = turn.shown if answer is None else [*turn.shown, (seq, answer)]
         # Encode first: it refuses parts that could not be read back, and nothing may have changed by then.
         ops = [op for number, message in added for op in put_message(message, number)]
@@ -374,10 +377,10 @@ class Session:
         self._report(MessageAdded, [message for _, message in added])
         return seq
 
-    def complete(self, answer: Message, seq: int, done: Complete) -> None:
-        """Show that the answer, committed as number ``seq``, is complete."""
+    def complete(self, answer: Message, seq: int, done: Complete | None) -> None:
+        """Show that the answer, committed as number ``seq``, is complete; with None, show all of it."""
         self.seq = max(seq - 1, self.seq)
-        self._remember(self.publish(done), answer)
+        self._remember(self.publish(done or self._frame(answer)), answer)
         self.bus.notify()
 
     def finish(self, turn: RunningTurn) -> None:

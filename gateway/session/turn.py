@@ -299,7 +299,7 @@ class Turn:
         if self.first_text_seconds is None and isinstance(delta, TextDelta) and delta.kind != "notice":
             self.first_text_seconds = self._clock() - self._started
         # Counts may come with every token; the assembler keeps each, readers get one now and then.
-        if isinstance(delta, MetadataDelta) and not self._is_due(delta):
+        if self.entry.aside or (isinstance(delta, MetadataDelta) and not self._is_due(delta)):
             return
         self._record_position(delta, self.session.publish(delta))
         if self.session.events.wants(AgentProgress, self.session.id):

@@ -127,6 +127,8 @@ class Entry(Struct, kw_only=True):
     """It delivers a message of a plugin, which is stored as an announcement; no turn is run."""
     renewed: Message | None = None
     """Newer content of the announced message, to be delivered before the entry is settled."""
+    aside: bool | None = None
+    """It is a command that acts beside the running answer; None until that is decided."""
     closed: bool = False
     """The write that settles the announcement was submitted: newer content needs another delivery."""
     trail: Trail = NO_TRAIL

@@ -77,7 +77,7 @@ export function storedMessage(wire, html = [], held = undefined) {
     createdAt: wire.created_at ?? null,
     stopReason: wire.metadata?.stop_reason,
     hidden: wire.display?.hidden ?? false,
-    queued: held?.queued ?? false,
+    queued: false, // its turn has begun
     approvals: held?.approvals ?? [],
     origin: wire.origin,
   };
