@@ -79,12 +79,15 @@ class ConfigChange(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PluginConfigs:
-    """The configuration of all plugins with a manifest, as the settings are now. Its methods read files."""
+    """The configuration of all plugins with a manifest, as the settings are now. Its methods read files.
 
-    def __init__(self, settings: Settings, home: Path | None) -> None:
+    ``changing`` is the lock of the settings file, where others change it in this process.
+    """
+
+    def __init__(self, settings: Settings, home: Path | None, changing: Lock | None = None) -> None:
         self._started = settings
         self._home = home
-        self._changing = Lock()
+        self._changing = changing or Lock()
 
     def list(self) -> list[PluginSummary]:
         """Return the plugins that are enabled, and all others that are found. Raises SettingsError."""

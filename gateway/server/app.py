@@ -48,6 +48,7 @@ from gateway.server.providers import ProviderKeys, ProviderRoutes
 from gateway.server.routes import Binder, PlainCall, PluginRoutes, Route
 from gateway.server.sessions import BranchRoutes, FileRoutes, SearchRoutes, SessionRoutes, WhyRoutes
 from gateway.server.status import StatusRoutes
+from gateway.settings.layers.changing import SettingsFile
 from gateway.tables.audit import AuditLog
 
 _HANDLERS_SECONDS = 1.0
@@ -68,9 +69,10 @@ class Api:
         self.now = NowRoutes(self.observer, self.logins.reader_of)
         self._openai = OpenAiRoutes(gateway)
         self._selection = Selection(gateway.models, gateway.profiles, lambda: gateway.model)
-        self._keys = ProviderKeys(gateway)
+        self._file = SettingsFile(gateway.settings)
+        self._keys = ProviderKeys(gateway, self._file)
         self._values = SettingValues(gateway.settings, gateway.live_plugins, self._keys)
-        self._configs = PluginConfigs(gateway.settings, Path.home())
+        self._configs = PluginConfigs(gateway.settings, Path.home(), self._file.changing)
         apply, record = gateway.live_plugins.apply, gateway.parts.actions.decide
         self._teams = TeamDirectory(gateway.settings, Path.home(), apply, record)
         self._metrics: object = None
@@ -106,7 +108,9 @@ class Api:
             *self._openai.routes(),
             *AccessRoutes(parts.access).routes(),
             *ConsoleAccess(self.logins, parts.host.auth).routes(),
-            *SettingsRoutes(parts.store, self._gateway.live_plugins, self._keys, self._values).routes(),
+            *SettingsRoutes(
+                parts.store, self._gateway.live_plugins, self._keys, self._values, self._file
+            ).routes(),
             *AgentRoutes(self._gateway, self._values).routes(),
             *RoomRoutes(
                 parts.access, parts.store, self._gateway.channels, self._gateway.profiles, self._values
@@ -116,7 +120,7 @@ class Api:
             *LoginRoutes(self._gateway).routes(),
             *StatusRoutes(self._gateway, self._selection).routes(),
             *PluginStateRoutes(self._gateway, self._configs).routes(),
-            *ConfigRoutes(self._configs, self._gateway.live_plugins.apply).routes(),
+            *ConfigRoutes(self._configs, self._gateway.live_plugins.apply, parts.store).routes(),
             *TeamRoutes(self._gateway, self._teams).routes(),
             Route(
                 "POST",

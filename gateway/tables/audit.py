@@ -1,18 +1,50 @@
 """The audit log: who decided what, written together with the decision wherever that is stored.
 
 Actions have dotted names: ``approval.once``, ``question.answer``, ``pair.approve``, ``console.login``.
+A change of a file is in no transaction: its row is written before it, and ``settings.change.done`` or
+``settings.change.failed`` after it. A row without either says that the gateway ended between the two, so that
+the file may have the change.
 """
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
 from msgspec import Struct
 from sqlalchemy import Connection, select
 
+from gateway.contract.errors import TrunklineError
 from gateway.store import Store
 from gateway.store import schema as t
 from gateway.store.writes import audit_op
 
 PAGE = 100
+_LONGEST_DETAIL = 2000
+
+
+class Recorded(Struct):
+    """An action that is taken now. ``outcome`` is the detail of the row that says that it was."""
+
+    outcome: str = ""
+
+
+@asynccontextmanager
+async def recorded(
+    store: Store, actor: str, action: str, subject: str, detail: str = ""
+) -> AsyncGenerator[Recorded]:
+    """Write an action before the block takes it, and after it whether it did.
+
+    Without a durable row nothing is changed. ``detail`` must have no secret.
+    """
+    taken = Recorded()
+    await store.write(audit_op(actor, action, subject, detail[:_LONGEST_DETAIL]))
+    try:
+        yield taken
+    except TrunklineError as error:
+        await store.write(audit_op(actor, f"{action}.failed", subject, str(error)[:_LONGEST_DETAIL]))
+        raise
+    await store.write(audit_op(actor, f"{action}.done", subject, taken.outcome[:_LONGEST_DETAIL]))
 
 
 class AuditRow(Struct, frozen=True):

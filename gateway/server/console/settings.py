@@ -23,7 +23,7 @@ from gateway.server.routes import Call, Nothing, PlainCall, Route
 from gateway.settings.entries import ENABLED, KeyPath
 from gateway.settings.layers.changing import PlannedChange, SettingsFile
 from gateway.store import Store
-from gateway.store.writes import audit_op
+from gateway.tables.audit import recorded
 
 _Part = Annotated[str, Meta(min_length=1, max_length=200)]
 
@@ -68,12 +68,14 @@ class ChangeOutcome(Struct, frozen=True):
 class SettingsRoutes:
     """The routes under ``/api/settings``."""
 
-    def __init__(self, store: Store, live: LivePlugins, keys: ProviderKeys, values: SettingValues) -> None:
-        self._started = settings = values.started
+    def __init__(
+        self, store: Store, live: LivePlugins, keys: ProviderKeys, values: SettingValues, file: SettingsFile
+    ) -> None:
+        self._started = values.started
         self._keys = keys
         self._store = store
         self._live = live
-        self._file = SettingsFile(settings)
+        self._file = file
         self._values = values
 
     def routes(self) -> list[Route]:
@@ -126,11 +128,9 @@ class SettingsRoutes:
         if plan.needs_proof:
             call.require_proof()
         before = await in_thread(self._enabled)
-        await in_thread(lambda: self._file.save(path, value, call.body.digest))
-        actor = UserRef("", call.identity.account)
-        await self._store.write(
-            audit_op(str(actor), "settings.change", plan.key, "\n".join(plan.difference)[:2000])
-        )
+        actor, difference = str(UserRef("", call.identity.account)), "\n".join(plan.difference)
+        async with recorded(self._store, actor, "settings.change", plan.key, difference):
+            await in_thread(lambda: self._file.save(path, value, call.body.digest))
         return await self._take_over(path, before)
 
     async def _take_over(self, path: KeyPath, before: frozenset[str]) -> ChangeOutcome:

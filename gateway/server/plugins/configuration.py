@@ -18,6 +18,8 @@ from gateway.contract.errors import (
 from gateway.plugin_services.configuration import ConfigChange, PluginConfig, PluginConfigs, PluginSummary
 from gateway.plugin_services.live import Change, Outcome
 from gateway.server.routes import Call, Nothing, PlainCall, Route
+from gateway.store import Store
+from gateway.tables.audit import recorded
 
 T = TypeVar("T")
 
@@ -49,9 +51,12 @@ class ChangedConfig(Struct, frozen=True):
 class ConfigRoutes:
     """The routes ``/api/plugins`` and ``/api/plugins/{name}/config``. ``apply`` changes a running plugin."""
 
-    def __init__(self, configs: PluginConfigs, apply: Callable[[str], Awaitable[Change]]) -> None:
+    def __init__(
+        self, configs: PluginConfigs, apply: Callable[[str], Awaitable[Change]], store: Store
+    ) -> None:
         self._configs = configs
         self._apply = apply
+        self._store = store
 
     def routes(self) -> list[Route]:
         """Return the routes."""
@@ -92,7 +97,11 @@ class ConfigRoutes:
 
     async def _change(self, call: Call[PluginPath, Nothing, Nothing, ConfigChange]) -> ChangedConfig:
         # Literal: a page must not have the gateway read a variable or a file of its choice.
-        config = await in_thread(lambda: self._configs.change(call.path.name, call.body, literal=True))
+        name, change = call.path.name, call.body
+        # Names alone: a value may be a secret, whatever the manifest says.
+        keys = ", ".join(sorted({*change.values, *change.secrets}))
+        async with recorded(self._store, call.identity.account, "plugins.settings", name, keys):
+            config = await in_thread(lambda: self._configs.change(name, change, literal=True))
         try:
             return ChangedConfig(config, (await self._apply(config.name)).outcome, "")
         except (PluginError, SettingsError) as error:

@@ -14,6 +14,7 @@ from gateway.models.ledger import to_usd
 from gateway.plugin_services import Decision
 from gateway.plugin_services.live import Change
 from gateway.server.routes import Call, Nothing, PlainCall, Route
+from gateway.tables.audit import recorded
 
 _Name = Annotated[
     str,
@@ -134,10 +135,13 @@ class LivePluginRoutes:
         return RunningPlugins(self._settings(), states)
 
     async def _apply(self, call: Call[Nothing, Nothing, Nothing, PluginChange]) -> AppliedChange:
-        try:
-            change = await self._gateway.live_plugins.apply(call.body.name)
-        except (PluginError, SettingsError) as error:
-            raise InvalidStateError(str(error)) from error
+        store, actor, name = self._gateway.parts.store, call.identity.account, call.body.name
+        async with recorded(store, actor, "plugins.apply", name) as record:
+            try:
+                change = await self._gateway.live_plugins.apply(name)
+            except (PluginError, SettingsError) as error:
+                raise InvalidStateError(str(error)) from error
+            record.outcome = change.outcome
         return AppliedChange(self._settings(), change)
 
     async def _decide(self, call: Call[Nothing, Nothing, Nothing, Decision]) -> None:

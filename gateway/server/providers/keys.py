@@ -45,9 +45,9 @@ class KeyPlace(Struct, frozen=True):
 class ProviderKeys:
     """The keys of the providers of a running gateway."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, file: SettingsFile) -> None:
         self._gateway = gateway
-        self._file = SettingsFile(gateway.settings)
+        self._file = file
         self._changing = asyncio.Lock()
 
     def places(self, provider_id: str) -> list[KeyPlace]:

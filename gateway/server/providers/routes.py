@@ -30,6 +30,7 @@ from gateway.server.providers.keys import KeyPlace, ProviderKeys, Way
 from gateway.server.routes import Call, Nothing, PlainCall, Route
 from gateway.settings.secrets import without_passwords
 from gateway.store.writes import audit_op
+from gateway.tables.audit import recorded
 
 _DAY_MS = 86_400_000
 _DAYS = 30
@@ -205,14 +206,11 @@ class ProviderRoutes:
         provider, position = call.path.provider, call.path.key
         if not self._gateway.providers.serves(provider):
             raise NotFoundError(f"there is no provider {provider!r}; `trunkline providers list` shows all")
-        place, tested = await self._keys.replace(provider, position, call.body.key, check=call.body.check)
+        alias, actor = alias_of(position), call.identity.account
+        async with recorded(self._gateway.parts.store, actor, "models.key", f"{provider} {alias}") as record:
+            place, tested = await self._keys.replace(provider, position, call.body.key, check=call.body.check)
+            record.outcome = f"{place.way}: {tested}"
         self._watch.forget_rejections(provider)
-        alias = alias_of(position)
-        await self._gateway.parts.store.write(
-            audit_op(
-                call.identity.account, "models.key", f"{provider} {alias}", f"{place.way}: {tested}"[:2000]
-            )
-        )
         return ReplacedKey(provider, alias, place.place, tested, self._in_effect(provider))
 
     async def _test(self, call: Call[Nothing, Nothing, Nothing, TrialRequest]) -> PingResult:

@@ -58,7 +58,8 @@ class SettingsFile:
 
     def __init__(self, settings: Settings) -> None:
         self._started = settings
-        self._changing = Lock()
+        self.changing = Lock()
+        """Held while the file is read, changed and written, by all who change it in this process."""
 
     def plan(self, path: KeyPath, value: Any) -> PlannedChange:
         """Return what a change would do; None removes the key. Raises SettingsError if it would be wrong."""
@@ -83,7 +84,7 @@ class SettingsFile:
 
     def save(self, path: KeyPath, value: Any, digest: str | None = None) -> None:
         """Write a change. Raises InvalidStateError if the file is not the one with this digest any more."""
-        with self._changing:
+        with self.changing:
             file = self._open(path, value, create=True)
             if digest is not None and digest_of(file.text) != digest:
                 raise InvalidStateError(f"{file.path} was changed meanwhile; look at the difference again")

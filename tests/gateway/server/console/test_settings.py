@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from gateway.contract.messages import now_ms
 from gateway.server.console.sessions import ConsoleSessions
 from gateway.settings import load_settings
 from gateway.settings.layers.changing import SettingsFile, only_in_terminal, path_of
+from gateway.tables.audit import AuditLog, AuditRow
 from gateway.testing.served import Served, serving
 from tests.gateway.server.console.test_login import OWNER, Browser, audited, browsing
 
@@ -99,7 +102,53 @@ async def test_a_change_is_shown_saved_and_audited(tmp_path: Path) -> None:
         _, found = await browser.ask("GET", "/api/settings")
         row = next(row for row in found["settings"] if row["key"] == "history_window")
         assert (row["value"], row["running"], row["needs_restart"]) == (30000, 20000, True)
-        assert ("owner", "settings.change") in await audited(served)
+        assert [action for _, action in await audited(served) if action.startswith("settings")] == [
+            "settings.change",
+            "settings.change.done",
+            "settings.change",
+            "settings.change.failed",
+        ]
+
+
+async def test_a_change_is_in_the_audit_log_before_it_is_in_the_file(tmp_path: Path) -> None:
+    file = written(tmp_path)
+    async with serving(tmp_path, file=file) as served, browsing(served) as browser:
+        await browser.sign_in(token=OWNER)
+        digest = (await plan(browser, "history_window", 30000))["digest"]
+        draft = tmp_path / ".trunkline.toml.part"
+        # A pipe without a reader holds the writer of the file, as a machine that dies at this point would.
+        os.mkfifo(draft)
+        log = AuditLog(served.gateway.parts.store)
+
+        async def rows_of(action: str) -> list[AuditRow]:
+            async with asyncio.timeout(60):
+                while not (rows := (await log.page(action=action)).rows):
+                    await asyncio.sleep(0.01)
+            return rows
+
+        saving = asyncio.create_task(save(browser, "history_window", 30000, digest))
+        try:
+            (row,) = await rows_of("settings.change")
+            assert (row.action, row.subject) == ("settings.change", "history_window")
+            assert "+history_window = 30000" in row.detail
+            assert file.read_text() == FILE
+            key = {"key": "gsk-other-9876543210", "check": False}
+            path = "/api/models/providers/groq/keys/1"
+            replacing = asyncio.create_task(browser.ask("POST", path, key))
+            await rows_of("models.key")
+        finally:
+            # Under another name, so that the second writer gets a file of its own.
+            reader = os.open(draft.rename(tmp_path / "pipe"), os.O_RDONLY | os.O_NONBLOCK)
+        status, refusal = await saving
+        os.close(reader)
+        assert (status, "cannot be written" in refusal["message"]) == (409, True), refusal
+        assert (await replacing)[0] == 200
+        assert "gsk-other-9876543210" in file.read_text()
+        assert "history_window = 20000" in file.read_text()
+        actions = {row.action: row.detail for row in (await log.page()).rows}
+        assert "cannot be written" in actions["settings.change.failed"]
+        assert actions["models.key.done"] == "settings: "
+        assert "gsk-" not in str(actions)
 
 
 async def test_what_gives_rights_needs_proof_and_the_worst_a_terminal(tmp_path: Path) -> None:
