@@ -11,6 +11,7 @@ that are written without spaces are words of their own, and a run of them is sea
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import unicodedata
 from collections.abc import Collection, Sequence
@@ -66,10 +67,14 @@ _BATCH = 200
 _SECONDS = 0.5
 """Pause of the indexer. It asks the database only if something was committed in the meantime."""
 _REPORTED = 20_000
-_NEWEST = 10_000
+_NEWEST = 20_000
 """Rows that PostgreSQL searches without its index first."""
-_COMPARED = 1_000
+_FURTHER = 4
+"""So many times as many rows are searched if they are likely to have enough matches of a phrase."""
+_COMPARED = 250
 """Matches that one page compares with a filter at most."""
+_DENSE = 50
+"""Matches among the newest rows that are enough to compare: the index would return many times as many."""
 _AROUND = 50
 """Messages before and after a found one that a reader gets with it."""
 _SNIPPET, _LEAD = 200, 60
@@ -97,19 +102,35 @@ _FIND = {
     "sqlite": "SELECT s.n, s.session_id, s.message_id FROM search_words w JOIN search s ON s.n = w.rowid "
     "WHERE w.search_words MATCH :query AND w.rowid < :before ORDER BY w.rowid DESC LIMIT :limit",
     "postgresql": "SELECT n, session_id, message_id FROM search "
-    "WHERE words @@ to_tsquery('simple', :query) AND n < :before ORDER BY n + 0 DESC LIMIT :limit",
+    "WHERE words @@ (SELECT to_tsquery('simple', :query)) AND n + 0 < :before "
+    "ORDER BY n + 0 DESC LIMIT :limit",
 }
-"""The sum keeps PostgreSQL from reading all rows in order: it takes the beginning of a word for frequent."""
+"""The sums keep PostgreSQL from the index of numbers: it would read all rows in order, because it takes the
+beginning of a word for frequent, or all numbers before the last one (60 ms of a million). The query is a
+subquery, because PostgreSQL would parse it for each row in a plan that it keeps."""
 _FIND_NEWEST = (
     "SELECT n, session_id, message_id FROM "
     "(SELECT * FROM search WHERE n < :before ORDER BY n DESC LIMIT :newest) newest "
-    "WHERE words @@ to_tsquery('simple', :query) ORDER BY n DESC LIMIT :limit"
+    "WHERE words @@ (SELECT to_tsquery('simple', :query)) ORDER BY n DESC LIMIT :limit"
 )
+_END_OF_NEWEST = "SELECT n FROM search WHERE n < :before ORDER BY n DESC LIMIT 1 OFFSET :newest - 1"
+_SESSIONS_OF = {
+    "sqlite": "SELECT id, session_id FROM messages WHERE id IN (SELECT value FROM json_each(:ids))",
+    "postgresql": "SELECT id, session_id FROM messages WHERE id = ANY(CAST(:ids AS TEXT[]))",
+}
+_AMONG = {
+    # By their row numbers, or SQLite prefers an index of another condition.
+    "sqlite": "sessions.rowid IN "
+    "(SELECT rowid FROM sessions WHERE id IN (SELECT value FROM json_each(:ids)))",
+    "postgresql": "sessions.id = ANY(CAST(:ids AS TEXT[]))",
+}
+"""One parameter for all ids: a list of parameters costs more than its query, and PostgreSQL looks up such an
+array in the index even if it has no statistics of the table."""
 _TITLED = {
     "sqlite": "sessions.id IN (SELECT s.session_id FROM search_words w JOIN search s ON s.n = w.rowid "
     "WHERE w.search_words MATCH :query AND s.session_id IS NOT NULL)",
     "postgresql": "sessions.id IN (SELECT session_id FROM search "
-    "WHERE words @@ to_tsquery('simple', :query) AND session_id IS NOT NULL)",
+    "WHERE words @@ (SELECT to_tsquery('simple', :query)) AND session_id IS NOT NULL)",
 }
 _LAST = 2**63 - 1
 
@@ -235,15 +256,7 @@ def search_messages(
     terms = terms_of(query)
     if not terms:
         return SearchPage([], None)
-    dialect = connection.dialect.name
-    values = {"query": _build(dialect, terms), "before": min(before, _LAST), "limit": limit + 1}
-    found: Sequence[RowMapping] = []
-    if dialect == "postgresql":
-        # An index by words has no order: of common words it returns every match, to be sorted. Such words are
-        # among the newest rows. The planner knows that only if its statistics are up to date.
-        found = connection.execute(text(_FIND_NEWEST), {**values, "newest": newest}).mappings().all()
-    if len(found) <= limit:
-        found = connection.execute(text(_FIND[dialect]), values).mappings().all()
+    found, _ = _matches(connection, terms, before, limit + 1, newest)
     shown = found[:limit]
     more = str(shown[-1]["n"]) if len(found) > limit else None
     return SearchPage(_hits(connection, shown, terms), more)
@@ -256,33 +269,66 @@ def search_filtered(
     limit: int = 50,
     before: int = _LAST,
     compared: int = _COMPARED,
+    newest: int = _NEWEST,
 ) -> SearchPage:
     """Find as ``search_messages`` does, in conversations that pass a filter.
 
-    The newest so many matches are ``compared`` with it; ``next`` continues after them.
+    The newest so many matches are ``compared`` with it, on PostgreSQL those among the ``newest`` rows if
+    there are more than a few; ``next`` continues after them.
     """
     terms = terms_of(query)
     if not terms:
         return SearchPage([], None)
+    found, last = _matches(connection, terms, before, compared, newest, _DENSE)
+    sessions = _sessions_of(connection, found)
+    passing = _passing(connection, {*sessions.values()}, wanted)
+    hits = [row for row in found if sessions.get(row["n"]) in passing]
+    more = last if len(hits) <= limit else hits[limit - 1]["n"]
+    return SearchPage(_hits(connection, hits[:limit], terms), None if more is None else str(more))
+
+
+def _matches(
+    connection: Connection, terms: Sequence[Term], before: int, limit: int, newest: int, enough: int = _LAST
+) -> tuple[Sequence[RowMapping], int | None]:
+    """Read the newest matches, and the number to continue before; None if there are no others.
+
+    On PostgreSQL there may be fewer than ``limit`` although there are others, but not fewer than ``enough``.
+    """
     dialect = connection.dialect.name
-    values = {"query": _build(dialect, terms), "before": min(before, _LAST), "limit": compared}
-    window = text(_FIND[dialect]).columns(t.search.c.n, t.search.c.session_id, t.search.c.message_id)
-    read = window.bindparams(**values).subquery()
-    r, m, s = read.c, t.messages.c, t.sessions.c
-    of_hits = (
-        select(r.n, r.session_id, r.message_id)
-        .join_from(read, t.messages, m.id == r.message_id, isouter=True)
-        .join(t.sessions, s.id == func.coalesce(r.session_id, m.session_id))
-        .where(*wanted.conditions)
-        .order_by(r.n.desc())
-        .limit(limit + 1)
-    )
-    found = connection.execute(of_hits).mappings().all()
-    more = str(found[limit - 1]["n"]) if len(found) > limit else None
-    if more is None:
-        count, last = connection.execute(select(func.count(), func.min(r.n)).select_from(read)).one()
-        more = str(last) if count == compared else None
-    return SearchPage(_hits(connection, found[:limit], terms), more)
+    values = {"query": _build(dialect, terms), "before": min(before, _LAST), "limit": limit}
+    if dialect == "postgresql":
+        # An index by words has no order: of common words it returns every match, to be sorted. Such words are
+        # among the newest rows. The planner knows that only if its statistics are up to date.
+        within = {**values, "newest": newest}
+        found = connection.execute(text(_FIND_NEWEST), within).mappings().all()
+        if len(found) < limit <= _FURTHER * len(found) and any(len(one.words) > 1 for one in terms):
+            # For a phrase the index returns all messages with its words, to be compared one by one.
+            within["newest"] *= _FURTHER
+            found = connection.execute(text(_FIND_NEWEST), within).mappings().all()
+        if len(found) == limit:
+            return found, found[-1]["n"]
+        if len(found) >= enough:
+            return found, connection.execute(text(_END_OF_NEWEST), within).scalar()
+    found = connection.execute(text(_FIND[dialect]), values).mappings().all()
+    return found, found[-1]["n"] if found and len(found) == limit else None
+
+
+def _sessions_of(connection: Connection, found: Sequence[RowMapping]) -> dict[int, str]:
+    """Return the sessions of matches, by the number of each."""
+    messages = [row["message_id"] for row in found if row["message_id"]]
+    query = text(_SESSIONS_OF[connection.dialect.name]).bindparams(ids=_array(connection, messages))
+    of_messages = {row.id: row.session_id for row in connection.execute(query)}
+    return {row["n"]: row["session_id"] or of_messages.get(row["message_id"], "") for row in found}
+
+
+def _passing(connection: Connection, sessions: Collection[str], wanted: ConversationFilter) -> set[str]:
+    """Return those of some sessions that pass a filter. Each is looked at once, for all its matches."""
+    among = text(_AMONG[connection.dialect.name]).bindparams(ids=_array(connection, sessions))
+    return {*connection.execute(select(_S.id).where(among, *wanted.conditions)).scalars()}
+
+
+def _array(connection: Connection, ids: Collection[str]) -> str | list[str]:
+    return json.dumps([*ids]) if connection.dialect.name == "sqlite" else [*ids]
 
 
 def _read_around(connection: Connection, session_id: str, message_id: str) -> list[tuple[int, Message]]:

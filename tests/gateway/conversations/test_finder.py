@@ -123,3 +123,30 @@ async def test_matches_are_filtered_and_a_page_compares_a_bounded_number(store: 
         found.append([hit.session for hit in page.results])
         before = int(page.next or 0)
     assert found == [[], ["s2"], []]
+
+
+async def test_pages_of_filtered_matches_do_not_depend_on_how_many_rows_are_searched_at_once(
+    store: Store,
+) -> None:
+    for name, channel in (("a", "line"), ("b", "web")):
+        await store.write(
+            SessionRow(id=name, channel=channel, owner="ada", address=Address(channel), seq=1).put()
+        )
+    said = [
+        Message(session_id="ab"[n % 3 == 0], created_at=BEGUN + n, role="user", parts=(TextPart(f"tea {n}"),))
+        for n in range(200)
+    ]
+    await store.write(*(op for n, message in enumerate(said, 2) for op in put_message(message, n)))
+    await SearchIndex(store).catch_up()
+    web = ConversationFilter(channel="web")
+    expected = [one.id for one in reversed(said) if one.session_id == "b"]
+    for query, wanted in (("tea", expected), ('"tea 42"', expected[-15:-14]), ("te 199 4", [])):
+        for newest in (10, 60, 1_000):
+            found, before = list[str](), 2**62
+            while before:
+                page = await store.read(
+                    lambda c, q=query, at=before, rows=newest: search_filtered(c, q, web, 30, at, 80, rows)
+                )
+                found += [hit.message_id or "" for hit in page.results]
+                before = int(page.next or 0)
+            assert (query, newest, found) == (query, newest, wanted)

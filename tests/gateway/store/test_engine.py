@@ -214,6 +214,7 @@ def test_a_server_that_does_not_answer_is_not_waited_for_without_end(postgres_ur
     engine = open_engine(postgres_url)
     with engine.connect() as connection:
         assert connection.execute(text("SHOW statement_timeout")).scalar() == "30s"
+        assert connection.execute(text("SHOW jit")).scalar() == "off"
         parameters = connection.connection.dbapi_connection.info.get_parameters()
     assert (parameters["connect_timeout"], parameters["tcp_user_timeout"]) == ("5", "3000")
     engine.dispose()
