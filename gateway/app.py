@@ -397,7 +397,7 @@ class Gateway:
             self._drafts(caller, permissions, access),
             *(self._grants, self._actions, completions),
             Why(store, sessions, access, self.channels, self.providers, dispatcher.mailbox),
-            *(Replays(store, access, letters, dispatcher.worker), host),
+            *(Replays(store, access, letters, self.channels, dispatcher.worker), host),
         )
 
     def _titles(self, sessions: Sessions, caller: ModelCaller) -> Titles:

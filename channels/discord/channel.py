@@ -42,6 +42,8 @@ log = structlog.get_logger("trunkline.discord")
 _BACKOFF = Backoff(0.25, 60)
 _MAX_GUILDS, _GUILDS_SECONDS = 10, 300.0
 """Servers on which the roles of the writer of a direct message are looked up, and the age of their list."""
+_INTERACTION_WINDOW = 900.0
+"""Seconds for which the token of an interaction is valid."""
 _EDIT_SECONDS = 1.2
 """Minimum interval between two edits of a growing answer: Discord allows five edits in five seconds."""
 
@@ -126,6 +128,10 @@ class DiscordChannel:
     def streaming(self, address: Address) -> Streaming | None:
         """Return how a running answer is shown: by edits, or not at all."""
         return Streaming("edit", _EDIT_SECONDS) if self._options.streaming else None
+
+    def reply_window(self, address: Address) -> float | None:
+        """Return the seconds for which the token of an interaction is valid; None for other messages."""
+        return _INTERACTION_WINDOW if ":" in (address.reply_to or "") else None
 
     async def typing(self, address: Address) -> None:
         """Show the typing indicator."""

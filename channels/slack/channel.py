@@ -36,6 +36,8 @@ from gateway.channel import (
 log = structlog.get_logger("trunkline.slack")
 
 _STREAM_EVERY, _EDIT_EVERY = 1.0, 2.0
+_RESPONSE_WINDOW = 1800.0
+"""Seconds for which a ``response_url`` is valid."""
 _LIVE_SHARE = 0.4
 """Share of the edit limit that may be used for answers in progress; the rest is for final edits."""
 _NOT_SIGNED_IN_SECONDS = 0.5
@@ -124,13 +126,17 @@ class SlackChannel:
         options = self._options
         return pages(message, final=final, most=options.pages, tools=options.tools, feedback=options.feedback)
 
+    def reply_window(self, address: Address) -> float | None:
+        """Return the seconds for which the ``response_url`` of a command is valid; None for messages."""
+        return _RESPONSE_WINDOW if "/" in (address.reply_to or "") else None
+
     def streaming(self, address: Address) -> Streaming | None:
         """Return how often an answer is updated: streamed in threads, edited elsewhere.
 
         None for answers to slash commands, and when the edit limit is nearly used up: they are sent when
         complete.
         """
-        if not self._options.streaming or (address.reply_to is not None and "/" in address.reply_to):
+        if not self._options.streaming or self.reply_window(address) is not None:
             return None
         workspace = self._find(address.account)
         if workspace is None:

@@ -59,6 +59,8 @@ _FASTEST = 0.25
 _MAX_DRAFTS, _MAX_MARKS = 1000, 10_000
 _REDRAW_EVERY = 5
 """Number of typing indicators after which an unchanged draft is sent again."""
+_BUSINESS_WINDOW = 86_400.0
+"""Seconds after the last message of a business chat in which the right ``can_reply`` covers it."""
 _MAX_COMMANDS = 100
 _MAX_DESCRIPTION = 256
 _COMMAND = re.compile(r"[a-z0-9_]{1,32}")
@@ -186,6 +188,10 @@ class TelegramChannel:
         if is_group(address.chat) or connection_of(address.chat) is not None:
             return Streaming("edit", max(_FASTEST, _EDITS_EVERY / pace))
         return Streaming("draft", max(_FASTEST, _DRAFTS_EVERY / pace))
+
+    def reply_window(self, address: Address) -> float | None:
+        """Return the seconds in which a bot may write in a business chat after its last message."""
+        return None if connection_of(address.chat) is None else _BUSINESS_WINDOW
 
     async def draft(self, outbound: OutboundMessage) -> None:
         """Show the current part of an answer as a draft, with a Stop button."""

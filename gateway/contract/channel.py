@@ -514,6 +514,16 @@ class ReadsLinks(Protocol):
 
 
 @runtime_checkable
+class LimitsReplies(Protocol):
+    """Can reply to a message of an address only for some seconds; None where the platform has no limit.
+
+    Later an operator has to confirm that the message is answered again.
+    """
+
+    def reply_window(self, address: Address) -> float | None: ...
+
+
+@runtime_checkable
 class Watermarks(Protocol):
     """Knows the newest message of a chat; it is stored with the intent to place another, for ``find``."""
 

@@ -341,11 +341,6 @@ def _without_surrogates(value: Any) -> Any:
     return value
 
 
-def encode_part(part: Part) -> bytes:
-    """Encode a part as one JSON object, for the store and the wire."""
-    return to_json(part)
-
-
 def checked_part(part: object) -> bytes:
     """Encode a part as JSON and verify that it can be decoded.
 

@@ -19,8 +19,10 @@ from msgspec import UNSET, Struct, UnsetType, field
 from sqlalchemy import Connection, func, select
 
 from gateway.access import Access
+from gateway.contract.channel import LimitsReplies
 from gateway.contract.errors import CATCHABLE, InvalidStateError, NotFoundError, is_cancellation_requested
 from gateway.contract.messages import ToolResultPart, now_ms
+from gateway.extensions.registry import ChannelRegistry
 from gateway.store import Op, Store
 from gateway.store import schema as t
 from gateway.store.writes import audit_op
@@ -35,7 +37,8 @@ log = structlog.get_logger("trunkline.replays")
 PLAN_MS = 600_000
 """Time that a plan can be confirmed."""
 REPLY_WINDOW_MS = 86_400_000
-"""Age from which an answer would surprise its reader, and which has to be confirmed by itself."""
+"""Age from which an answer would surprise its reader, and which has to be confirmed by itself, where the
+platform has no reply window of its own."""
 MOST_AT_ONCE = 5
 _MOST_PLANS = 200
 MOST_REPLAYED = 1_000
@@ -114,12 +117,14 @@ class Replays:
         store: Store,
         access: Access,
         letters: DeadLetters,
+        channels: ChannelRegistry,
         settling: Callable[[str], asyncio.Task[None] | None],
         clock: Callable[[], int] = now_ms,
     ) -> None:
         self._store = store
         self._access = access
         self._letters = letters
+        self._channels = channels
         self._settling = settling
         self._clock = clock
         self._plans: dict[str, _Plan] = {}
@@ -221,8 +226,8 @@ class Replays:
         # By conversation, in the order of its messages, which is the order of their answers.
         ordered = sorted(found, key=lambda one: (one.session, one.ord, one.seq))
         for one in ordered:
-            reason = await self._refusal(one, None if old else now - REPLY_WINDOW_MS)
-            said, text = words(reason) if reason else UNSET, one.inbound.text[:_LONGEST_TEXT]
+            reason = await self._refusal(one, now if not old else None, words)
+            said, text = reason or UNSET, one.inbound.text[:_LONGEST_TEXT]
             messages.append(PlannedMessage(one.id, one.session, one.received_at, not reason, said, text))
         chosen = {message.id for message in messages if message.ok}
         revisions = {one.id: one.revision for one in ordered if one.id in chosen}
@@ -246,18 +251,24 @@ class Replays:
         self._plans[report.plan] = _Plan(owner, report, revisions)
         return report
 
-    async def _refusal(self, records: Records, horizon: int | None) -> str:
-        """Return why a message cannot be answered again, as a key of words; empty if it can.
-
-        ``horizon`` is the oldest time.
-        """
+    async def _refusal(self, records: Records, now: int | None, words: Words) -> str:
+        """Return why a message cannot be answered again; empty if it can. With ``now`` its age counts."""
         if reason := _reason_against(records):
-            return reason
-        if horizon is not None and records.received_at < horizon:
-            return "plan.old"
-        if not await self._is_allowed(records):
-            return "plan.sender"
-        return ""
+            return words(reason)
+        if now is not None and (late := self._lateness(records, now, words)):
+            return late
+        return "" if await self._is_allowed(records) else words("plan.sender")
+
+    def _lateness(self, records: Records, now: int, words: Words) -> str:
+        """Return that the reply window of a message is over; empty if it is not."""
+        channel = self._channels.get(records.channel)
+        window = channel.reply_window(records.inbound.address) if isinstance(channel, LimitsReplies) else None
+        if now - records.received_at <= (REPLY_WINDOW_MS if window is None else window * 1000):
+            return ""
+        if window is None:
+            return words("plan.old")
+        limit = words.duration(round(window * 1000)).removesuffix(" 0 s").removesuffix(" 0 min")
+        return words("plan.window", platform=words.platform(records.channel), limit=limit)
 
     async def _is_allowed(self, records: Records) -> bool:
         await self._access.confirm(records.channel, records.inbound)

@@ -189,6 +189,7 @@ _EN = {
     "plan.answered": "it has an answer",
     "plan.tools": "its tools have run, and would run again",
     "plan.old": "it is older than a day; confirm that it is answered all the same",
+    "plan.window": "{platform} takes replies there for only {limit}; confirm that it is answered anyway",
     "plan.sender": "its sender is not allowed any more",
     "plan.unreadable": "an event that could not be read can only be dropped",
 }
@@ -367,6 +368,8 @@ _DE = {
     "plan.answered": "Sie hat eine Antwort",
     "plan.tools": "Ihre Werkzeuge sind gelaufen und würden noch einmal laufen",
     "plan.old": "Sie ist älter als ein Tag; bestätige, dass sie trotzdem beantwortet wird",
+    "plan.window": "{platform} nimmt dort nur {limit} lang Antworten an; bestätige, dass sie trotzdem "
+    "beantwortet wird",
     "plan.sender": "Der Absender ist nicht mehr zugelassen",
     "plan.unreadable": "Ein unlesbares Ereignis kann nur verworfen werden",
 }

@@ -44,7 +44,10 @@ Found = dict[str, Any]
 
 
 class Line(PollingChannel):
-    """A platform that has links to messages. While it is limited, the attic takes no message."""
+    """A platform that has links to messages. While it is limited, the attic takes no message.
+
+    The kiosk takes replies for 90 minutes, the post for three days.
+    """
 
     is_limited = False
 
@@ -56,6 +59,9 @@ class Line(PollingChannel):
         if outbound.address.chat == "attic" and self.is_limited:
             raise PlacementDeferred("slow down", 600)
         return await super().send(outbound)
+
+    def reply_window(self, address: Address) -> float | None:
+        return 90 * 60.0 if address.chat == "kiosk" else 3 * 86_400.0 if address.chat == "post" else None
 
     async def ask_question(self, question: Question) -> Placed:
         return Placed("0")
@@ -116,10 +122,10 @@ class Case:
         )
         return (await receive(message, signals=signals))[0]
 
-    async def aged(self, message_id: str, days: int) -> None:
+    async def aged(self, message_id: str, days: float) -> None:
         """Let a message have been received some days earlier."""
         await self.served.gateway.parts.store.write(
-            (_AGE, (message_id, now_ms() - days * 86_400_000)),
+            (_AGE, (message_id, now_ms() - round(days * 86_400_000))),
         )
 
     async def settled(self) -> None:

@@ -325,3 +325,26 @@ async def test_ten_thousand_letters_are_dropped_and_the_oldest_thousand_replayed
         assert (await finished(case, plan))["dropped"] == 10_000
         replayed = await letter_plan(case, "replay", all=True)
         assert (len(replayed["messages"]), replayed["omitted"]) == (1, 0)
+
+
+async def test_a_message_beyond_the_reply_window_of_its_channel_has_to_be_confirmed(tmp_path: Path) -> None:
+    async with FakeModels() as fake, line(tmp_path, fake) as case:
+        fake.then(*(WRONG_KEY,) * 4)
+        late = await case.write("One", "ada", "kiosk")
+        in_time = await case.write("Two", "ada", "kiosk")
+        posted = await case.write("Three", "ada", "post")
+        ordinary = await case.write("Four", "ada", "hall")
+        await case.settled()
+        for receipt, days in ((late, 0.1), (in_time, 0.05), (posted, 2), (ordinary, 2)):
+            await case.aged(receipt.message_id, days=days)
+        plan = await plan_of(case, late.message_id)
+        assert {one["id"]: one.get("reason", "") for one in plan["messages"]} == {
+            late.message_id: "Line takes replies there for only 1 h 30 min; confirm that it is answered "
+            "anyway",
+            in_time.message_id: "",
+            posted.message_id: "",
+            ordinary.message_id: "it is older than a day; confirm that it is answered all the same",
+        }
+        confirmed_old = await plan_of(case, late.message_id, old=True)
+        assert all(one["ok"] for one in confirmed_old["messages"])
+        assert (await finished(case, confirmed_old))["replayed"] == 4
