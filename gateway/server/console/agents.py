@@ -86,9 +86,13 @@ class ToolRule(Struct, frozen=True):
 
 
 class ConsoleAgents(Struct, frozen=True):
-    """The agents, ``main`` first, and the tools that there are now. ``file`` is the settings file."""
+    """The agents, ``main`` first, and the tools that there are now. ``file`` is the settings file.
+
+    ``can_add`` says whether the console makes agents there.
+    """
 
     file: str
+    can_add: bool
     agents: list[ConsoleAgent]
     tools: list[ToolRule]
 
@@ -126,7 +130,9 @@ class AgentRoutes:
             reading = self._values.read()
             return [self._agent(reading, one, used[one.name], costs.get(one.name)) for one in profiles]
 
-        return ConsoleAgents(str(gateway.settings.file), await in_thread(read), self._tools())
+        file = gateway.settings.file
+        can_add = gateway.settings.origin.reread is not None and file.suffix == ".toml"
+        return ConsoleAgents(str(file), can_add, await in_thread(read), self._tools())
 
     def _tools(self) -> list[ToolRule]:
         plugins, permissions = self._gateway.registry.current, self._gateway.parts.access.permissions

@@ -56,10 +56,21 @@ class ConsoleRoom(Struct, frozen=True):
     unpriced: int
 
 
+class RoomTable(Struct, frozen=True):
+    """A channel, or an account of one, with its table in the settings."""
+
+    channel: str
+    path: list[str]
+
+
 class ConsoleRooms(Struct, frozen=True):
-    """The chats, the latest first; then those that only the settings name."""
+    """The chats, the latest first; then those that only the settings name.
+
+    ``tables`` are the channels whose rooms the console makes.
+    """
 
     rooms: list[ConsoleRoom]
+    tables: list[RoomTable]
 
 
 class RoomQuery(Struct, frozen=True):
@@ -151,7 +162,11 @@ class RoomRoutes:
     async def _list(self, _call: PlainCall) -> ConsoleRooms:
         seen, spent = await self._access.seen_rooms.list(), await self._spent()
         # In a thread: there may be 10,000 rooms, and the rules of an account are merged at each look.
-        return ConsoleRooms(await asyncio.to_thread(lambda: [*self._rooms(seen, spent)]))
+        rooms = await asyncio.to_thread(lambda: [*self._rooms(seen, spent)])
+        tables = [
+            RoomTable(name, [*path]) for name, path in _tables(self._values.started) if not self._fixed(name)
+        ]
+        return ConsoleRooms(rooms, tables)
 
     def _rooms(
         self, seen: list[SeenRoom], spent: Mapping[tuple[str, str, str], _Spent]
@@ -328,6 +343,15 @@ def _table(settings: Settings, channel: str) -> KeyPath | None:
     if found is None or account not in found.accounts:
         return None
     return ("channels", name, "accounts", account)
+
+
+def _tables(settings: Settings) -> Iterator[tuple[str, KeyPath]]:
+    """Yield the channels and accounts of the settings with their tables."""
+    for name, channel in settings.channels.items():
+        if not channel.accounts:
+            yield name, ("channels", name)
+        for account in channel.accounts:
+            yield f"{name}.{account}", ("channels", name, "accounts", account)
 
 
 def _home(settings: Settings, table: KeyPath, chat: str) -> KeyPath:

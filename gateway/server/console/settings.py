@@ -41,6 +41,8 @@ class SettingChange(Struct, frozen=True, forbid_unknown_fields=True):
 
     path: Annotated[list[_Part], Meta(min_length=1, max_length=12)]
     value: Any = None
+    is_new: bool = False
+    """Whether the value is a table that there must not be yet, such as a new agent."""
 
 
 class SavedChange(SettingChange, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -115,14 +117,14 @@ class SettingsRoutes:
         path, value = tuple(call.body.path), call.body.value
 
         def plan() -> ShownChange:
-            planned = self._file.plan(path, value)
+            planned = self._file.plan(path, value, is_new=call.body.is_new)
             return ShownChange(**structs.asdict(planned), needs_restart=self._values.needs_restart(path))
 
         return await in_thread(plan)
 
     async def _save(self, call: Call[Nothing, Nothing, Nothing, SavedChange]) -> ChangeOutcome:
         path, value = tuple(call.body.path), call.body.value
-        plan = await in_thread(lambda: self._file.plan(path, value))
+        plan = await in_thread(lambda: self._file.plan(path, value, is_new=call.body.is_new))
         if plan.only_in_terminal:
             raise ForbiddenError(f"{plan.only_in_terminal}; use a terminal: {plan.command}")
         if plan.needs_proof:

@@ -61,9 +61,16 @@ class SettingsFile:
         self.changing = Lock()
         """Held while the file is read, changed and written, by all who change it in this process."""
 
-    def plan(self, path: KeyPath, value: Any) -> PlannedChange:
-        """Return what a change would do; None removes the key. Raises SettingsError if it would be wrong."""
+    def plan(self, path: KeyPath, value: Any, *, is_new: bool = False) -> PlannedChange:
+        """Return what a change would do; None removes the key. Raises SettingsError if it would be wrong.
+
+        With ``is_new`` there must be no such table yet, in any source; otherwise raises InvalidStateError.
+        """
         file = self._open(path, value, create=False)
+        if is_new:
+            known = (each for each in self._started.reread().entries if each.path[: len(path)] == path)
+            if (there := next(known, None)) is not None:
+                raise InvalidStateError(f"{dotted(path)} is already in {there.place}; change it there")
         section, values = path[:-1], {path[-1]: value}
         text = file.changed(section, values)
         _check(file.path, text)

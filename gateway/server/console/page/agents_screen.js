@@ -7,7 +7,7 @@ import { Table } from "/shared/table.js";
 import { counted, money } from "./amounts.js";
 import { read } from "./api.js";
 import { addressOf } from "./router.js";
-import { factList, formPart, markRow, settingList, showForm } from "./setting_list.js";
+import { factList, formPart, markRow, newButton, settingList, showForm } from "./setting_list.js";
 
 class Agents {
   #context;
@@ -18,10 +18,11 @@ class Agents {
   constructor(host, context) {
     this.#context = context;
     this.count = h("span", { class: "muted", role: "status" });
+    this.acts = h("div", { class: "acts" });
     this.list = h("section", { class: "card" });
     this.form = h("section", { class: "card form", "aria-label": t("agents.one") });
     this.table = new Table({ label: t("agents.title"), keyOf: (row) => row.name, address: (row) => addressOf("agents", [row.name]), columns: columns() });
-    host.append(h("header", { class: "head" }, h("h1", { tabindex: "-1" }, t("agents.title")), this.count), h("div", { class: "set-up even" }, this.list, this.form));
+    host.append(h("header", { class: "head" }, h("h1", { tabindex: "-1" }, t("agents.title")), this.count, this.acts), h("div", { class: "set-up even" }, this.list, this.form));
     context.keys({
       j: { label: t("keys.next"), act: () => this.table.move(1) },
       k: { label: t("keys.previous"), act: () => this.table.move(-1) },
@@ -46,6 +47,8 @@ class Agents {
       this.#found = await read("/api/console/agents", {}, { signal: this.#asked.signal });
       const { agents } = this.#found;
       this.count.textContent = t(agents.length === 1 ? "agents.count_one" : "agents.count", { count: counted(agents.length) });
+      // Once: a button that is replaced loses the focus that its dialog gives back.
+      if (this.#context.isAdmin && this.#found.can_add && this.acts.children.length === 0) this.acts.append(newButton(t("agents.new"), () => fieldsOf(this.#found.agents), takeName));
       this.table.setRows(agents);
       this.list.replaceChildren(this.table.element);
       this.#draw();
@@ -91,6 +94,25 @@ class Agents {
       prompt && formPart(t("agents.prompt"), prompt.value ? h("pre", { tabindex: "0", "aria-label": t("agents.prompt") }, prompt.value) : h("p", { class: "muted" }, t("agents.no_prompt")), settingList([{ ...prompt, shown: "" }], { changed, fixed })),
     ].filter(Boolean);
   }
+}
+
+/** Return the path of a new agent, and leave its settings. */
+function takeName(values) {
+  const path = ["agents", values.name];
+  delete values.name;
+  return path;
+}
+
+/** Return the fields of a new agent. A name that is taken does not fit its pattern. */
+function fieldsOf(agents) {
+  const taken = agents.map(({ name }) => name).join("|");
+  return [
+    { name: "name", label: t("agents.new_name"), hint: t("agents.new_name_hint"), required: true, pattern: `(?!(?:${taken})$)[a-z][a-z0-9_\\-]{0,49}` },
+    { name: "description", label: t("agents.description"), required: true },
+    { name: "model", label: t("agents.model"), hint: t("agents.as_main") },
+    { name: "tools", label: t("agents.tools"), hint: t("agents.new_tools_hint"), list: true },
+    { name: "system_prompt", label: t("agents.prompt"), hint: t("agents.as_main"), long: true },
+  ];
 }
 
 function toolsOf({ tools, mode }) {

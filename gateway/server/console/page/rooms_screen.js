@@ -6,7 +6,7 @@ import { Table } from "/shared/table.js";
 import { ago, counted, moment, money } from "./amounts.js";
 import { read } from "./api.js";
 import { addressOf } from "./router.js";
-import { factList, formPart, markRow, settingList, showForm } from "./setting_list.js";
+import { factList, formPart, markRow, newButton, settingList, showForm } from "./setting_list.js";
 import { channelName, shortChannel, shortId } from "./words.js";
 
 class Rooms {
@@ -25,10 +25,11 @@ class Rooms {
     this.count = h("span", { class: "muted", role: "status" });
     this.search = h("input", { type: "search", "aria-label": t("rooms.search"), placeholder: t("rooms.search"), autocomplete: "off", spellcheck: "false", maxlength: 200 });
     this.channel = h("select", { "aria-label": t("rooms.channel") });
+    this.add = h("span");
     this.list = h("section", { class: "card" });
     this.form = h("section", { class: "card form", "aria-label": t("rooms.one") });
     this.table = new Table({ label: t("rooms.title"), keyOf: (row) => row.id, address: (row) => addressOf("rooms", [row.channel, row.chat], this.#query), columns: columns(), rowHeight: 46 });
-    host.append(h("header", { class: "head" }, h("h1", { tabindex: "-1" }, t("rooms.title")), this.count, h("div", { class: "acts" }, this.channel, this.search)), h("div", { class: "set-up even" }, this.list, this.form));
+    host.append(h("header", { class: "head" }, h("h1", { tabindex: "-1" }, t("rooms.title")), this.count, h("div", { class: "acts" }, this.channel, this.search, this.add)), h("div", { class: "set-up even" }, this.list, this.form));
     const filter = () => context.setQuery({ channel: this.channel.value, q: this.search.value.trim() });
     this.search.addEventListener("input", filter);
     this.channel.addEventListener("change", filter);
@@ -57,7 +58,8 @@ class Rooms {
   async #load() {
     const loaded = showLoading(this.list);
     try {
-      const { rooms } = await read("/api/console/rooms", {}, { signal: this.#asked.signal });
+      const { rooms, tables } = await read("/api/console/rooms", {}, { signal: this.#asked.signal });
+      if (this.#context.isAdmin && tables.length > 0 && this.add.children.length === 0) this.add.append(newButton(t("rooms.new"), () => fieldsOf(tables), (values) => takePlace(values, tables)));
       this.#rooms = rooms.map((room) => ({ ...room, id: `${room.channel}\n${room.account}\n${room.chat}` }));
       this.#draw();
       this.#shown = "";
@@ -131,6 +133,27 @@ class Rooms {
       formPart(t("rooms.conversations"), conversations.length === 0 ? h("p", { class: "muted" }, t("rooms.no_conversations")) : h("ul", { class: "rows" }, ...conversations.map(talk))),
     ].filter(Boolean);
   }
+}
+
+/** Return the fields of a new room. @param {{channel: string, path: string[]}[]} tables of the channels */
+function fieldsOf(tables) {
+  const rules = ["", "mention", "reply", "command", "always"].map((rule) => [rule, rule ? t(`rooms.groups.${rule}`) : t("rooms.as_channel")]);
+  return [
+    { name: "channel", label: t("rooms.channel"), choices: tables.map(({ channel }) => [channel, channelName(channel)]) },
+    { name: "chat", label: t("rooms.chat"), hint: t("rooms.new_chat_hint"), required: true },
+    { name: "agent", label: t("rooms.agent"), hint: t("rooms.as_channel") },
+    { name: "groups", label: t("rooms.answers"), choices: rules },
+    { name: "system_prompt", label: t("agents.prompt"), hint: t("rooms.new_prompt_hint"), long: true },
+  ];
+}
+
+/** Return the path of a new room, and leave its settings. */
+function takePlace(values, tables) {
+  const { path } = tables.find(({ channel }) => channel === values.channel);
+  const { chat } = values;
+  delete values.channel;
+  delete values.chat;
+  return [...path, "rooms", chat];
 }
 
 function nameOf({ name, chat }) {

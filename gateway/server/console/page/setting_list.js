@@ -1,6 +1,7 @@
 /** Settings in a form: value, source, when a change takes effect, and a button that changes it. */
 import { announce } from "/shared/announcer.js";
 import { h } from "/shared/dom.js";
+import { icon } from "/shared/icons.js";
 import { t } from "/shared/language.js";
 
 /**
@@ -33,6 +34,24 @@ export function settingList(settings, { changed, fixed = false }) {
     );
   };
   return h("ul", { class: "rows setting-list" }, ...settings.map(item));
+}
+
+/**
+ * Return the button that makes a table of the settings. Its dialog is loaded when it is pressed.
+ * @param {string} title @param {() => any[]} fields @param {(values: Record<string, string>) => string[]} pathOf
+ */
+export function newButton(title, fields, pathOf) {
+  const open = async () => {
+    const { createTable } = await import("./settings_change.js");
+    let key = "";
+    const made = await createTable(title, fields(), (values) => {
+      const path = pathOf(values);
+      key = path.join(".");
+      return path;
+    });
+    if (made) announce([h("p", {}, `${t("settings.saved", { key })} ${t("settings.restart")}`)]);
+  };
+  return h("button", { type: "button", class: "small", onclick: open }, icon("plus"), title);
 }
 
 /** Return a heading inside a form. @param {string} text @param {...any} more */

@@ -11,32 +11,59 @@ import { send } from "./api.js";
  * @returns {Promise<boolean>} whether it was changed
  */
 export function changeSetting(setting) {
+  const { field, value } = fieldOf(setting);
+  const { path, kind } = setting;
+  const parts = [
+    h("p", {}, setting.description),
+    h("p", { class: "muted" }, t("settings.from", { source: setting.source })),
+    h("label", { for: "setting-value" }, setting.is_secret ? t("settings.new_secret") : t("settings.new_value")),
+    field,
+    kind === "array" || kind === "object" ? h("p", { class: "muted" }, t("settings.json")) : null,
+  ];
+  return openChange(setting.key, parts, () => ({ path, value: value() }), setting.source !== "default" && !setting.inherited && { path, value: null });
+}
+
+/**
+ * Make a table of the settings, such as an agent. What its fields leave empty is not written.
+ * @param {string} title
+ * @param {{name: string, label: string, hint?: string, choices?: [string, string][], pattern?: string, required?: boolean, long?: boolean, list?: boolean}[]} fields
+ * @param {(values: Record<string, string>) => string[]} pathOf takes the fields of the path out of the values
+ * @returns {Promise<boolean>} whether it was made
+ */
+export function createTable(title, fields, pathOf) {
+  const inputs = fields.map(({ name, hint, choices, pattern, required, long }) => {
+    const facts = { id: `new-${name}`, required, "aria-describedby": hint && `new-${name}-hint` };
+    if (choices) return h("select", facts, ...choices.map(([value, label]) => h("option", { value }, label)));
+    return long ? h("textarea", { ...facts, rows: 6 }) : h("input", { ...facts, type: "text", autocomplete: "off", spellcheck: "false", pattern });
+  });
+  const part = ({ name, label, hint }, at) => [h("label", { for: `new-${name}` }, label), inputs[at], hint && h("p", { class: "muted", id: `new-${name}-hint` }, hint)];
+  const read = () => {
+    const given = Object.fromEntries(fields.map(({ name }, at) => [name, inputs[at].value.trim()]));
+    const path = pathOf(given);
+    const lists = new Set(fields.filter(({ list }) => list).map(({ name }) => name));
+    const value = Object.fromEntries(Object.entries(given).filter(([, text]) => text).map(([name, text]) => [name, lists.has(name) ? text.split(/[\s,]+/) : text]));
+    return { path, value, is_new: true };
+  };
+  return openChange(title, fields.flatMap(part), read);
+}
+
+/** Ask for a change, show what it writes, and save it. @returns {Promise<boolean>} whether it was saved */
+function openChange(title, parts, read, unset) {
   return new Promise((resolve) => {
     let saved = false;
-    const { field, value } = fieldOf(setting);
     const problem = h("p", { class: "problem", role: "alert" });
     const plan = h("div", { class: "setting-plan", "aria-live": "polite" });
     const show = h("button", { type: "submit", class: "primary" }, t("settings.show"));
-    const reset = setting.source === "default" || setting.inherited ? null : h("button", { type: "button" }, t("settings.reset"));
-    const form = h(
-      "form",
-      { class: "proof" },
-      h("p", {}, setting.description),
-      h("p", { class: "muted" }, t("settings.from", { source: setting.source })),
-      h("label", { for: "setting-value" }, setting.is_secret ? t("settings.new_secret") : t("settings.new_value")),
-      field,
-      setting.kind === "array" || setting.kind === "object" ? h("p", { class: "muted" }, t("settings.json")) : null,
-      problem,
-      h("div", { class: "acts" }, show, reset),
-    );
-    const dialog = openDialog(setting.key, form, plan);
+    const reset = unset ? h("button", { type: "button", onclick: () => preview(unset) }, t("settings.reset")) : null;
+    const form = h("form", { class: "proof" }, ...parts, problem, h("div", { class: "acts" }, show, reset));
+    const dialog = openDialog(title, form, plan);
     const refused = (error) => (problem.textContent = error.message);
 
     async function preview(wanted) {
       problem.textContent = "";
       plan.replaceChildren();
       try {
-        const planned = await send("POST", "/api/settings/plan", { path: setting.path, value: wanted });
+        const planned = await send("POST", "/api/settings/plan", wanted);
         plan.replaceChildren(...planView(planned, () => save(wanted, planned.digest)));
         plan.querySelector("button.primary")?.focus();
       } catch (error) {
@@ -46,7 +73,7 @@ export function changeSetting(setting) {
 
     async function save(wanted, digest) {
       try {
-        const { problem: kept } = await send("POST", "/api/settings", { path: setting.path, value: wanted, digest });
+        const { problem: kept } = await send("POST", "/api/settings", { ...wanted, digest });
         saved = true;
         if (!kept) return dialog.close();
         plan.replaceChildren(h("p", { class: "warning" }, icon("warning"), h("span", {}, t("settings.not_taken", { reason: kept }))));
@@ -58,15 +85,14 @@ export function changeSetting(setting) {
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       try {
-        preview(value());
+        preview(read());
       } catch {
         problem.textContent = t("settings.no_json");
       }
     });
-    field.addEventListener("input", () => plan.replaceChildren());
-    reset?.addEventListener("click", () => preview(null));
+    form.addEventListener("input", () => plan.replaceChildren());
     dialog.addEventListener("close", () => resolve(saved));
-    field.focus();
+    form.querySelector("input, select, textarea")?.focus();
   });
 }
 

@@ -234,3 +234,46 @@ async def test_agents_are_accessible_in_german_at_every_width(
             assert await is_narrow(page), width
             if width in (320, 1280):
                 assert await violations(page, axe) == [], width
+
+
+async def test_an_agent_is_made_by_keyboard_and_no_agent_replaced(browser: Browser, tmp_path: Path) -> None:
+    async with office(tmp_path, "") as (served, file):
+        address = f"{served.url}/console/agents"
+        async with chat(browser, address, connected=False, expected="status of 4", locale="de-AT") as page:
+            before = file.read_text()
+            make = page.get_by_role("button", name="Neuer Agent")
+            await make.press("Enter")
+            dialog = page.get_by_role("dialog", name="Neuer Agent")
+            name = dialog.get_by_label("Name", exact=True)
+            await expect(name).to_be_focused()
+            for taken in ("desk", "main", "Über"):
+                await name.fill(taken)
+                assert not await name.evaluate("(field) => field.checkValidity()"), taken
+            await name.fill("packer")
+            await dialog.get_by_label("Beschreibung").fill(f"{MARKUP} packs")
+            await dialog.get_by_label("Werkzeuge").fill("shell")
+            await page.keyboard.press("Enter")
+            await expect(dialog).to_contain_text("trunkline config set agents.packer")
+            await expect(dialog.get_by_role("button", name="Speichern")).to_have_count(0)
+            await dialog.get_by_label("Werkzeuge").fill("calculator")
+            await page.keyboard.press("Enter")
+            await expect(dialog.locator("pre")).to_contain_text("+[agents.packer]")
+            await expect(dialog).to_contain_text("trunkline config set agents.packer")
+            assert await page.locator("dialog img").count() == 0
+            assert file.read_text() == before
+            # Another program changes the file while the difference is shown.
+            file.write_text(before + "\n# edited\n")
+            await expect(dialog.get_by_role("button", name="Speichern")).to_be_focused()
+            await page.keyboard.press("Enter")
+            await expect(dialog.get_by_role("alert")).to_contain_text("changed meanwhile")
+            await dialog.get_by_role("button", name="Änderung zeigen").press("Enter")
+            await expect(dialog.get_by_role("button", name="Speichern")).to_be_focused()
+            await page.keyboard.press("Enter")
+            await expect(dialog).to_have_count(0)
+            await expect(make).to_be_focused()
+            assert '[agents.packer]\ndescription = "<img' in file.read_text()
+            assert 'tools = ["calculator"]' in file.read_text()
+        for agent in ("packer", "desk"):
+            body = {"path": ["agents", agent], "value": {"description": "x"}, "is_new": True}
+            status, refusal = await served.ask("POST", "/api/settings/plan", json=body)
+            assert (status, "is already in" in refusal["message"]) == (409, True), refusal

@@ -15,6 +15,7 @@ from gateway.access.rooms import ADD_ROOM
 from gateway.contract.deltas import Tokens
 from gateway.contract.messages import now_ms
 from gateway.models import Caller, Ledger
+from gateway.settings import load_settings
 from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.polling_platform import PollingPlatform
 from gateway.testing.served import serving
@@ -310,3 +311,29 @@ async def test_ten_thousand_rooms_are_windowed(browser: Browser, tmp_path: Path)
             await expect(page.locator(ROWS).filter(has=page.locator(":focus"))).to_contain_text("Room 9999")
             await page.get_by_role("searchbox", name="Find a room").fill("room 777")
             await expect(table).to_have_attribute("aria-rowcount", "20")
+
+
+async def test_a_room_is_made_by_an_admin_who_proves_who_it_is(browser: Browser, tmp_path: Path) -> None:
+    async with house(tmp_path) as (case, file):
+        address = f"{case.served.url}/console/rooms"
+        async with chat(browser, address, connected=False) as page:
+            await sign_in(page, EYES)
+            await expect(page.get_by_role("table", name="Rooms")).to_be_visible()
+            assert await page.get_by_role("button", name="New room").count() == 0
+            await page.context.clear_cookies()
+            await page.reload()
+            await sign_in(page, OWNER)
+            await page.get_by_role("button", name="New room").press("Enter")
+            dialog = page.get_by_role("dialog", name="New room")
+            await expect(dialog.get_by_label("Channel")).to_have_value("line")
+            await dialog.get_by_label("Chat", exact=True).fill("attic 7")
+            await dialog.get_by_label("Agent").fill("cook")
+            await dialog.get_by_label("Answers").select_option("always")
+            await dialog.get_by_role("button", name="Show the change").press("Enter")
+            await expect(dialog.locator("pre")).to_contain_text('+[channels.line.rooms."attic 7"]')
+            await expect(dialog).to_contain_text("asked")
+            await page.keyboard.press("Enter")
+            await expect(dialog).to_have_count(0)
+        text = file.read_text()
+        assert '[channels.line.rooms."attic 7"]\nagent = "cook"\ngroups = "always"\n' in text
+        assert load_settings(file, environ={}).channels["line"].rooms.named["attic 7"].agent == "cook"
