@@ -239,7 +239,7 @@ class McpPlugin(Plugin):
         )
 
     async def _list(self, call: ApiCall[None, None, None]) -> Statuses:
-        return Statuses(tuple(server.status for server in self._servers.values()))
+        return Statuses(self.statuses)
 
     async def _show(self, call: ApiCall[ServerPath, None, None]) -> ServerTools:
         return ServerTools(tuple(self.server(call.path.server).known.states()))
@@ -257,6 +257,11 @@ class McpPlugin(Plugin):
         self._rebuild()
         log.info("tools of an MCP server were approved", server=server.name, tools=approved, by=call.user)
         return Approved(tuple(approved))
+
+    @property
+    def statuses(self) -> tuple[ServerStatus, ...]:
+        """The states of all servers."""
+        return tuple(server.status for server in self._servers.values())
 
     def server(self, name: str) -> Server:
         """Return a server. Raises NotFoundError."""

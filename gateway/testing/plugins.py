@@ -15,6 +15,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
+import tomlkit
+
 from gateway.app import Gateway
 from gateway.contract.plugin import Plugin
 from gateway.extensions.admission.admission import Admission
@@ -35,13 +37,15 @@ async def running(
     *plugins: Plugin,
     allow: Sequence[str] | None = None,
     options: Mapping[str, Any] | None = None,
+    edited: bool = False,
     **settings: Any,
 ) -> AsyncGenerator[Chat]:
     """Run a gateway with a copy of the plugin in a folder, and a scripted model, for as long as the block.
 
     ``place`` is an empty folder for the copy and the gateway's data. ``allow`` are the grants, as
     ``trunkline plugin approve --allow`` takes them; by default all that the manifest declares.
-    ``options`` are the plugin's own settings, ``settings`` those of the gateway.
+    ``options`` are the plugin's own settings, ``settings`` those of the gateway. ``edited`` has them in a
+    TOML file, which the gateway changes, instead of a JSON file.
     """
     copy = place / "plugin"
     shutil.copytree(folder, copy, ignore=shutil.ignore_patterns(*_NOT_COPIED))
@@ -54,8 +58,8 @@ async def running(
         **settings,
         "plugins": {"enabled": [str(copy)], manifest.name: dict(options or {})},
     }
-    file = place / "trunkline.json"
-    file.write_text(json.dumps(written), encoding="utf-8")
+    file = place / ("trunkline.toml" if edited else "trunkline.json")
+    file.write_text(tomlkit.dumps(written) if edited else json.dumps(written), encoding="utf-8")
     (place / "data").mkdir()
     loaded = load_settings(file, environ={}, cwd=place)
     approve(loaded, copy, granted)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -63,10 +63,30 @@ class PluginState(Struct, frozen=True, kw_only=True):
     figures: Sequence[FigureNow] = ()
 
 
+class McpServerState(Struct, frozen=True):
+    """An MCP server: the number of its tools, and of those that wait for an approval; no command or error."""
+
+    name: str
+    state: str
+    tools: int
+    waiting: int
+
+
+@runtime_checkable
+class HasServers(Protocol):
+    """The plugin of the MCP servers, which is loaded only where there are some."""
+
+    @property
+    def statuses(self) -> Sequence[Any]:
+        """The states of all servers, with the fields of ``McpServerState`` and more."""
+        ...
+
+
 class PluginStates(Struct, frozen=True):
     """All plugins: those that run, those that failed, and those that are found and not enabled."""
 
     plugins: Sequence[PluginState]
+    servers: Sequence[McpServerState]
 
 
 class PluginStateRoutes:
@@ -114,7 +134,12 @@ class PluginStateRoutes:
         states = [found[name] for name in sorted(found)]
         if call.identity.role != "admin":
             states = [replace(state, entry="", figures=()) for state in states]
-        return PluginStates(states)
+        return PluginStates(states, self._servers())
+
+    def _servers(self) -> list[McpServerState]:
+        plugin = self._gateway.registry.get("mcp")
+        statuses = plugin.statuses if isinstance(plugin, HasServers) else ()
+        return [McpServerState(one.name, one.state, one.tools, one.waiting) for one in statuses]
 
     def _failed(
         self, entry: str, reason: str, summary: PluginSummary | None, grants: Mapping[str, Sequence[str]]

@@ -6,19 +6,21 @@ import { Table } from "/shared/table.js";
 import { counted } from "./amounts.js";
 import { read } from "./api.js";
 
-/** Fill the card with the servers; it stays hidden without any. @param {HTMLElement} card @param {AbortSignal} signal */
-export async function serversCard(card, signal) {
+/**
+ * Fill the card with the servers. Admins get their problems, sources and tools, too.
+ * @param {HTMLElement} card @param {any[]} known names and states @param {boolean} isAdmin @param {AbortSignal} signal
+ */
+export async function serversCard(card, known, isAdmin, signal) {
   const columns = [
     { label: t("extensions.server"), show: ({ name }) => name, sort: ({ name }) => name },
     { label: t("extensions.state"), show: ({ state, problem }) => h("span", { class: `pill ${problem ? "bad" : ""}`, title: problem }, state), sort: ({ state }) => state },
     { label: t("extensions.tools"), show: ({ tools }) => counted(tools), sort: ({ tools }) => tools, right: true },
     { label: t("extensions.unapproved"), show: ({ waiting }) => counted(waiting), sort: ({ waiting }) => waiting, right: true },
-    { label: t("settings.source"), show: ({ source }) => h("span", { class: "muted clip" }, source), class: "more" },
   ];
+  if (isAdmin) columns.push({ label: t("settings.source"), show: ({ source }) => h("span", { class: "muted clip" }, source), class: "more" });
   try {
-    const { servers } = await read("/api/plugins/mcp/servers", {}, { signal });
-    if (servers.length === 0) return;
-    const table = new Table({ label: t("extensions.servers_list"), columns, keyOf: ({ name }) => name, open: openServer });
+    const servers = isAdmin ? (await read("/api/plugins/mcp/servers", {}, { signal })).servers : known;
+    const table = new Table({ label: t("extensions.servers_list"), columns, keyOf: ({ name }) => name, open: isAdmin ? openServer : undefined });
     table.setRows(servers);
     card.hidden = false;
     card.replaceChildren(h("header", {}, h("h2", {}, t("extensions.servers"))), table.element);

@@ -51,9 +51,10 @@ class Plugins {
   async #load() {
     const loaded = showLoading(this.card);
     try {
-      this.#plugins = (await read("/api/plugins/states", {}, { signal: this.#asked.signal })).plugins;
+      const { plugins, servers } = await read("/api/plugins/states", {}, { signal: this.#asked.signal });
+      this.#plugins = plugins;
       this.#show(false);
-      if (this.#context.isAdmin && this.#plugins.some(({ name }) => name === "mcp")) serversCard(this.servers, this.#asked.signal);
+      if (servers.length > 0) serversCard(this.servers, servers, this.#context.isAdmin, this.#asked.signal);
     } catch (error) {
       if (error.name !== "AbortError") this.card.replaceChildren(failedState({ text: error.message, again: () => this.#load() }));
     } finally {

@@ -10,11 +10,14 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 
 from gateway.contract.plugin import Plugin
+from gateway.mcp import McpPlugin
 from gateway.server import Server
+from gateway.tables.audit import AuditLog
 from gateway.testing.plugins import running
-from gateway.testing.served import serving
+from gateway.testing.served import serving, until
 from tests.channels.websocket.test_page_axe import violations
 from tests.e2e.page_browser import chat
+from tests.gateway.mcp.conftest import Servers
 from tests.gateway.server.console.test_frame import FOREIGN, WIDTHS, is_narrow
 from tests.gateway.server.console.test_login import EYES, OWNER, SERVER
 
@@ -105,6 +108,79 @@ async def test_a_confined_plugin_is_shown_with_its_rights_log_and_settings(
         await expect(page.get_by_role("dialog")).to_contain_text(
             "trunkline config set plugins.greeter.trust full"
         )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="confinement needs Linux")
+async def test_a_plugin_is_confined_changed_applied_and_disabled(browser: Browser, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "plugin.yml").write_text(MANIFEST)
+    (source / "main.py").write_text(CODE)
+    file = tmp_path / "trunkline.toml"
+    options = {"activate_timeout_ms": 60_000, "trust": "full"}
+    async with (
+        running(source, tmp_path, options=options, edited=True, server={"port": 0}) as talk,
+        Server(talk.gateway) as server,
+        chat(browser, f"{server.url}/console/plugins/greeter", connected=False) as page,
+    ):
+        panel, dialog = page.get_by_role("region", name="greeter"), page.get_by_role("dialog")
+        await panel.get_by_role("button", name="Confine").press("Enter")
+        await dialog.get_by_role("button", name="Show the change").press("Enter")
+        await dialog.get_by_role("button", name="Save").press("Enter")
+        await expect(dialog).to_have_count(0)
+        await expect(panel).to_contain_text("messages:read")
+        await expect(panel.get_by_role("button", name="Give all rights")).to_be_visible()
+        assert 'trust = "sandbox"' in file.read_text()
+        await panel.get_by_role("button", name="Its settings").press("Enter")
+        await dialog.get_by_label("Greeting").fill("Ahoy")
+        await page.keyboard.press("Enter")
+        await expect(dialog.get_by_role("status")).to_contain_text("Saved")
+        assert 'greeting = "Ahoy"' in file.read_text()
+        await page.keyboard.press("Escape")
+        await panel.get_by_role("button", name="Apply again").press("Enter")
+        await expect(page.locator("body")).to_contain_text("greeter: ")
+        await panel.get_by_role("button", name="Disable").press("Enter")
+        await dialog.get_by_role("button", name="Show the change").press("Enter")
+        await dialog.get_by_role("button", name="Save").press("Enter")
+        await expect(dialog).to_have_count(0)
+        # Its entry was a path, which only the settings knew.
+        await expect(page.locator("#main")).to_contain_text("Nothing found for “greeter”")
+        assert "enabled = []" in file.read_text()
+        assert talk.gateway.registry.get("greeter") is None
+        log = (await AuditLog(talk.gateway.parts.store).page()).rows
+        assert {"plugins.settings.done", "plugins.apply.done", "settings.change.done"} <= {
+            row.action for row in log
+        }
+
+
+async def test_mcp_servers_show_their_tools_to_admins_and_their_states_to_viewers(
+    browser: Browser, tmp_path: Path
+) -> None:
+    servers = Servers(tmp_path)
+    async with (
+        serving(tmp_path / "data", mcp={"demo": servers.settings()}, server=SERVER) as served,
+        chat(browser, f"{served.url}/console/plugins", connected=False) as page,
+    ):
+        found = served.gateway.registry.get("mcp")
+        assert isinstance(found, McpPlugin)
+        await until(lambda: bool(found.server("demo").status.tools or found.server("demo").problem))
+        await sign_in(page, OWNER)
+        row = page.get_by_role("table", name="List of MCP servers").get_by_role("row").filter(has_text="demo")
+        await expect(row).to_contain_text("3")
+        await row.get_by_role("button").press("Enter")
+        await expect(page.get_by_role("dialog", name="demo")).to_contain_text("add")
+        await page.keyboard.press("Escape")
+        await page.context.clear_cookies()
+        await page.reload()
+        await sign_in(page, EYES)
+        await expect(row).to_contain_text("demo")
+        await expect(row).to_contain_text("3")
+        assert await row.get_by_role("button").count() == 0
+        eyes = {"headers": {"Authorization": f"Bearer {EYES}"}}
+        _, states = await served.ask("GET", "/api/plugins/states", **eyes)
+        assert [{*one} for one in states["servers"]] == [{"name", "state", "tools", "waiting"}]
+        assert str(servers.folder) not in str(states)
+        assert (await served.ask("GET", "/api/plugins/mcp/servers", **eyes))[0] == 403
 
 
 async def test_plugins_by_keyboard_and_for_a_viewer(browser: Browser, tmp_path: Path) -> None:
