@@ -28,6 +28,7 @@ from figures import FIGURES, Bench, Row
 from life_figures import LIFE_FIGURES
 from mcp_figures import MCP_FIGURES
 from now_figures import NOW_FIGURES
+from page_figures import PAGE_FIGURES
 from plugin_figures import PLUGIN_FIGURES
 from processes import HERE, TREE, cores, laboratory
 from provider_figures import PROVIDER_FIGURES
@@ -47,6 +48,7 @@ _ALL = {
     **AGENT_FIGURES,
     **PLUGIN_FIGURES,
     **NOW_FIGURES,
+    **PAGE_FIGURES,
 }
 RIVAL = TREE / ".venv-bench"
 PLAIN = TREE / ".venv-bench-plain"
