@@ -231,7 +231,7 @@ class Spending:
     ) -> None:
         self.ledger = ledger
         self.budgets = budgets
-        self._prices = prices
+        self.prices = prices
         self._approvals = approvals
         self._payer = payer
         self._clock = clock
@@ -282,7 +282,7 @@ class Spending:
             tokens = spent.tokens.input + spent.tokens.output
             self._events.spent(turn, caller, float(spent.usd or 0), tokens)
 
-        return Meter(self.ledger, self._prices, caller, messages, options, self._clock(), report)
+        return Meter(self.ledger, self.prices, caller, messages, options, self._clock(), report)
 
     async def permit(self, turn: Turn, meter: Meter) -> None:
         """Reserve the cost of a call where budgets apply; ask for approval and warn as they require.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -28,7 +28,8 @@ from gateway.contract.errors import (
 from gateway.contract.messages import Message, TextPart, new_id
 from gateway.contract.provider import ChatOptions, Provider
 from gateway.extensions.backends import ProviderRegistry
-from gateway.models import Models, Route
+from gateway.models import Meter, Models, Route
+from gateway.session import clamp_usage
 from gateway.settings.secrets import without_passwords
 from gateway.why.causes import Failure
 from gateway.why.words import Words
@@ -71,14 +72,20 @@ class PingResult(Struct, frozen=True, kw_only=True):
     way_out: str = ""
 
 
-async def ping(providers: ProviderRegistry, models: Models, name: str) -> PingResult:
-    """Send one short request to a provider, or to a model ``provider/model``."""
+MeterOf = Callable[[str, str, Sequence[Message], ChatOptions], Meter]
+"""Returns a meter for a request to a provider and a model."""
+
+
+async def ping(
+    providers: ProviderRegistry, models: Models, name: str, meter_of: MeterOf | None = None
+) -> PingResult:
+    """Send one short request to a provider, or to a model ``provider/model``, and meter what it costs."""
     provider_id, _, model = name.partition("/")
     try:
         async with asyncio.timeout(_SECONDS):
             route = await _route(providers, models, provider_id, model)
             model = route.model
-            return await _measure(route.provider, model)
+            return await _measure(route.provider, model, meter_of)
     except TimeoutError:
         error: TrunklineError = StreamTimeoutError(f"no response within {_SECONDS:.0f} s")
     except (ProviderError, SettingsError) as failure:
@@ -122,19 +129,28 @@ async def _route(providers: ProviderRegistry, models: Models, provider_id: str, 
         return await models.resolve(f"{provider_id}/{listed[0].id}")
 
 
-async def _measure(provider: Provider, model: str) -> PingResult:
+async def _measure(provider: Provider, model: str, meter_of: MeterOf | None) -> PingResult:
     """Send the request and read the whole answer. Raises RateLimitError instead of waiting."""
     message = Message(session_id="", role="user", parts=(TextPart(_PROMPT),))
     options = ChatOptions(model=model, max_tokens=_TOKENS, message_id=new_id())
     begun, first = time.perf_counter(), None
     completion: Complete | None = None
-    async for delta in provider.stream([message], options):
-        if isinstance(delta, MetadataDelta) and delta.rate_limit is not None:
-            raise RateLimitError(f"rate limited; retry after {delta.rate_limit.retry_after_ms / 1000:g} s")
-        if isinstance(delta, TextDelta) and first is None:
-            first = time.perf_counter()
-        if isinstance(delta, Complete):
-            completion = delta
+    usage, said = MetadataDelta(message.id, 0, 0, 0.0), 0
+    meter = None if meter_of is None else meter_of(provider.id, model, [message], options)
+    try:
+        async for delta in provider.stream([message], options):
+            if isinstance(delta, MetadataDelta):
+                if delta.rate_limit is not None:
+                    wait = delta.rate_limit.retry_after_ms / 1000
+                    raise RateLimitError(f"rate limited; retry after {wait:g} s")
+                usage = clamp_usage(delta)
+            if isinstance(delta, TextDelta):
+                first, said = first or time.perf_counter(), said + len(delta.content)
+            if isinstance(delta, Complete):
+                completion = delta
+    finally:
+        if meter is not None:
+            meter.finish(usage, said, finished=completion is not None)
     ended = time.perf_counter()
     counts = completion.final_metadata if completion is not None else None
     return PingResult(

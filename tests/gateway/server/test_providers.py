@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.contract.errors import AuthFailedError
+from gateway.contract.messages import now_ms
 from gateway.provider_http import HttpProvider
 from gateway.settings import load_settings
 from gateway.testing.fake_models.script import Refusal
@@ -161,6 +162,22 @@ async def test_a_test_call_says_what_failed_and_what_helps(tmp_path: Path) -> No
         assert await answers(browser) is True
         assert (await browser.ask("POST", "/api/models/test", {"name": "nothing"}))[0] == 404
         assert "'owner','models.test','openai/fake-small','AuthFailedError'" in await details(served)
+
+
+async def test_a_test_call_is_spend_with_a_source_of_its_own(tmp_path: Path) -> None:
+    prices = {"openai/fake-small": {"input_price": 10, "output_price": 10}}
+    async with serving(tmp_path, server=SERVER, models=prices) as served, browsing(served) as browser:
+        await browser.sign_in(token=OWNER)
+        assert await answers(browser) is True
+        served.models.then(Refusal(401, "no"))
+        assert await answers(browser) is False
+        await served.gateway.parts.store.write()
+        ledger = served.gateway.parts.spending.ledger
+        (row,) = await ledger.usage_by("plugin", 0, now_ms() + 1)
+        assert (row.key, row.calls, row.unpriced) == ("models.test", 1, 0)
+        assert (row.nano_usd or 0) == 10_000 * (row.input_tokens + row.output_tokens) > 0
+        (row,) = await ledger.usage_by("person", 0, now_ms() + 1)
+        assert row.key == "owner"
 
 
 async def test_a_viewer_sees_states_and_changes_nothing(tmp_path: Path) -> None:
