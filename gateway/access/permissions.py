@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import structlog
 
@@ -29,6 +29,15 @@ Rule = Action | Mapping[str, Action]
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 """TOML keys that need no quotes."""
+
+
+class Judgement(NamedTuple):
+    """What the rules say about a call. ``rule`` is the name of the rule with its pattern, or default."""
+
+    action: Action
+    rule: str
+    asks: bool
+    """A rule demands a question about this call, not only the lack of a rule."""
 
 
 class Permissions:
@@ -56,11 +65,30 @@ class Permissions:
         ``built_in``: the tool comes with Trunkline, so its ``read_only`` can be believed. With
         ``ask_by_default`` only a rule that names the tool allows it.
         """
+        found = self.judge(tool, arguments, role, built_in=built_in, ask_by_default=ask_by_default)
+        return found.action
+
+    def judge(
+        self,
+        tool: Tool,
+        arguments: Mapping[str, Any],
+        role: SenderRole,
+        *,
+        built_in: bool = False,
+        ask_by_default: bool = False,
+    ) -> Judgement:
+        """Return the action for this call with the rule that it follows; see ``decide``."""
+        names = (f"{tool.name}@{role}", tool.name, f"*@{role}")
+        name = next((name for name in names if name in self._rules), None)
+        named = self._default if name is None else self._rules[name]
         rule = self.rule_of(tool, role, built_in=built_in, ask_by_default=ask_by_default)
         if isinstance(rule, str):
-            return rule
+            label = "default" if named is None else f"rule {name or '*'}"
+            return Judgement(rule, label, named == "ask")
+        # Once for all that follows from it: a plugin's code runs here.
         key = match_text(tool, arguments)
-        return "deny" if key is None else patterns.decide(tool.match_kind, rule, key)
+        pattern, action = ("", "deny") if key is None else patterns.find(tool.match_kind, rule, key)
+        return Judgement(action, f"rule {name}: {pattern or 'no pattern matches'}", action == "ask")
 
     def rule_of(
         self, tool: Tool, role: SenderRole, *, built_in: bool = False, ask_by_default: bool = False
@@ -74,27 +102,6 @@ class Permissions:
             if ask_by_default and rule == "allow":
                 rule = "ask"
         return rule
-
-    def asks_by_rule(self, tool: Tool, arguments: Mapping[str, Any], role: SenderRole) -> bool:
-        """Return whether a rule demands a question about this call, not only the lack of a rule."""
-        rule = self._rule(tool.name, role) or self._rules.get(f"*@{role}") or self._default
-        if rule is None or isinstance(rule, str):
-            return rule == "ask"
-        key = match_text(tool, arguments)
-        return key is not None and patterns.decide(tool.match_kind, rule, key) == "ask"
-
-    def rule_for(self, tool: Tool, arguments: Mapping[str, Any], role: SenderRole) -> str:
-        """Return the name of the rule that ``decide`` follows, with its pattern, or default."""
-        names = (f"{tool.name}@{role}", tool.name, f"*@{role}")
-        name = next((name for name in names if name in self._rules), None)
-        if name is None:
-            return "default" if self._default is None else "rule *"
-        rule = self._rules[name]
-        if isinstance(rule, str):
-            return f"rule {name}"
-        key = match_text(tool, arguments)
-        pattern = "" if key is None else patterns.find(tool.match_kind, rule, key)[0]
-        return f"rule {name}: {pattern or 'no pattern matches'}"
 
     def denies(self, name: str, role: SenderRole) -> bool:
         """Return whether the rules allow no call of a tool, for any arguments."""

@@ -355,10 +355,10 @@ class ToolRunner:
             execute=_run_by_backend,
             match_key=lambda given: to_json(dict(sorted(given.items()))).decode(),
         )
-        action = self._permissions.decide(foreign, arguments, turn.ctx.role, ask_by_default=True)
+        role = turn.ctx.role
+        action, rule, by_rule = self._permissions.judge(foreign, arguments, role, ask_by_default=True)
         room = self._rooms.of(turn.entry.channel, turn.entry.inbound)
         allowed = turn.overrides.narrow_tools(room.tools)
-        rule = self._permissions.rule_for(foreign, arguments, turn.ctx.role)
         judge = partial(turn.entry.trail.judge_backend, tool, arguments)
         if action == "deny" or turn.is_read_only or (allowed is not None and tool not in allowed):
             judge(rule if action == "deny" else "agent, room or mode", refused=True)
@@ -367,7 +367,6 @@ class ToolRunner:
         if action == "allow" and not reason:
             judge(rule, refused=False)
             return True
-        by_rule = self._permissions.asks_by_rule(foreign, arguments, turn.ctx.role)
         decision = await self._decisions.approve(turn, foreign, arguments, reason=reason, by_rule=by_rule)
         if decision.outcome in ("nobody", "unshown"):
             why = _refusal(turn, tool, decision, reason)
@@ -430,10 +429,9 @@ class ToolRunner:
             return ToolBlock(_unknown_tool(call.name, tools))
         built_in, role = turn.plugins.is_built_in(tool), turn.ctx.role
         by_default = turn.plugins.asks_by_default(tool)
-        action = self._permissions.decide(
+        action, rule, by_rule = self._permissions.judge(
             tool, call.arguments, role, built_in=built_in, ask_by_default=by_default
         )
-        rule = self._permissions.rule_for(tool, call.arguments, role)
         turn.entry.trail.judge(call.id, rule, refused=action == "deny")
         if action == "deny":
             return ToolBlock(f"Error: Tool '{call.name}' denied by the permissions.")
@@ -457,7 +455,7 @@ class ToolRunner:
             recorded=True,
             reason=reason,
             always=always,
-            by_rule=self._permissions.asks_by_rule(tool, call.arguments, role),
+            by_rule=by_rule,
         )
         by, asked_by = decision.decided_by, rule if action == "ask" else ""
         turn.entry.trail.judge(call.id, by, refused=not decision.allows, asked_by=asked_by)

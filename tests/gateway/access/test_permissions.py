@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gateway import SettingsError, Tool, ToolContext
+from gateway import Plugin, SettingsError, Tool, ToolContext, tool_from
 from gateway.access.permissions import Action, Permissions, rule_to_add
 from gateway.provider_http import ToolDefinition
 from gateway.testing.chat import chatting
+from gateway.testing.fake_models.script import Reply, Use
 
 
 async def nothing(_arguments: Any, _context: ToolContext) -> str:
@@ -115,14 +117,39 @@ def test_globs_of_a_role_for_a_tool_without_a_key_are_refused() -> None:
 
 def test_a_rule_is_named_with_its_pattern() -> None:
     rules = Permissions({"shell": RULES, "plain": "ask"})
-    assert rules.rule_for(KEYED, {"command": "git diff"}, "user") == "rule shell: git *"
-    assert rules.rule_for(KEYED, {"command": "whoami"}, "user") == "rule shell: no pattern matches"
-    assert Permissions({"shell": "ask"}).rule_for(KEYED, {}, "user") == "rule shell"
-    assert Permissions({}, "deny").rule_for(KEYED, {}, "user") == "rule *"
-    assert Permissions({}).rule_for(KEYED, {}, "user") == "default"
+    assert rules.judge(KEYED, {"command": "git diff"}, "user").rule == "rule shell: git *"
+    assert rules.judge(KEYED, {"command": "whoami"}, "user").rule == "rule shell: no pattern matches"
+    assert Permissions({"shell": "ask"}).judge(KEYED, {}, "user").rule == "rule shell"
+    assert Permissions({}, "deny").judge(KEYED, {}, "user").rule == "rule *"
+    assert Permissions({}).judge(KEYED, {}, "user").rule == "default"
 
 
 async def test_002_14_globs_that_match_nothing_stop_the_start(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="utc_time"):
         async with chatting(tmp_path, permissions={"utc_time": {"*": "ask"}}):
             pass
+
+
+async def test_the_text_that_patterns_match_is_asked_for_once_in_a_call(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def key(arguments: Any) -> str:
+        asked.append(arguments["command"])
+        return arguments["command"]
+
+    class Shell(Plugin):
+        name = "shell"
+
+        def tools(self) -> Sequence[Tool]:
+            return (tool_from(self.run, match_key=key),)
+
+        async def run(self, command: str) -> str:
+            """Run a command."""
+            return command
+
+    rules = {"run": {"git *": "allow"}}
+    async with chatting(tmp_path, Shell(), permissions=rules) as chat:
+        for command in ("git log", "rm log"):
+            chat.model.then(Reply((Use("run", {"command": command}),), "tools"))
+            await chat.say("go")
+    assert asked == ["git log", "rm log"]
