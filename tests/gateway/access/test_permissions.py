@@ -150,6 +150,6 @@ async def test_the_text_that_patterns_match_is_asked_for_once_in_a_call(tmp_path
     rules = {"run": {"git *": "allow"}}
     async with chatting(tmp_path, Shell(), permissions=rules) as chat:
         for command in ("git log", "rm log"):
-            chat.model.then(Reply((Use("run", {"command": command}),), "tools"))
+            chat.model.then(Reply((Use("run", f'{{"command": "{command}"}}'),), "tools"))
             await chat.say("go")
     assert asked == ["git log", "rm log"]
