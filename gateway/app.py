@@ -100,8 +100,6 @@ from gateway.supervisor import Supervisor, run_after, watch_health
 from gateway.tables import PluginTables
 from gateway.tables.uploads import Uploads
 from gateway.version import VERSION
-from gateway.why import Replays, Why
-from gateway.why.dead_letters import DeadLetters
 
 log = structlog.get_logger("trunkline")
 
@@ -270,7 +268,6 @@ class Gateway:
             "plugin indexes": self._resolver.watch(),
             "logins": self.logins.run(),
             "skills": self.skills.watch(),
-            "replays": parts.replays.run(),
         }.items():
             self._keep(tasks, name, work)
 
@@ -380,7 +377,7 @@ class Gateway:
         self._open_sessions(sessions, questions, dispatcher)
         ephemeral = EphemeralRunner(sessions, self.registry, access, agent, self.counters)
         submission, search = Submission(intake, inbox, sessions, self.profiles), SearchIndex(store)
-        branches, letters = Branches(store, inbox, intake, changes), DeadLetters(store, intake.take_up)
+        branches = Branches(store, inbox, intake, changes)
         undo = Undo(store, self.channels, intake, deliverer, changes)
         forks = Forks(store, sessions, self.channels, self.profiles)
         own = (titles, forks, Shares(store, settings.share, self.redactor), undo, branches, search)
@@ -392,12 +389,10 @@ class Gateway:
             *(store, sessions, access, approvals, questions, spending, dispatcher, intake),
             Announcements(store, sessions, self.channels, access, dispatcher, intake),
             submission,
-            letters,
             *own,
             self._drafts(caller, permissions, access),
-            *(self._grants, self._actions, completions),
-            Why(store, sessions, access, self.channels, self.providers, dispatcher.mailbox),
-            *(Replays(store, access, letters, self.channels, dispatcher.worker), host),
+            *(self._grants, self._actions, completions, self.channels, self.providers),
+            *(partial(self._keep, tasks), host),
         )
 
     def _titles(self, sessions: Sessions, caller: ModelCaller) -> Titles:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, structs
 
@@ -35,8 +36,9 @@ from gateway.conversations import Branches, ChangeLog, Forks, SearchIndex, Share
 from gateway.conversations.announcements import Announcements
 from gateway.counters import Counters
 from gateway.ephemeral import EphemeralRunner
+from gateway.extensions.backends import ProviderRegistry
 from gateway.extensions.contributions import choices_trigger
-from gateway.extensions.registry import PluginRegistry
+from gateway.extensions.registry import ChannelRegistry, PluginRegistry
 from gateway.files import FileReader
 from gateway.models import Spending
 from gateway.pipeline.intake import Intake
@@ -51,8 +53,10 @@ from gateway.store import Store
 from gateway.store.inbox import Inbox
 from gateway.store.writes import audit_op
 from gateway.tables.uploads import Content, Uploads
-from gateway.why import Replays, Why
-from gateway.why.dead_letters import DeadLetters
+
+if TYPE_CHECKING:
+    from gateway.why import Replays, Why
+    from gateway.why.dead_letters import DeadLetters
 
 _AUDIO = re.compile(r"audio/[a-z0-9.+-]{1,80}")
 
@@ -458,7 +462,6 @@ class RunningGateway:
     intake: Intake
     announcements: Announcements
     submission: Submission
-    dead_letters: DeadLetters
     titles: Titles
     forks: Forks
     shares: Shares
@@ -469,6 +472,35 @@ class RunningGateway:
     grants: GrantQuestions
     actions: PluginActions
     completions: PluginCompletions
-    why: Why
-    replays: Replays
+    channels: ChannelRegistry
+    providers: ProviderRegistry
+    keep: Callable[[str, Coroutine[Any, Any, None]], None]
+    """Starts a named task that runs until the gateway stops."""
     host: Host
+
+    # Explanations are imported with the first one: they take half a megabyte, and many gateways need none.
+
+    @cached_property
+    def dead_letters(self) -> DeadLetters:
+        """The messages without an answer."""
+        from gateway.why.dead_letters import DeadLetters
+
+        return DeadLetters(self.store, self.intake.take_up)
+
+    @cached_property
+    def why(self) -> Why:
+        """The explanations of messages."""
+        from gateway.why import Why
+
+        mailbox = self.dispatcher.mailbox
+        return Why(self.store, self.sessions, self.access, self.channels, self.providers, mailbox)
+
+    @cached_property
+    def replays(self) -> Replays:
+        """The replay of messages that failed."""
+        from gateway.why import Replays
+
+        settling = self.dispatcher.worker
+        replays = Replays(self.store, self.access, self.dead_letters, self.channels, settling)
+        self.keep("replays", replays.run())
+        return replays

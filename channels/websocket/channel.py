@@ -151,10 +151,10 @@ class WebsocketChannel:
             log.debug("some clients did not confirm the close")
 
     async def _index(self, request: web.Request) -> web.StreamResponse:
-        return self._files.respond(request, "index.html")
+        return await self._files.respond(request, "index.html")
 
     async def _file(self, request: web.Request) -> web.StreamResponse:
-        return self._files.respond(request, request.match_info["name"])
+        return await self._files.respond(request, request.match_info["name"])
 
 
 def _offered_token(offered: Sequence[str]) -> str | None:

@@ -8,7 +8,6 @@ import gc
 import os
 import signal
 import sys
-import webbrowser
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -185,6 +184,8 @@ async def _warn(gateway: Gateway) -> None:
 
 
 def _show_page(url: str) -> None:
+    import webbrowser  # takes 60 KiB, and few gateways open a page
+
     if not webbrowser.open(url):
         _print(f"Cannot open a browser; the chat is at {url}", err=True)
 

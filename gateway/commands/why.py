@@ -7,11 +7,14 @@ learns about own messages only, and nothing about prompts, keys or other users.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from gateway.access import Access
 from gateway.contract.errors import NotFoundError, TooManyRequestsError
 from gateway.contract.plugin import CommandContext, Plugin, SlashCommand
-from gateway.why import Why
+
+if TYPE_CHECKING:
+    from gateway.why import Why
 
 _HOW = "Reply with `/why` to a message of yours or to its answer, or type `/why` with its link or its id."
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
@@ -287,7 +288,10 @@ class Catalog:
     def __init__(self) -> None:
         # The file is read at the start: neither a turn nor a fallback may wait for the disk.
         content = Path(__file__).with_name("model_data.json").read_bytes()
-        self._data = msgspec.json.decode(content, type=_Data)
+        data = msgspec.json.decode(content, type=_Data)
+        self._providers = data.providers
+        # Packed, because a gateway needs few of them, and all together take 400 KiB.
+        self._packed = {seller: zlib.compress(memoryview(raw), 1) for seller, raw in data.models.items()}
         self._models: dict[str, tuple[ListedModel, ...]] = {}
 
     def find(self, provider: str, model: str) -> ModelFacts | None:
@@ -304,7 +308,7 @@ class Catalog:
         seller = self._seller(provider)
         if seller is None:
             return None
-        vendors = (seller, *(self._data.providers[seller].fallback if resold else ()))
+        vendors = (seller, *(self._providers[seller].fallback if resold else ()))
         # Routers write dates such as 20251211, and the data 2025-12-11.
         names = dict.fromkeys((model.lower(), _COMPACT_DATE.sub(r"-\1-\2-\3", model.lower())))
         return next(
@@ -331,7 +335,7 @@ class Catalog:
 
     def _seller(self, provider: str) -> str | None:
         """Return the id by which the data knows a provider."""
-        providers, name = self._data.providers, provider.lower().strip()
+        providers, name = self._providers, provider.lower().strip()
         if name in providers:
             return name
         return next(
@@ -340,9 +344,8 @@ class Catalog:
 
     def _models_of(self, seller: str) -> tuple[ListedModel, ...]:
         if seller not in self._models:
-            self._models[seller] = msgspec.json.decode(
-                self._data.models[seller], type=tuple[ListedModel, ...]
-            )
+            data = zlib.decompress(self._packed[seller])
+            self._models[seller] = msgspec.json.decode(data, type=tuple[ListedModel, ...])
         return self._models[seller]
 
 

@@ -7,6 +7,7 @@ import errno
 import logging
 from collections.abc import MutableMapping
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
 from typing import Any
 
@@ -21,37 +22,34 @@ from gateway.plugin_services.configuration import PluginConfigs
 from gateway.plugin_services.organization import TeamDirectory
 from gateway.server.access import AccessRoutes
 from gateway.server.connections import HEAD_SECONDS, connection_factory
-from gateway.server.console import (
-    AgentRoutes,
-    ConsoleAccess,
-    ConsolePages,
-    ConsoleSessions,
-    RoomRoutes,
-    SettingsRoutes,
-    SettingValues,
-)
+from gateway.server.console import ConsolePages, ConsoleSessions
 from gateway.server.events import GatewayEvents, SessionEvents
 from gateway.server.guard import Guard
 from gateway.server.now import NowRoutes, Observer
-from gateway.server.openai.routes import OpenAiRoutes
 from gateway.server.openapi import describe_routes
-from gateway.server.operator import AuditRoutes, DeadLetterRoutes, QuestionRoutes
 from gateway.server.plugins import (
     ConfigRoutes,
     LivePluginRoutes,
     LoginRoutes,
     PluginPages,
-    PluginStateRoutes,
     TeamRoutes,
 )
-from gateway.server.providers import ProviderKeys, ProviderRoutes
-from gateway.server.routes import Binder, PlainCall, PluginRoutes, Route
-from gateway.server.sessions import BranchRoutes, FileRoutes, SearchRoutes, SessionRoutes, WhyRoutes
+from gateway.server.routes import Binder, LateRoutes, PlainCall, PluginRoutes, Route
+from gateway.server.sessions import BranchRoutes, FileRoutes, SearchRoutes, SessionRoutes
 from gateway.server.status import StatusRoutes
-from gateway.settings.layers.changing import SettingsFile
-from gateway.tables.audit import AuditLog
 
 _HANDLERS_SECONDS = 1.0
+_OPERATOR_PATHS = (
+    "/api/audit",
+    "/api/console",
+    "/api/dead",
+    "/api/models/providers",
+    "/api/models/test",
+    "/api/plugins/states",
+    "/api/questions",
+    "/api/settings",
+    "/api/why",
+)
 _TEMPORARY = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
 """Errors of listening while a predecessor still ends, or before the machine's network is up."""
 
@@ -67,12 +65,9 @@ class Api:
         self.logins = ConsoleSessions(parts.store, parts.host.auth, parts.access)
         self.observer = Observer(gateway)
         self.now = NowRoutes(self.observer, self.logins.reader_of)
-        self._openai = OpenAiRoutes(gateway)
         self._selection = Selection(gateway.models, gateway.profiles, lambda: gateway.model)
-        self._file = SettingsFile(gateway.settings)
-        self._keys = ProviderKeys(gateway, self._file)
-        self._values = SettingValues(gateway.settings, gateway.live_plugins, self._keys)
-        self._configs = PluginConfigs(gateway.settings, Path.home(), self._file.changing)
+        self._changing = Lock()
+        self._configs = PluginConfigs(gateway.settings, Path.home(), self._changing)
         apply, record = gateway.live_plugins.apply, gateway.parts.actions.decide
         self._teams = TeamDirectory(gateway.settings, Path.home(), apply, record)
         self._metrics: object = None
@@ -81,10 +76,36 @@ class Api:
         self.binder = Binder(gateway.parts.host.auth, self.logins)
         self.plugins = PluginRoutes(gateway.registry, self.binder)
         self.pages = PluginPages(gateway.registry, self.binder)
+        self._late = (
+            LateRoutes(self.binder, ("/v1",), "gateway.server.openai.routes", self._make_openai),
+            LateRoutes(self.binder, _OPERATOR_PATHS, "gateway.server.operator.routes", self._make_operator),
+        )
+        self._closing = [each.close for each in (self._events, self._bus, self.now, self.observer)]
 
-    def routes(self) -> list[Route]:
+    async def routes(self) -> list[Route]:
         """Return all routes, in the order of the API description."""
-        parts, reader_of = self._gateway.parts, self.logins.reader_of
+        late = [route for each in self._late for route in await each.routes()]
+        return [*self._early_routes(), *late]
+
+    def bind(self) -> list[web.AbstractRouteDef]:
+        """Return the aiohttp routes, those of plugins included."""
+        late = [route for each in self._late for route in each.bind()]
+        return [*self.binder.bind(self._early_routes()), *late, *self.plugins.bind(), *self.pages.bind()]
+
+    def _make_openai(self) -> list[Route]:
+        from gateway.server.openai.routes import OpenAiRoutes  # see LateRoutes
+
+        openai = OpenAiRoutes(self._gateway)
+        self._closing.append(openai.close)
+        return openai.routes()
+
+    def _make_operator(self) -> list[Route]:
+        from gateway.server.operator.routes import operator_routes  # see LateRoutes
+
+        return operator_routes(self._gateway, self.logins, self.observer, self._configs, self._changing)
+
+    def _early_routes(self) -> list[Route]:
+        parts = self._gateway.parts
         return [
             *SessionRoutes(
                 parts.host, parts.search, self._selection, ConversationFinder(parts.store)
@@ -92,34 +113,13 @@ class Api:
             *BranchRoutes(parts.host).routes(),
             *FileRoutes(parts.host).routes(),
             *SearchRoutes(parts.search).routes(),
-            *WhyRoutes(parts.why, parts.replays).routes(),
             *self._events.routes(),
             *self._bus.routes(),
             *self.now.routes(),
-            *QuestionRoutes(
-                parts.questions,
-                self._gateway.registry.get_tools,
-                parts.sessions.get,
-                parts.store,
-                reader_of,
-            ).routes(),
-            *AuditRoutes(AuditLog(parts.store), reader_of).routes(),
-            *DeadLetterRoutes(parts.dead_letters, parts.replays, parts.why).routes(),
-            *self._openai.routes(),
             *AccessRoutes(parts.access).routes(),
-            *ConsoleAccess(self.logins, parts.host.auth).routes(),
-            *SettingsRoutes(
-                parts.store, self._gateway.live_plugins, self._keys, self._values, self._file
-            ).routes(),
-            *AgentRoutes(self._gateway, self._values).routes(),
-            *RoomRoutes(
-                parts.access, parts.store, self._gateway.channels, self._gateway.profiles, self._values
-            ).routes(),
-            *ProviderRoutes(self._gateway, self.observer, self._keys).routes(),
             *LivePluginRoutes(self._gateway).routes(),
             *LoginRoutes(self._gateway).routes(),
             *StatusRoutes(self._gateway, self._selection).routes(),
-            *PluginStateRoutes(self._gateway, self._configs).routes(),
             *ConfigRoutes(self._configs, self._gateway.live_plugins.apply, parts.store).routes(),
             *TeamRoutes(self._gateway, self._teams).routes(),
             Route(
@@ -144,11 +144,8 @@ class Api:
 
     def close(self) -> None:
         """End the open streams and the requests that wait for an answer."""
-        self._events.close()
-        self._bus.close()
-        self.now.close()
-        self.observer.close()
-        self._openai.close()
+        for close in self._closing:
+            close()
         self.plugins.sockets.close()
 
     async def _set_cookie(self, call: PlainCall) -> web.Response:
@@ -176,7 +173,7 @@ class Api:
         if self._described is not self._gateway.registry.current:
             self._described = self._gateway.registry.current
             host, plugins = self._gateway.parts.host, self.plugins.routes()
-            own = [*self.routes(), *self.pages.routes()]
+            own = [*await self.routes(), *self.pages.routes()]
             description = describe_routes(own, host.version, plugins, guarded=not host.auth.open)
             self._description = msgspec.json.encode(description)
         return web.Response(body=self._description, content_type="application/json")
@@ -187,9 +184,7 @@ def make_app(gateway: Gateway, api: Api) -> web.Application:
     guard = Guard(gateway.settings.server, gateway.settings.share.base_url)
     app = web.Application(middlewares=[guard.middleware], client_max_size=gateway.settings.limits.frame_bytes)
     app.on_response_prepare.append(guard.add_headers)
-    app.add_routes(api.binder.bind(api.routes()))
-    app.add_routes(api.plugins.bind())
-    app.add_routes(api.pages.bind())
+    app.add_routes(api.bind())
     app.add_routes(ConsolePages().bind())
     app.add_routes(gateway.routes())
     return app

@@ -10,6 +10,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
+from importlib import import_module
 from types import NoneType
 from typing import (
     Annotated,
@@ -206,14 +207,20 @@ class Binder:
         """Return the aiohttp routes."""
         return [web.route(route.method, route.path, self._bind(route)) for route in routes]
 
-    def _bind(self, route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-        answer, is_chat = answer_of(route), _CHAT.fullmatch(route.path) is not None
+    def _bind(self, route: Route) -> Callable[..., Awaitable[web.StreamResponse]]:
+        answer: Answer | None = None
+        is_chat = _CHAT.fullmatch(route.path) is not None
 
-        async def handle(request: web.Request) -> web.StreamResponse:
+        async def handle(
+            request: web.Request, parameters: Mapping[str, str] | None = None
+        ) -> web.StreamResponse:
+            # The types are read with the first request, because most gateways use few of their routes.
+            nonlocal answer
+            answer = answer or answer_of(route)
             user = "" if route.open else await self.authenticate(request, route.role, chat=is_chat)
             if request.get(_IDENTITY, _ANYBODY).session and route.takes is None:
                 _check_json(request)
-            return await answer(request, user, request.match_info)
+            return await answer(request, user, request.match_info if parameters is None else parameters)
 
         return handle
 
@@ -243,6 +250,45 @@ class Binder:
             if found is not None:
                 return found
         return self._auth.identify(token, request.remote or "")
+
+
+class LateRoutes:
+    """Routes under some paths that are made with the first request to one of them.
+
+    ``make`` returns them. It is called once, after ``module`` was imported in a thread. What few gateways use
+    takes no memory in the others.
+    """
+
+    def __init__(
+        self, binder: Binder, paths: Sequence[str], module: str, make: Callable[[], Sequence[Route]]
+    ) -> None:
+        self._binder = binder
+        self._paths = paths
+        self._module = module
+        self._make = make
+        self._made: Sequence[Route] = ()
+        self._router = web.UrlDispatcher()
+        self._making = asyncio.Lock()
+
+    def bind(self) -> list[web.AbstractRouteDef]:
+        """Return one route for each of the paths and all below it."""
+        return [web.route("*", f"{path}{{rest:(?:/.*)?}}", self._answer) for path in self._paths]
+
+    async def routes(self) -> Sequence[Route]:
+        """Return the routes, and make them if they are not yet there."""
+        async with self._making:
+            if not self._made:
+                await asyncio.to_thread(import_module, self._module)
+                self._made = self._make()
+                self._router.add_routes(self._binder.bind(self._made))
+        return self._made
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        await self.routes()
+        match = await self._router.resolve(request)
+        if match.http_exception is not None:
+            raise match.http_exception
+        return await cast("Callable[..., Awaitable[web.StreamResponse]]", match.handler)(request, match)
 
 
 def _check_json(request: web.Request) -> None:

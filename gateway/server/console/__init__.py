@@ -4,20 +4,7 @@ In: requests of browsers. Out: the page, its modules, and the modules it shares 
 signed in, and in which role; changes of the settings file. Imported by the server.
 """
 
-from gateway.server.console.access import ConsoleAccess
-from gateway.server.console.agents import AgentRoutes
 from gateway.server.console.pages import ConsolePages
-from gateway.server.console.rooms import RoomRoutes
 from gateway.server.console.sessions import ConsoleSessions
-from gateway.server.console.setting_values import SettingValues
-from gateway.server.console.settings import SettingsRoutes
 
-__all__ = [
-    "AgentRoutes",
-    "ConsoleAccess",
-    "ConsolePages",
-    "ConsoleSessions",
-    "RoomRoutes",
-    "SettingValues",
-    "SettingsRoutes",
-]
+__all__ = ["ConsolePages", "ConsoleSessions"]

@@ -17,7 +17,7 @@ class ConsolePages:
     """Routes of the console's page. Data come from ``/api/``, where each request is authenticated."""
 
     def __init__(self) -> None:
-        # Read at the start, so that a request opens no file.
+        # Two folders, because the chat page has the second one too.
         self._files = PageFiles(_PAGE)
         self._shared = PageFiles(SHARED)
 
@@ -31,10 +31,10 @@ class ConsolePages:
         ]
 
     async def _index(self, request: web.Request) -> web.StreamResponse:
-        return self._files.respond(request, "index.html")
+        return await self._files.respond(request, "index.html")
 
     async def _file(self, request: web.Request) -> web.StreamResponse:
-        return self._files.respond(request, request.match_info["name"])
+        return await self._files.respond(request, request.match_info["name"])
 
     async def _shared_file(self, request: web.Request) -> web.StreamResponse:
-        return self._shared.respond(request, request.match_info["name"])
+        return await self._shared.respond(request, request.match_info["name"])

@@ -3,9 +3,3 @@
 In: requests of admins and viewers. Out: answers, stored with the name of who gave them, and pages of the log.
 Imported by the server alone.
 """
-
-from gateway.server.operator.audit import AuditRoutes
-from gateway.server.operator.dead_letters import DeadLetterRoutes
-from gateway.server.operator.questions import QuestionRoutes
-
-__all__ = ["AuditRoutes", "DeadLetterRoutes", "QuestionRoutes"]

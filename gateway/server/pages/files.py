@@ -1,7 +1,8 @@
-"""Files of the web page, read and compressed once and served from memory."""
+"""Files of the web page, read and compressed at the first request and served from memory."""
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import hashlib
 import mimetypes
@@ -41,12 +42,16 @@ class PageFiles:
     """Snapshot of the files in a folder. No request can open any other file."""
 
     def __init__(self, folder: Path) -> None:
-        self._files: Mapping[str, _File] = {
-            path.name: _read(path) for path in folder.iterdir() if path.is_file()
-        }
+        self._folder = folder
+        self._files: Mapping[str, _File] = {}
+        self._reading = asyncio.Lock()
 
-    def respond(self, request: web.Request, name: str) -> web.Response:
+    async def respond(self, request: web.Request, name: str) -> web.Response:
         """Return a file, in gzip if the browser accepts it, or 304 if it has it. Raises NotFoundError."""
+        # All at once, so that a page never has files of two versions while the gateway is updated; not at
+        # the start, because many gateways never show a page, and its files take a quarter of a megabyte.
+        async with self._reading:
+            self._files = self._files or await asyncio.to_thread(_read_folder, self._folder)
         file = self._files.get(name)
         if file is None:
             raise NotFoundError("the page has no such file")
@@ -74,6 +79,10 @@ def _accepts_gzip(request: web.Request) -> bool:
     weights = {name: weight for name, _, weight in (one.partition(";q=") for one in offered)}
     weight = weights.get("gzip", weights.get("*", "0"))
     return weight == "" or weight.strip("0.") != ""
+
+
+def _read_folder(folder: Path) -> Mapping[str, _File]:
+    return {path.name: _read(path) for path in folder.iterdir() if path.is_file()}
 
 
 def _read(path: Path) -> _File:

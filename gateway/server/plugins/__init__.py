@@ -9,13 +9,11 @@ from gateway.server.plugins.live import LivePluginRoutes
 from gateway.server.plugins.login import LoginRoutes
 from gateway.server.plugins.organization import TeamRoutes
 from gateway.server.plugins.pages import PluginPages
-from gateway.server.plugins.states import PluginStateRoutes
 
 __all__ = [
     "ConfigRoutes",
     "LivePluginRoutes",
     "LoginRoutes",
     "PluginPages",
-    "PluginStateRoutes",
     "TeamRoutes",
 ]

@@ -6,7 +6,6 @@ In: requests with their parameters. Out: JSON and downloads. Imported by the ser
 from gateway.server.sessions.branches import BranchRoutes
 from gateway.server.sessions.files import FileRoutes
 from gateway.server.sessions.routes import CHANNEL, SearchRoutes, SessionPath, SessionRoutes
-from gateway.server.sessions.why import WhyRoutes
 
 __all__ = [
     "CHANNEL",
@@ -15,5 +14,4 @@ __all__ = [
     "SearchRoutes",
     "SessionPath",
     "SessionRoutes",
-    "WhyRoutes",
 ]

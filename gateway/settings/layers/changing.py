@@ -54,12 +54,14 @@ class PlannedChange(Struct, frozen=True):
 
 
 class SettingsFile:
-    """The operator's settings file, changed one value at a time. Its methods read and write files."""
+    """The operator's settings file, changed one value at a time. Its methods read and write files.
 
-    def __init__(self, settings: Settings) -> None:
+    ``changing`` is held while the file is read, changed and written, by all who change it in this process.
+    """
+
+    def __init__(self, settings: Settings, changing: Lock | None = None) -> None:
         self._started = settings
-        self.changing = Lock()
-        """Held while the file is read, changed and written, by all who change it in this process."""
+        self.changing = changing or Lock()
 
     def plan(self, path: KeyPath, value: Any, *, is_new: bool = False) -> PlannedChange:
         """Return what a change would do; None removes the key. Raises SettingsError if it would be wrong.

@@ -10,10 +10,11 @@ import pytest
 from playwright.async_api import Browser
 
 import channels.websocket
+from gateway.server.pages.compact import compact
 from gateway.testing.served import serving
 from tests.e2e.page_browser import chat
 
-APP = (Path(channels.websocket.__file__).parent / "page" / "app.js").read_bytes()
+APP = compact(Path(channels.websocket.__file__).parent / "page" / "app.js")
 
 
 async def test_a_file_that_a_browser_has_is_not_sent_again(tmp_path: Path) -> None:

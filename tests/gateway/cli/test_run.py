@@ -65,6 +65,25 @@ def test_who_answers_in_others_place_is_loaded_once_it_is_ready(tmp_path: Path) 
         assert running.stop() == 0
 
 
+UNUSED = {
+    "gateway.extensions.process.launcher",
+    "gateway.probes",
+    "gateway.server.console.access",
+    "gateway.server.console.agents",
+    "gateway.server.console.rooms",
+    "gateway.server.console.setting_values",
+    "gateway.server.metrics",
+    "gateway.server.openai.chat",
+    "gateway.server.operator.routes",
+    "gateway.server.plugins.states",
+    "gateway.server.providers",
+    "gateway.settings.layers.changing",
+    "gateway.why",
+    "sqlalchemy.dialects.postgresql",
+    "webbrowser",
+}
+"""Modules that are loaded with the first request, command or failure that needs them."""
+
 WITNESS = """
 import sys
 
@@ -103,8 +122,7 @@ def test_a_gateway_holds_only_what_it_uses_and_the_first_turn_loads_nothing(tmp_
     # Its code is loaded beside the start, which may be as late as the first turn.
     assert set(loaded_later.split()) <= {"plugins.providers.demo"}
     assert packages & (unused | {"markdown_it"}) == set()
-    unused = {"sqlalchemy.dialects.postgresql", "gateway.extensions.process.launcher"}
-    assert unused.isdisjoint(held.split())
+    assert UNUSED.isdisjoint(held.split())
 
 
 def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:

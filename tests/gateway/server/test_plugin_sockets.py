@@ -283,7 +283,7 @@ async def test_a_path_is_refused_if_it_is_taken_or_not_for_this_plugin(tmp_path:
 
 async def test_the_first_words_of_the_gateways_own_routes_are_reserved(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
-        paths = [route.path.split("/") for route in Api(served.gateway).routes()]
+        paths = [route.path.split("/") for route in await Api(served.gateway).routes()]
     assert {parts[2] for parts in paths if parts[1] == "api"} | {"v1"} == RESERVED
 
 

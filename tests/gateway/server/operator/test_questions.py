@@ -15,9 +15,8 @@ from aiohttp import web
 from gateway import Plugin, Tool, tool_from
 from gateway.contract.errors import ForbiddenError
 from gateway.server.now import Reader
-from gateway.server.operator import AuditRoutes, QuestionRoutes
-from gateway.server.operator.audit import AuditQuery
-from gateway.server.operator.questions import QuestionAnswer, QuestionPath, QuestionQuery
+from gateway.server.operator.audit import AuditQuery, AuditRoutes
+from gateway.server.operator.questions import QuestionAnswer, QuestionPath, QuestionQuery, QuestionRoutes
 from gateway.server.routes import Call, Nothing
 from gateway.store import Store
 from gateway.store.writes import AUDIT
