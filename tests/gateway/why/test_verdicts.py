@@ -236,6 +236,10 @@ async def test_messages_that_are_not_answered_on_purpose(
         assert kinds(found[kept.message_id]) == ["open"]
         assert found[kept.message_id]["verdict"]["actions"][0]["more"] == "pier"
         assert kinds(found[gone.message_id]) == []
+        settled = ["Received", "Stored", "Settled"]
+        notice = ["Received", "Stored", "Placed in Line", "Answered with a notice"]
+        lines = [texts(one) for one in found.values()]
+        assert lines[2:] == [settled, settled, notice, [], [], []]
         assert kinds(found["kitchen:77"]) == ["open"]
         assert kinds(found["4711"]) == ["open"]
         assert found["4711"]["message"] is None
