@@ -64,6 +64,7 @@ lock:  ## pin the dependencies anew (needs uv)
 	$(LOCK) pyproject.toml -o requirements.txt
 	$(LOCK) pyproject.toml --extra postgres -c requirements.txt -o requirements-postgres.txt
 	$(LOCK) pyproject.toml --extra bedrock -c requirements.txt -o requirements-bedrock.txt
+	$(LOCK) pyproject.toml --extra cluster -c requirements.txt -o requirements-cluster.txt
 	$(LOCK) pyproject.toml --extra discovery -c requirements.txt -o requirements-discovery.txt
 	$(LOCK) pyproject.toml --extra documents -c requirements.txt -o requirements-documents.txt
 	$(LOCK) pyproject.toml --extra files -c requirements.txt -o requirements-files.txt

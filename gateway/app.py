@@ -91,7 +91,7 @@ from gateway.session.redaction import Redactor
 from gateway.settings import Settings
 from gateway.settings.secrets import secrets_in
 from gateway.skills import SkillLibrary, SkillTools
-from gateway.store import Store
+from gateway.store import Fence, Store
 from gateway.store.inbox import Inbox
 from gateway.store.outbox import Outbox
 from gateway.store.retention import Retention
@@ -127,6 +127,9 @@ class Gateway:
     them are left out. A plugin that fails ends the start with SettingsError or PluginActivationError, unless
     its settings say ``optional = true``; one of the caller's raises PluginError.
     """
+
+    fence: Fence | None = None
+    """Set in a cluster, before the start: what lets only one node write."""
 
     def __init__(
         self,
@@ -302,14 +305,10 @@ class Gateway:
             self.events.emit(ModelChanged(self.model))
 
     async def open_store(self) -> Store:
-        """Open the store that the gateway writes to; wait while it is unavailable, up to ``store.wait_ms``.
-
-        Raises StoreError.
-        """
-        settings = self.settings
-        seconds = settings.store.wait_ms / 1000
+        """Open the store; wait up to ``store.wait_ms`` while it is unavailable. Raises StoreError."""
+        found, seconds = self.settings, self.settings.store.wait_ms / 1000
         return await Store.open_when_available(
-            settings.store_url, settings.durability, self._on_fatal, seconds, self.stop
+            found.store_url, found.durability, self._on_fatal, seconds, self.stop, self.fence
         )
 
     async def recover(self) -> None:

@@ -22,7 +22,6 @@ from gateway.settings import LogSettings
 
 _MAX_LENGTH = 8 * 1024
 """Characters of one value of a log line."""
-_FOLDER = "logs"
 _FILE = "trunkline.jsonl"
 _FILES = 5
 """Number of log files, including the current one."""
@@ -31,20 +30,20 @@ Event = MutableMapping[str, Any]
 Render = Callable[[Any, str, Event], str]
 
 
-def log_files(data_dir: Path) -> list[Path]:
-    """Return the paths of the log files, oldest first; any of them may be missing."""
-    path = data_dir / _FOLDER / _FILE
+def log_files(folder: Path) -> list[Path]:
+    """Return the paths of the log files in a folder, oldest first; any of them may be missing."""
+    path = folder / _FILE
     return [*(path.with_name(f"{_FILE}.{number}") for number in range(_FILES - 1, 0, -1)), path]
 
 
-def set_up_logs(settings: LogSettings, data_dir: Path | None = None) -> None:
+def set_up_logs(settings: LogSettings, folder: Path | None = None) -> None:
     """Configure structlog and the logging module to write to standard error.
 
-    With a data directory, and unless ``log.file`` is off, all lines are also written to files there, as JSON.
+    With a folder, and unless ``log.file`` is off, all lines are also written to files there, as JSON.
     """
     level = getattr(logging, settings.level.upper())
     console = settings.format == "console" or (settings.format == "auto" and sys.stderr.isatty())
-    log_file = _LogFile(log_files(data_dir)[-1], settings) if data_dir is not None and settings.file else None
+    log_file = _LogFile(log_files(folder)[-1], settings) if folder is not None and settings.file else None
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,

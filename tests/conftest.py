@@ -154,6 +154,13 @@ def dovecot_path() -> str:
 
 
 @pytest.fixture(scope="session")
+def rabbitmq_path() -> str:
+    """Path of the program of RabbitMQ, which runs under any user."""
+    found = shutil.which("rabbitmq-server", path=f"/usr/lib/rabbitmq/bin:{os.environ.get('PATH', '')}")
+    return found or _lacking("no RabbitMQ: install rabbitmq-server")
+
+
+@pytest.fixture(scope="session")
 def synapse_python() -> Path:
     """Path of a Python that has Synapse."""
     named = os.environ.get("TRUNKLINE_TEST_SYNAPSE")

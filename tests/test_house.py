@@ -35,8 +35,9 @@ MOST_MODULES = 12
 SHORTEST_MODULE = 40
 
 CORE = ("contract", "store", "session", "pipeline", "delivery")
-MOST_CORE_LINES = 9_860
-"""Lines of code (no docstrings, comments or blank lines) of the core path."""
+MOST_CORE_LINES = 9_910
+"""Lines of code (no docstrings, comments or blank lines) of the core path; 50 of them are the fence of
+clusters."""
 COMMENTED = ("pipeline", "delivery", "store", "session")
 FEWEST_COMMENTS = 2.0
 """Comment lines for each 100 lines of code in these packages."""

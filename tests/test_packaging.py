@@ -37,6 +37,7 @@ EXTRAS = {
         "vertex",
     ),
     "requirements-bedrock.txt": ("bedrock",),
+    "requirements-cluster.txt": ("cluster",),
     "requirements-discovery.txt": ("discovery",),
     "requirements-documents.txt": ("documents",),
     "requirements-files.txt": ("files",),

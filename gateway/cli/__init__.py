@@ -45,6 +45,9 @@ COMMANDS: Mapping[str, Entry] = {
     "audit": Command(
         "commands.approvals:audit", "Show who decided what: approvals, answers, pairing, shares"
     ),
+    "nodes": Command(
+        "commands.db:nodes", "List the nodes of the cluster: which one works, which ones stand by"
+    ),
     "backup": Command("commands.backup:backup", "Back up the database and the data directory to one archive"),
     "restore": Command("commands.backup:restore", "Restore a backup"),
     "auth": Group(

@@ -97,13 +97,17 @@ def _serve(settings: Settings, open_browser: bool) -> int:
 
 async def serve(settings: Settings, *, open_browser: bool = False) -> int:
     """Run a gateway with its server until it stops. Return the exit status."""
-    set_up_logs(settings.log, settings.data_dir)
+    set_up_logs(settings.log, settings.cluster.log_folder(settings.data_dir))
     check_siblings()
     check_announcement(settings)
     gateway = Gateway(settings, environ=os.environ)
     _handle_signals(gateway.stop)
     try:
-        async with gateway.running(), Server(gateway) as server:
+        async with contextlib.AsyncExitStack() as stack:
+            if settings.cluster.url is not None and not await _own(settings, gateway, stack):
+                return gateway.exit_code
+            await stack.enter_async_context(gateway.running())
+            server = await stack.enter_async_context(Server(gateway))
             _tune_gc()
             _welcome(gateway, server.url)
             if open_browser:
@@ -122,6 +126,23 @@ async def serve(settings: Settings, *, open_browser: bool = False) -> int:
             raise
         # Stopped while it waited for the store: a normal stop.
     return gateway.exit_code
+
+
+async def _own(settings: Settings, gateway: Gateway, stack: contextlib.AsyncExitStack) -> bool:
+    """Join the cluster, and stand by until this node owns the gateway. Return False if it is stopped."""
+    try:
+        # Imported here: its library is an extra, and takes 0.1 s of a start without a cluster.
+        from gateway.cluster.node import Node
+    except ModuleNotFoundError as error:
+        if error.name != "aio_pika":
+            raise
+        raise SettingsError(
+            "cluster.url is set, but RabbitMQ's client is not installed: pip install 'trunkline[cluster]'"
+        ) from None
+    node = Node(settings, gateway.stop)
+    await stack.enter_async_context(node.joined())
+    gateway.fence = await node.own()
+    return gateway.fence is not None
 
 
 def _handle_signals(stop: asyncio.Event) -> None:

@@ -87,6 +87,8 @@ class AnswerDelivery:
             entry.untried = False
             for page in pages:
                 page.uncertain = False
+        if any(page.uncertain for page in pages):
+            await outbox.wait_for_earlier_owner()
         self._pages = AnswerPages(outbox, channel, entry, pages)
         return self
 

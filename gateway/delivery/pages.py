@@ -126,6 +126,7 @@ class AnswerPages:
         for number in range(len(contents) - 1):
             await self._put(message, number, contents, final=False)
         if contents and isinstance(self._channel, Drafts):
+            await self._outbox.confirm_owner()
             await self._channel.draft(self._outbound(message, len(contents) - 1, contents, final=False))
 
     def intend(self, answer: Message) -> list[Op]:
@@ -194,6 +195,7 @@ class AnswerPages:
             )
             contents = await self._paginate(mark, final=True)
             outbound = replace(self._outbound(mark, 0, contents, final=True), part=page.number)
+            await self._outbox.confirm_owner()
             await channel.edit(Placed(page.platform_id), outbound)
         return None
 
@@ -256,6 +258,7 @@ class AnswerPages:
         if (page.shown, page.final) == (content, final) or page.platform_id is None:
             return
         if isinstance(channel, Edits):
+            await self._outbox.confirm_owner()
             try:
                 await channel.edit(Placed(page.platform_id), outbounds[0])
             except PlacementMismatch:
@@ -320,6 +323,7 @@ class AnswerPages:
         self, pages: Sequence[Page], outbounds: Sequence[OutboundMessage], contents: Sequence[Any]
     ) -> None:
         channel = self._channel
+        await self._outbox.confirm_owner()
         for page in pages:
             # Set before the call: a cancellation or an unknown error leaves it set.
             page.uncertain = True
@@ -376,6 +380,7 @@ class AnswerPages:
             found = await self._find(channel, page, self._outbound(nothing, page.number, (), final=True))
             page.platform_id = None if found is None else found.platform_id
         if page.platform_id is not None:
+            await self._outbox.confirm_owner()
             await channel.delete(Placed(page.platform_id), self._entry.inbound.address)
 
     async def _paginate(self, message: Message, final: bool) -> Sequence[Any]:

@@ -26,9 +26,9 @@ from gateway.settings.sections import (
     ServerSettings,
     Settings,
     ShareSettings,
-    StoreSettings,
     is_loopback,
 )
+from gateway.settings.store import ClusterSettings, StoreSettings
 
 __all__ = [
     "DEFAULT",
@@ -40,6 +40,7 @@ __all__ = [
     "BudgetSettings",
     "ChannelRules",
     "ChannelSettings",
+    "ClusterSettings",
     "EnvelopeStyle",
     "Groups",
     "Limits",

@@ -16,7 +16,7 @@ from gateway.contract.errors import SettingsError
 from gateway.settings.agents import FOLDER, SUFFIX, agent_files
 from gateway.settings.documents import SUFFIXES, read_document
 from gateway.settings.entries import ENABLED, Entry, Layer, flat, merged, resolved, split_plugin_entry
-from gateway.settings.environment import FILE_VARIABLE, read_variables
+from gateway.settings.layers.environment import FILE_VARIABLE, read_variables
 from gateway.settings.layers.files import (
     PROJECT,
     SettingsFile,

@@ -56,6 +56,7 @@ from gateway.settings.secrets import (
     without_passwords,
 )
 from gateway.settings.section import Days, Milliseconds, Minutes, Seconds, Section
+from gateway.settings.store import ClusterSettings, StoreSettings
 from gateway.settings.validation import (
     hint,
     known_entries,
@@ -128,38 +129,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
-
-
-class StoreSettings(Section):
-    """The database."""
-
-    url: str | None = Field(
-        default=None, repr=False, description="SQLAlchemy URL of the database; SQLite in data_dir if unset"
-    )
-    wait_ms: Milliseconds = Field(
-        default=60_000,
-        ge=0,
-        description="Wait at the start for an unreachable or read-only database, in ms; default 60000",
-    )
-    keep_days: Days = Field(
-        default=30, gt=0, description="Days to remember messages, to detect repeated deliveries; default 30"
-    )
-    trail: Literal["full", "failures", "off"] = Field(
-        default="full",
-        description="Messages whose path (waits, hooks, model and tool calls, placements) is stored for the "
-        "question why: full (all), failures (those that failed, were refused or repeated) or off; default "
-        "full",
-    )
-    keep_trail_days: Days = Field(
-        default=30,
-        gt=0,
-        description="Days to keep the paths of messages, and ids of refused ones; default 30",
-    )
-
-    @property
-    def kept_days(self) -> tuple[int, int]:
-        """Days to keep settled messages, and their trails."""
-        return self.keep_days, self.keep_trail_days
 
 
 class ShareSettings(Section):
@@ -466,6 +435,9 @@ class Settings(BaseSettings):
         default=ShareSettings(), description="Public read-only pages of conversations"
     )
     store: StoreSettings = Field(default=StoreSettings(), description="Database")
+    cluster: ClusterSettings = Field(
+        default=ClusterSettings(), description="Several nodes: one works, the others stand by"
+    )
     providers: dict[str, ProviderSettings] = Field(default={}, description="Model providers, by id")
     models: ModelTables = Field(default={}, description="Facts of models, by provider/name")
     aliases: Aliases = Field(
@@ -538,7 +510,8 @@ class Settings(BaseSettings):
             given += server.headers.values()
             given += [value for name, value in server.env.items() if sounds_secret(name)]
         yield from (secret.get_secret_value() for secret in given if secret is not None)
-        yield unquote(urlsplit(self.store.url or "").password or "")
+        for url in (self.store.url, self.cluster.url):
+            yield unquote(urlsplit(url or "").password or "")
         for entry in self._origin.entries:
             if sounds_secret(entry.path[-1]):
                 value: Any = entry.value

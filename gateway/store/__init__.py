@@ -7,7 +7,7 @@ contract, and the channel registry for the outbox.
 
 from gateway.store.database import LockedDatabase, Store, open_locked
 from gateway.store.engine import Durability
-from gateway.store.writer import Inserted, Writer
+from gateway.store.writer import Fence, Inserted, Writer
 from gateway.store.writes import Op
 
-__all__ = ["Durability", "Inserted", "LockedDatabase", "Op", "Store", "Writer", "open_locked"]
+__all__ = ["Durability", "Fence", "Inserted", "LockedDatabase", "Op", "Store", "Writer", "open_locked"]

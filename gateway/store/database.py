@@ -16,8 +16,8 @@ from sqlalchemy.exc import DatabaseError, DataError
 from gateway.contract.errors import InvalidRequestError, StoreError, StoreUnavailableError
 from gateway.store import engine as engines
 from gateway.store import migrate
-from gateway.store.engine import Durability
-from gateway.store.writer import WriteMonitor, Writer
+from gateway.store.engine import Durability, Locking
+from gateway.store.writer import Fence, WriteMonitor, Writer, boot_time
 
 log = structlog.get_logger("trunkline.store")
 
@@ -25,15 +25,24 @@ T = TypeVar("T")
 
 _RETRY_SECONDS = 1.0
 _REPORT_SECONDS = 5.0
+_OWNED_SECONDS = 2.0
+"""Age in seconds of the last fenced transaction up to which a platform may be called."""
 
 
 class Store:
-    """An open database. ``write`` commits durably; ``read`` runs a query while the writer works."""
+    """An open database. ``write`` commits durably; ``read`` runs a query while the writer works.
 
-    def __init__(self, base: LockedDatabase, on_fatal: Callable[[BaseException], None]) -> None:
+    With a ``fence`` the process is a node of a cluster: it shares the lock, and writes while it is the owner.
+    """
+
+    def __init__(
+        self, base: LockedDatabase, on_fatal: Callable[[BaseException], None], fence: Fence | None = None
+    ) -> None:
         self.engine = base.engine
+        self._fence = fence
         server = base.engine.dialect.name == "postgresql"
-        self.writer = Writer(base.connect, on_fatal, ping_seconds=engines.PING_SECONDS if server else None)
+        ping_seconds = engines.PING_SECONDS if server else None
+        self.writer = Writer(base.connect, on_fatal, ping_seconds=ping_seconds, fence=fence)
         self.monitor = WriteMonitor(self.writer, on_fatal)
         self.write = self.writer.write
         self.submit = self.writer.submit
@@ -61,6 +70,7 @@ class Store:
         on_fatal: Callable[[BaseException], None],
         seconds: float,
         stop: asyncio.Event,
+        fence: Fence | None = None,
     ) -> Store:
         """Open the database like ``open``, in a thread; wait up to ``seconds`` while it is unavailable.
 
@@ -71,7 +81,8 @@ class Store:
         reported = -_REPORT_SECONDS
         while True:
             try:
-                return cls(await asyncio.to_thread(_open_migrated, url, durability), on_fatal)
+                locking = "exclusive" if fence is None else "shared"
+                return cls(await asyncio.to_thread(_open_migrated, url, durability, locking), on_fatal, fence)
             except StoreUnavailableError as error:
                 waited = time.monotonic() - begun
                 if waited >= seconds or stop.is_set():
@@ -95,6 +106,20 @@ class Store:
     def start_read(self, query: Callable[[Connection], T]) -> asyncio.Future[T]:
         """Start the query of ``read`` and return its future."""
         return asyncio.get_running_loop().run_in_executor(self._readers, self._query, query)
+
+    async def confirm_owner(self) -> None:
+        """Return once this process is known to own the database, as it must to call a platform.
+
+        A node that was frozen, or that lost the database, learns here that another one has taken over: the
+        write fails, which ends the process.
+        """
+        while self._fence is not None and boot_time() - self.writer.confirmed_at > _OWNED_SECONDS:
+            await self.write()
+
+    async def wait_for_earlier_owner(self) -> None:
+        """Wait until no call of an earlier owner that was not stopped in order can reach a platform."""
+        if self._fence is not None and (seconds := self._fence.settled_at - boot_time()) > 0:
+            await asyncio.sleep(seconds)
 
     def _query(self, query: Callable[[Connection], T], *, repeated: bool = False) -> T:
         try:
@@ -135,7 +160,9 @@ class LockedDatabase(NamedTuple):
 
 
 @contextmanager
-def open_locked(url: str, durability: Durability = "full") -> Generator[LockedDatabase]:
+def open_locked(
+    url: str, durability: Durability = "full", locking: Locking = "exclusive"
+) -> Generator[LockedDatabase]:
     """Open and lock a database without migrating it. A missing SQLite file is created with the newest schema.
 
     Raises StoreError, StoreLockedError or WeakDurabilityError.
@@ -144,7 +171,7 @@ def open_locked(url: str, durability: Durability = "full") -> Generator[LockedDa
         engine = engines.open_engine(url, durability)
         resources.callback(engine.dispose)
         try:
-            lock = engines.lock(engine)
+            lock = engines.lock(engine, locking)
             resources.callback(lock.release)
             created = _create_missing_file(url, engine)
             if (lost := migrate.find_damage(engine)) is not None:
@@ -187,8 +214,8 @@ def _create_missing_file(url: str, engine: Engine) -> bool:
     return True
 
 
-def _open_migrated(url: str, durability: Durability) -> LockedDatabase:
+def _open_migrated(url: str, durability: Durability, locking: Locking = "exclusive") -> LockedDatabase:
     """Lock and migrate a database. The lock is held until ``resources`` of the result closes."""
-    with open_locked(url, durability) as base:
+    with open_locked(url, durability, locking) as base:
         migrate.upgrade(base.engine)
         return base._replace(resources=base.resources.pop_all())

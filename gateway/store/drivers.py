@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from sqlalchemy import Connection, Dialect
 
+from gateway.contract.errors import StoreError
 from gateway.store.writes import Statement, Value
 
 if TYPE_CHECKING:
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
 
 BEGIN, COMMIT, PING = Statement("BEGIN", ()), Statement("COMMIT", ()), Statement("SELECT 1", ())
 
+
+class FencedError(StoreError):
+    """Another node has taken over, so this process must not write any more."""
+
+
+_DIVISION_BY_ZERO = b"22012"
 _MAX_PREPARED = 100
 """Prepared statements of a connection; each takes memory of the server."""
 
@@ -103,6 +110,9 @@ class PostgresDriver:
         for result in results:
             if result.status == statuses.FATAL_ERROR:
                 self._names = names  # what was to be prepared may not be
+                if result.error_field(self._psycopg.pq.DiagnosticField.SQLSTATE) == _DIVISION_BY_ZERO:
+                    # Only a fence divides: by the number of ownership rows with the epoch of this process.
+                    raise FencedError("another node of the cluster took over")
                 raise errors.error_from_result(result, self._connection.info.encoding)
             if result.status == statuses.TUPLES_OK:
                 values = (result.get_value(row, 0) for row in range(result.ntuples))

@@ -65,6 +65,8 @@ _REFUSED_LOGIN = re.compile(
 
 
 Connect = Callable[[], AbstractContextManager[Connection]]
+Locking = Literal["exclusive", "shared"]
+"""``shared`` is the lock of a node of a cluster on a PostgreSQL database; ``exclusive`` excludes it."""
 
 
 class Lock(NamedTuple):
@@ -303,9 +305,9 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def lock(engine: Engine) -> Lock:
+def lock(engine: Engine, locking: Locking = "exclusive") -> Lock:
     """Lock the database for this process. Raises StoreLockedError if another gateway holds the lock."""
-    return _lock_postgres(engine) if engine.dialect.name == "postgresql" else _lock_sqlite(engine)
+    return _lock_postgres(engine, locking) if engine.dialect.name == "postgresql" else _lock_sqlite(engine)
 
 
 def _lock_sqlite(engine: Engine) -> Lock:
@@ -325,18 +327,22 @@ def _lock_sqlite(engine: Engine) -> Lock:
     return Lock(engine.connect, lambda: os.close(descriptor))
 
 
-def _lock_postgres(engine: Engine) -> Lock:
+def _lock_postgres(engine: Engine, locking: Locking) -> Lock:
     connection = connect(engine)
     # A restart follows its predecessor closely: give the server time to notice that the old client died.
     connection.execute(text(f"SET LOCAL lock_timeout = {_LOCK_WAIT_MS}"))
     try:
-        connection.execute(text("SELECT pg_advisory_lock(:id)"), {"id": _ADVISORY_LOCK})
+        function = "pg_advisory_lock_shared" if locking == "shared" else "pg_advisory_lock"
+        connection.execute(text(f"SELECT {function}(:id)"), {"id": _ADVISORY_LOCK})
     except OperationalError as error:
         connection.close()
         if getattr(error.orig, "sqlstate", None) != _LOCK_NOT_AVAILABLE:
             raise open_error(engine, error) from None
         raise StoreLockedError(
-            "another gateway already uses this PostgreSQL database; stop it, or use another database"
+            "a gateway without cluster.url already uses this PostgreSQL database; stop it, or use another one"
+            if locking == "shared"
+            else "another gateway already uses this PostgreSQL database; stop it, use another database, or "
+            "set cluster.url if it is a node of a cluster"
         ) from None
     connection.commit()
 

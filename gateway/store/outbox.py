@@ -176,6 +176,7 @@ class Outbox:
 
     def __init__(self, store: Store, channels: ChannelRegistry) -> None:
         self._store = store
+        self.confirm_owner, self.wait_for_earlier_owner = store.confirm_owner, store.wait_for_earlier_owner
         self._channels = channels
         self.paging_lock = asyncio.Lock()
         """Lock held while a thread cuts a long answer into pages; two at once would slow the event loop

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import structlog
 
@@ -35,8 +36,27 @@ _CHECK_SECONDS = 1.0
 _SUSPENDED_SECONDS = 5.0
 """Seconds without a check that only a suspended process or a blocked event loop explains."""
 
+_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Linux alone has this clock; others do not count the time of a suspended machine."""
+
 _ROW_ERRORS = (TypeError, ValueError, OverflowError)
 """Errors of Python caused by individual rows and not by the database as a whole."""
+
+
+def boot_time() -> float:
+    """Return seconds since the machine started, which also pass while it is suspended."""
+    return time.clock_gettime(_BOOT_CLOCK)
+
+
+class Fence(NamedTuple):
+    """What lets only one process of several write.
+
+    ``statement`` locks the row that names the owner, and fails if that is another process. Messages that an
+    earlier owner may be sending have arrived, or never will, from ``settled_at`` on (``boot_time``).
+    """
+
+    statement: Statement
+    settled_at: float
 
 
 class Unit:
@@ -56,7 +76,8 @@ class Writer:
 
     ``on_fatal`` is called (in the thread) when the database fails as a whole: a full disk, a lost server.
     Nothing is written after that. An idle connection is pinged every ``ping_seconds``, so that its loss is
-    noticed without a write. ``clock`` returns seconds.
+    noticed without a write. With a ``fence``, transactions and pings fail once another process has taken
+    over. ``clock`` returns seconds.
     """
 
     def __init__(
@@ -65,10 +86,15 @@ class Writer:
         on_fatal: Callable[[BaseException], None],
         *,
         ping_seconds: float | None = None,
+        fence: Fence | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.clock = clock
         self._ping_seconds = ping_seconds
+        self._begin = [BEGIN] if fence is None else [BEGIN, fence.statement]
+        self._ping_statements = [PING] if fence is None else [*self._begin, COMMIT]
+        self.confirmed_at = boot_time()
+        """Time by ``boot_time`` at which the last successful transaction or ping was sent."""
         self._started: deque[float] = deque()
         """Start time of each group of units that is not committed, oldest first."""
         self._batch_groups = 0
@@ -140,7 +166,9 @@ class Writer:
     def _ping(self, driver: Driver) -> None:
         self._ping_started = self.clock()
         # The lock is bound to this connection, so with its loss another gateway may start.
-        driver.run([PING])
+        sent = boot_time()
+        driver.run(self._ping_statements)
+        self.confirmed_at = sent
         self._ping_started = None
 
     def _notify(self, batch: list[Unit]) -> None:
@@ -183,12 +211,14 @@ class Writer:
         return batch
 
     def _commit(self, driver: Driver, batch: list[Unit]) -> None:
+        sent = boot_time()
         try:
-            inserted = frozenset(driver.run(_statements(driver, batch)))
+            inserted = frozenset(driver.run([*self._begin, *_statements(driver, batch), COMMIT]))
         except (*_ROW_ERRORS, *driver.row_errors) as error:
             driver.rollback()
             self._commit_separately(driver, batch, error)
             return
+        self.confirmed_at = sent
         self.commits += 1
         self.units += len(batch)
         for unit in batch:
@@ -205,15 +235,15 @@ class Writer:
 
 
 def _statements(driver: Driver, batch: Sequence[Unit]) -> list[Statement]:
-    """Return the transaction that writes a batch."""
+    """Return the statements that write a batch."""
     rows: dict[Write, list[Row]] = {}
     for write, row in itertools.chain.from_iterable(unit.ops for unit in batch):
         rows.setdefault(write, []).append(row)
-    statements = [BEGIN]
+    statements: list[Statement] = []
     # Ranks order statements across units, so that parents exist before rows that refer to them.
     for write in sorted(rows, key=lambda write: write.rank):
         statements += write.statements(driver.dialect, rows[write])
-    return [*statements, COMMIT]
+    return statements
 
 
 def _resolve(batch: Sequence[Unit]) -> None:

@@ -47,7 +47,8 @@ def logs(
 ) -> None:
     """Print the log of the gateway: turns, retries, warnings and errors.
 
-    The gateway writes its log to the directory `logs` of `data_dir`, and prints it; see `[log]`.
+    The gateway writes its log to the directory `logs` of `data_dir`, and prints it; see `[log]`. In a cluster
+    each node has a directory there; this prints that of the node in the settings.
 
     \b
     Examples:
@@ -58,7 +59,7 @@ def logs(
     if level is not None and level not in _LEVELS:
         fail(f"--level: {level!r} is not one of {', '.join(_LEVELS)}", REFUSED)
     settings = settings_from(config)
-    *older, newest = log_files(settings.data_dir)
+    *older, newest = log_files(settings.cluster.log_folder(settings.data_dir))
     if not newest.exists() and not follow_:
         fail(f"{newest.parent} contains no logs; a gateway with log.file = true writes them")
     least = 0 if level is None else _LEVELS.index(level)

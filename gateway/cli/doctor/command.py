@@ -96,6 +96,7 @@ def _run_on_settings(
 
 def _check_gateway(settings: Settings) -> Iterator[Finding]:
     yield from store.store(settings)
+    yield from network.cluster(settings)
     yield from network.listener(settings)
     yield from network.routes(settings)
 

@@ -148,7 +148,7 @@ class _Session:
 
     async def run(self, settings: Settings) -> None:
         """Run the gateway and reload the plugin until Ctrl-C."""
-        set_up_logs(settings.log, settings.data_dir)
+        set_up_logs(settings.log, settings.cluster.log_folder(settings.data_dir))
         gateway = Gateway(settings, environ=os.environ)
         loop = asyncio.get_running_loop()
         for number in (SIGINT, SIGTERM):

@@ -1,0 +1,10 @@
+"""Nodes: several gateways on one PostgreSQL database, of which one works and the others stand by.
+
+In: the settings of the cluster. Out: the fence of the node that owns the gateway. PostgreSQL holds the truth,
+RabbitMQ passes the token of ownership on. Imported by ``trunkline run``, ``trunkline nodes`` and the doctor;
+``node`` and ``token`` need the extra ``cluster``.
+"""
+
+from gateway.cluster.membership import NodeRow, read_nodes
+
+__all__ = ["NodeRow", "read_nodes"]

@@ -1,0 +1,367 @@
+"""The tables of a cluster: which nodes live, and which of them owns the gateway.
+
+PostgreSQL alone decides ownership. Each change of owner raises the epoch, and each commit of the owner checks
+its epoch under a row lock. All times are the server's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, TypeVar
+
+from msgspec import Struct
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    DateTime,
+    Engine,
+    Integer,
+    MetaData,
+    Row,
+    Table,
+    Text,
+    inspect,
+    text,
+)
+from sqlalchemy.exc import DatabaseError
+
+from gateway.contract.errors import SettingsError, StoreError, StoreLockedError
+from gateway.settings import Settings
+from gateway.store import Fence, migrate, open_locked
+from gateway.store import engine as engines
+from gateway.store.writer import boot_time
+from gateway.store.writes import Statement
+from gateway.version import VERSION
+
+T = TypeVar("T")
+
+metadata = MetaData()
+_CLUSTER = Table(
+    "cluster",
+    metadata,
+    Column("one", Integer, primary_key=True),
+    Column("id", Text, nullable=False),
+    Column("broker", Text, nullable=False),
+)
+_NODE = Table(
+    "node",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("start_id", Text, nullable=False),
+    Column("version", Text, nullable=False),
+    Column("machine", Text, nullable=False),
+    Column("started_at", DateTime(timezone=True), nullable=False),
+    Column("heartbeat_at", DateTime(timezone=True), nullable=False),
+)
+_OWNERSHIP = Table(
+    "ownership",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("epoch", BigInteger, nullable=False),
+    Column("node", Text),
+    Column("start_id", Text),
+    Column("since", DateTime(timezone=True), nullable=False),
+    Column("released", Boolean, nullable=False),
+    Column("republished_at", DateTime(timezone=True), nullable=False),
+)
+"""Owners by what they own; so far that is the whole gateway."""
+
+GATEWAY = "gateway"
+HEARTBEAT_SECONDS = 1.0
+LIVE_SECONDS = 5.0
+"""Age of the last heartbeat up to which a node counts as live."""
+SETTLED_SECONDS = 13.0
+"""Seconds after which no call of an earlier owner can reach a platform: a call begins within 2 s of a commit,
+and lasts 10 s at most."""
+_MOST_CLOCK_SECONDS = 2.0
+_JOINING = 0x636C7573746572
+"""Advisory lock that is held while a node joins."""
+_ID_FILE = "cluster.id"
+_LIVE = f"heartbeat_at > clock_timestamp() - interval '{LIVE_SECONDS} s'"
+_FENCE = (
+    "SELECT 1 FROM (SELECT 1/count(*) AS owned FROM "
+    "(SELECT 1 FROM ownership WHERE name = $1 AND epoch = $2 FOR SHARE) own) checked WHERE owned < 0"
+)
+"""Divides by zero, and so ends the transaction, unless the row still has this epoch. The lock makes a
+takeover wait for the commit: without it an old owner could commit after the new one has read the inbox."""
+
+
+class NodeRow(Struct, frozen=True):
+    """One node. ``state`` is ``active``, ``standby`` or, without a recent heartbeat, ``gone``.
+
+    ``started_at`` and ``heartbeat_at`` are in ISO 8601, ``owner_since`` that of the active node.
+    """
+
+    name: str
+    state: str
+    version: str
+    machine: str
+    started_at: str
+    heartbeat_at: str
+    owner_since: str | None = None
+
+
+class Owner(NamedTuple):
+    """The owner of the gateway: its name, its heartbeat's age in seconds, and whether it left in order."""
+
+    name: str | None
+    start_id: str | None
+    heartbeat: float | None
+    released: bool
+
+
+class Membership:
+    """One node's entry in the tables, on a connection of its own that holds the shared lock of the database.
+
+    A lost connection is opened anew by the next call.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.name = settings.cluster.node
+        self.start_id = uuid.uuid4().hex
+        self._settings = settings
+        self._engine: Engine | None = None
+        self._connection: Connection | None = None
+        self._release: Callable[[], None] = lambda: None
+        # One thread, so that a cancelled caller does not leave the connection to the next in mid-transaction.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="cluster")
+
+    async def join(self, broker: str) -> None:
+        """Enter the cluster, after the checks that keep two clusters or two equal nodes apart.
+
+        ``broker`` is the name of the RabbitMQ cluster. Raises SettingsError with key and remedy, or
+        StoreError.
+        """
+        await asyncio.to_thread(self._migrate)
+        await self._run(_create_tables)
+        if await self._is_taken():
+            raise SettingsError(
+                f"cluster.name: a live node of this cluster is already named {self.name!r}; "
+                "give each node a name of its own"
+            )
+        await self._run(lambda connection: self._enter(connection, broker))
+
+    def _migrate(self) -> None:
+        """Create or migrate the database, which needs it for this process alone."""
+        url, durability = self._settings.store_url, self._settings.durability
+        engine = engines.open_engine(url, durability)
+        try:
+            with engines.connect(engine):
+                found = migrate.current(engine)
+        finally:
+            engine.dispose()
+        if found == migrate.head():
+            return
+        try:
+            with open_locked(url, durability) as base:
+                migrate.upgrade(base.engine)
+        except StoreLockedError:
+            raise StoreError(
+                f"the database is at revision {found}, this version needs {migrate.head()}, and other nodes "
+                "use it: stop all nodes, start this version on one, then on the others"
+            ) from None
+
+    async def _is_taken(self) -> bool:
+        """Return whether a live process has this name; the heartbeat of a killed predecessor stands still."""
+        first = await self._run(self._find_heartbeat)
+        deadline = time.monotonic() + 3 * HEARTBEAT_SECONDS
+        while first is not None and time.monotonic() < deadline:
+            await asyncio.sleep(HEARTBEAT_SECONDS / 2)
+            if await self._run(self._find_heartbeat) != first:
+                return True
+        return False
+
+    def _find_heartbeat(self, connection: Connection) -> Row[tuple[object]] | None:
+        query = f"SELECT start_id, heartbeat_at FROM node WHERE name = :name AND {_LIVE}"  # noqa: S608 - constant
+        return connection.execute(text(query), {"name": self.name}).first()
+
+    def _enter(self, connection: Connection, broker: str) -> None:
+        connection.execute(text("SELECT pg_advisory_xact_lock(:id)"), {"id": _JOINING})
+        self._check_clock(connection)
+        known = self._check_broker(connection, broker)
+        cluster_id = known or uuid.uuid4().hex
+        self._check_folder(cluster_id, new=known is None)
+        upsert = (
+            "INSERT INTO cluster VALUES (1, :id, :broker) ON CONFLICT (one) DO UPDATE SET broker = :broker"
+        )
+        connection.execute(text(upsert), {"id": cluster_id, "broker": broker})
+        enter = (
+            "INSERT INTO node "
+            "VALUES (:name, :start, :version, :machine, clock_timestamp(), clock_timestamp()) "
+            "ON CONFLICT (name) DO UPDATE SET start_id = :start, version = :version, machine = :machine, "
+            "started_at = clock_timestamp(), heartbeat_at = clock_timestamp()"
+        )
+        machine = socket.gethostname()
+        named = {"name": self.name, "start": self.start_id, "version": VERSION, "machine": machine}
+        connection.execute(text(enter), named)
+        owned = (
+            "INSERT INTO ownership VALUES (:name, 0, NULL, NULL, clock_timestamp(), true, 'epoch') "
+            "ON CONFLICT DO NOTHING"
+        )
+        connection.execute(text(owned), {"name": GATEWAY})
+
+    def _check_broker(self, connection: Connection, broker: str) -> str | None:
+        """Return the id of the cluster, or None for a new one. All its nodes need one broker."""
+        row = connection.execute(text("SELECT id, broker FROM cluster")).first()
+        live_nodes = f"SELECT name FROM node WHERE {_LIVE} AND name <> :name"  # noqa: S608 - a constant
+        others = connection.execute(text(live_nodes), {"name": self.name}).scalars()
+        if row is not None and row.broker != broker and (live := ", ".join(others)):
+            raise SettingsError(
+                f"cluster.url: leads to the RabbitMQ {broker!r}, but the live nodes ({live}) use "
+                f"{row.broker!r}; all nodes need the same one"
+            )
+        return None if row is None else row.id
+
+    def _check_clock(self, connection: Connection) -> None:
+        now = connection.execute(text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one()
+        if (apart := abs(time.time() - float(now))) > _MOST_CLOCK_SECONDS:
+            raise SettingsError(
+                f"the clock of this machine is {apart:.0f} s apart from the database's, and a cluster allows "
+                f"{_MOST_CLOCK_SECONDS:.0f} s at most; synchronize it, for example with chrony"
+            )
+
+    def _check_folder(self, cluster_id: str, *, new: bool) -> None:
+        """Check that the data directory is the one that the other nodes use."""
+        path = self._settings.data_dir / _ID_FILE
+        try:
+            if new:
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                path.write_text(f"{cluster_id}\n")
+            found = path.read_text().strip()
+        except FileNotFoundError:
+            found = None
+        except OSError as error:
+            raise SettingsError(f"data_dir: cannot use {path}: {error.strerror}") from None
+        if found != cluster_id:
+            state = "has no" if found is None else "belongs to another cluster by its"
+            raise SettingsError(
+                f"data_dir: {path.parent} {state} {_ID_FILE}; all nodes need one shared data directory. If "
+                f"it is the right one, write {cluster_id} to {path}"
+            )
+
+    async def beat(self) -> bool:
+        """Renew the heartbeat. Return False if another process has taken this node's name."""
+        beat = "UPDATE node SET heartbeat_at = clock_timestamp() WHERE name = :name AND start_id = :start"
+        named = {"name": self.name, "start": self.start_id}
+        return await self._run(lambda c: c.execute(text(beat), named).rowcount == 1)
+
+    async def find_owner(self) -> Owner:
+        """Read the owner of the gateway."""
+        query = (
+            "SELECT o.node, o.start_id, extract(epoch FROM clock_timestamp() - n.heartbeat_at), o.released "
+            "FROM ownership o LEFT JOIN node n ON n.start_id = o.start_id WHERE o.name = :name"
+        )
+        row = await self._run(lambda c: c.execute(text(query), {"name": GATEWAY}).one())
+        return Owner(row[0], row[1], None if row[2] is None else float(row[2]), row[3])
+
+    async def take(self) -> Fence:
+        """Become the owner: raise the epoch, once the commits of the earlier owner have ended."""
+        lock = "SELECT released, start_id FROM ownership WHERE name = :name FOR UPDATE"
+        take = (
+            "UPDATE ownership SET epoch = epoch + 1, node = :node, start_id = :start, released = false, "
+            "since = clock_timestamp() WHERE name = :name RETURNING epoch"
+        )
+
+        def run(connection: Connection) -> Fence:
+            before = connection.execute(text(lock), {"name": GATEWAY}).one()
+            named = {"name": GATEWAY, "node": self.name, "start": self.start_id}
+            epoch = connection.execute(text(take), named).scalar_one()
+            settled_at = boot_time() + (0 if before.released else SETTLED_SECONDS)
+            return Fence(Statement(_FENCE, (GATEWAY, epoch)), settled_at)
+
+        return await self._run(run)
+
+    async def may_republish(self) -> bool:
+        """Return whether this node is to put a new token in the queue, because it may have been lost.
+
+        So it may while no live node owns the gateway, every 5 s; one node wins.
+        """
+        claim = (
+            "UPDATE ownership o SET republished_at = clock_timestamp() WHERE name = :name "  # noqa: S608 - constants
+            f"AND republished_at < clock_timestamp() - interval '{LIVE_SECONDS} s' "
+            f"AND NOT EXISTS (SELECT 1 FROM node n WHERE n.start_id = o.start_id AND {_LIVE})"
+        )
+        return await self._run(lambda c: c.execute(text(claim), {"name": GATEWAY}).rowcount == 1)
+
+    async def leave(self) -> None:
+        """Give up ownership in order, and leave the list of nodes."""
+        release = (
+            "UPDATE ownership SET node = NULL, start_id = NULL, released = true, "
+            "republished_at = clock_timestamp() WHERE start_id = :start"
+        )
+
+        def run(connection: Connection) -> None:
+            connection.execute(text(release), {"start": self.start_id})
+            connection.execute(text("DELETE FROM node WHERE start_id = :start"), {"start": self.start_id})
+
+        await self._run(run)
+
+    async def close(self) -> None:
+        """Close the connection, which frees its lock."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._disconnect)
+        self._thread.shutdown()
+
+    async def _run(self, work: Callable[[Connection], T]) -> T:
+        """Run work in a transaction, in the thread. Raises StoreError."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._transact, work)
+
+    def _transact(self, work: Callable[[Connection], T]) -> T:
+        try:
+            if self._connection is None:
+                self._connect()
+            assert self._connection is not None
+            with self._connection.begin():
+                return work(self._connection)
+        except DatabaseError as error:
+            assert self._engine is not None
+            failure = engines.open_error(self._engine, error)
+            self._disconnect()
+            raise failure from None
+
+    def _connect(self) -> None:
+        engine = self._engine = engines.open_engine(self._settings.store_url, self._settings.durability)
+        lock = engines.lock(engine, "shared")
+        self._release = lock.release
+        with lock.connect() as connection:
+            self._connection = connection
+
+    def _disconnect(self) -> None:
+        self._release()
+        if self._engine is not None:
+            self._engine.dispose()
+        self._release, self._connection, self._engine = (lambda: None), None, None
+
+
+def _create_tables(connection: Connection) -> None:
+    # Two nodes may join an empty database at once.
+    connection.execute(text("SELECT pg_advisory_xact_lock(:id)"), {"id": _JOINING})
+    metadata.create_all(connection)
+
+
+def read_nodes(connection: Connection) -> Sequence[NodeRow]:
+    """Read all nodes by name; none where no cluster ever used the database."""
+    if not inspect(connection).has_table(_NODE.name):
+        return ()
+    query = (
+        f"SELECT n.*, {_LIVE} AS live, o.since FROM node n "  # noqa: S608 - a constant
+        "LEFT JOIN ownership o ON o.start_id = n.start_id ORDER BY n.name"
+    )
+    return [
+        NodeRow(
+            row.name,
+            "gone" if not row.live else "standby" if row.since is None else "active",
+            row.version,
+            row.machine,
+            row.started_at.isoformat(timespec="seconds"),
+            row.heartbeat_at.isoformat(timespec="milliseconds"),
+            None if row.since is None else row.since.isoformat(timespec="seconds"),
+        )
+        for row in connection.execute(text(query))
+    ]

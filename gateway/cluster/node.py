@@ -1,0 +1,204 @@
+"""A node: it joins the cluster, stands by until it gets the token, and owns the gateway until it leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from urllib.parse import urlsplit
+
+import structlog
+
+from gateway.cluster.membership import GATEWAY, HEARTBEAT_SECONDS, LIVE_SECONDS, Membership
+from gateway.cluster.standby import StandbyServer
+from gateway.cluster.token import BrokerUnavailableError, TokenQueue
+from gateway.contract.errors import SettingsError, StoreError, StoreUnavailableError
+from gateway.settings import Settings, is_loopback
+from gateway.store import Fence
+from gateway.store.writer import boot_time
+
+log = structlog.get_logger("trunkline.cluster")
+
+_QUEUE = f"trunkline.owner.{GATEWAY}"
+_RENEW_SECONDS = 600.0
+"""Well below the 30 minutes after which RabbitMQ closes a channel that does not acknowledge."""
+_YOUNG_SECONDS = 1.0
+"""Age of a subscription up to which its token may come from a restarted broker, and not from a dead owner."""
+_FROZEN_SECONDS = 8.0
+"""A process that did not run for so long may have lost its ownership, and exits before it calls a
+platform."""
+_LOOK_SECONDS = 0.25
+TAKEN_OVER = 75
+"""Exit status of an owner that was frozen: a restart makes it a standby."""
+
+
+class Node:
+    """This process as a node of the cluster in the settings.
+
+    ``stop`` ends the wait for ownership.
+    """
+
+    def __init__(self, settings: Settings, stop: asyncio.Event) -> None:
+        self._settings = settings
+        self._stop = stop
+        self._membership = Membership(settings)
+        self._token = TokenQueue(_url(settings), _QUEUE)
+
+    @asynccontextmanager
+    async def joined(self) -> AsyncGenerator[None]:
+        """Join the cluster; leave it, and give up ownership, when the block ends.
+
+        Raises SettingsError, or StoreError; waits up to ``store.wait_ms`` for the database and RabbitMQ.
+        """
+        await self._join()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                background = [tasks.create_task(self._token.run()), tasks.create_task(self._beat())]
+                try:
+                    yield
+                finally:
+                    for task in background:
+                        task.cancel()
+        finally:
+            with suppress(StoreError):
+                await self._membership.leave()
+            # After the release is durable: the next owner then need not wait for calls of this one.
+            await self._token.close()
+            await self._membership.close()
+
+    async def own(self) -> Fence | None:
+        """Stand by until this node owns the gateway. Return its fence, or None if it was stopped."""
+        log.info("standing by", node=self._membership.name)
+        async with StandbyServer(self._settings.server, self._membership):
+            while not self._stop.is_set():
+                if await self._is_due() and (fence := await self._take()) is not None:
+                    log.info("took over", node=self._membership.name, epoch=fence.statement.values[1])
+                    return fence
+        return None
+
+    async def _join(self) -> None:
+        deadline = time.monotonic() + self._settings.store.wait_ms / 1000
+        while True:
+            try:
+                broker, _version = await self._token.connect()
+                return await self._membership.join(broker)
+            except StoreUnavailableError as error:
+                if time.monotonic() >= deadline or self._stop.is_set():
+                    raise
+                log.warning("waiting to join the cluster", reason=str(error))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(HEARTBEAT_SECONDS):
+                    await self._stop.wait()
+
+    async def _is_due(self) -> bool:
+        """Wait up to a second for the token; put a new one in its queue if it may be lost."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(HEARTBEAT_SECONDS):
+                async with asyncio.TaskGroup() as tasks:
+                    waits = [tasks.create_task(event.wait()) for event in (self._token.held, self._stop)]
+                    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                    for wait in waits:
+                        wait.cancel()
+        if self._token.held.is_set():
+            return True
+        with suppress(StoreUnavailableError):
+            if self._token.connected and await self._membership.may_republish():
+                await self._token.put()
+        return False
+
+    async def _take(self) -> Fence | None:
+        """Take over with the token that this node holds. Return None if the owner turns out to live."""
+        try:
+            if await self._owner_lives():
+                log.info("the owner lives; handing the token back")
+                await self._token.hand_back()
+                await asyncio.sleep(2 * HEARTBEAT_SECONDS)
+                return None
+            fence = await self._membership.take()
+        except StoreUnavailableError as error:
+            # A node without the database cannot work; another one may.
+            log.warning("cannot take over; handing the token back", reason=str(error))
+            await self._token.hand_back()
+            await asyncio.sleep(2 * HEARTBEAT_SECONDS)
+            return None
+        _exit_when_frozen()
+        return fence
+
+    async def _owner_lives(self) -> bool:
+        """Return whether the token came from a restarted broker, while its owner still works.
+
+        A restarted broker gives the token to the first subscriber. The owner is one soon, too.
+        """
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._token.subscribed_at > _YOUNG_SECONDS:
+            return False
+        owner = await self._membership.find_owner()
+        if owner.heartbeat is None or owner.heartbeat > LIVE_SECONDS:
+            return False
+        deadline, before = loop.time() + 3 * HEARTBEAT_SECONDS, owner.heartbeat
+        while loop.time() < deadline:
+            await asyncio.sleep(HEARTBEAT_SECONDS / 4)
+            owner = await self._membership.find_owner()
+            if owner.heartbeat is not None and owner.heartbeat < before:
+                return True
+            before = owner.heartbeat or before
+        return False
+
+    async def _beat(self) -> None:
+        """Renew the heartbeat each second, and the held token every ten minutes."""
+        renewed_at = 0.0
+        while True:
+            with suppress(StoreUnavailableError):
+                if not await self._membership.beat():
+                    raise SettingsError(
+                        f"cluster.name: another node took the name {self._membership.name!r}; "
+                        "give each node a name of its own"
+                    )
+            now = time.monotonic()
+            if self._token.held.is_set() and now - renewed_at > _RENEW_SECONDS:
+                with suppress(BrokerUnavailableError):
+                    await self._token.put()
+                    renewed_at = now
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+
+
+async def find_broker(settings: Settings) -> tuple[str, str]:
+    """Return name and version of the RabbitMQ in the settings. Raises SettingsError or StoreError."""
+    queue = TokenQueue(_url(settings), _QUEUE)
+    try:
+        return await queue.connect()
+    finally:
+        await queue.close()
+
+
+def _url(settings: Settings) -> str:
+    """Return the address of RabbitMQ. Raises SettingsError if this cluster is not possible."""
+    url = settings.cluster.url or ""
+    if not settings.store_url.startswith("postgres"):
+        raise SettingsError("store.url: a cluster needs PostgreSQL; set it, or remove cluster.url")
+    if url.startswith("amqp://") and not is_loopback(urlsplit(url).hostname or ""):
+        raise SettingsError(
+            "cluster.url: amqp:// sends the password in clear; use amqps:// for a RabbitMQ on another machine"
+        )
+    return url
+
+
+def _exit_when_frozen() -> None:
+    """End the process when it has not run for a while, such as after SIGSTOP or a suspended machine.
+
+    In a thread: the event loop may first continue what it was about to send.
+    """
+
+    def watch() -> None:
+        seen = boot_time()
+        while True:
+            time.sleep(_LOOK_SECONDS)
+            if (now := boot_time()) - seen > _FROZEN_SECONDS:
+                log.critical("this process did not run for a while; it exits, and another node continues")
+                os._exit(TAKEN_OVER)
+            seen = now
+
+    threading.Thread(target=watch, name="frozen-watch", daemon=True).start()

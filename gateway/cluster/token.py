@@ -1,0 +1,162 @@
+"""The token of ownership: one message in a quorum queue of RabbitMQ with a single active consumer.
+
+The broker gives it to one node at a time, and to the next one within milliseconds when a node dies. It has no
+authority of its own: its receiver raises the epoch in PostgreSQL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import aio_pika
+import structlog
+from aio_pika.exceptions import CONNECTION_EXCEPTIONS, AuthenticationError, ProbableAuthenticationError
+from pamqp.common import FieldValue
+from yarl import URL
+
+from gateway.contract.errors import SettingsError, StoreUnavailableError
+
+if TYPE_CHECKING:
+    from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractIncomingMessage
+
+log = structlog.get_logger("trunkline.cluster")
+
+_CONNECT_SECONDS = 5.0
+_HEARTBEAT_SECONDS = 4
+"""The broker closes the connection of a frozen node after about two and a half of these."""
+_AGAIN_SECONDS = 1.0
+_ARGUMENTS: dict[str, FieldValue] = {
+    "x-queue-type": "quorum",
+    "x-single-active-consumer": True,
+    "x-max-length": 1,
+}
+_OLDEST_BROKER = (3, 10)
+
+
+class BrokerUnavailableError(StoreUnavailableError):
+    """RabbitMQ cannot be reached at the moment."""
+
+
+class TokenQueue:
+    """The queue with one token, and this node's subscription to it.
+
+    ``run`` subscribes, again after each loss. While the node holds the token, ``held`` is set. A newer token
+    that arrives replaces the older one, which is acknowledged.
+    """
+
+    def __init__(self, url: str, queue: str) -> None:
+        self._url = str(URL(url).update_query(heartbeat=_HEARTBEAT_SECONDS))
+        self._shown = str(URL(url).with_password(None))
+        self._queue = queue
+        self._connection: AbstractConnection | None = None
+        self._channel: AbstractChannel | None = None
+        self._message: AbstractIncomingMessage | None = None
+        self._lost = asyncio.Event()
+        self.held = asyncio.Event()
+        self.subscribed_at = 0.0
+        """Time of the event loop at which the present subscription began."""
+
+    @property
+    def connected(self) -> bool:
+        """Return whether the node is subscribed."""
+        return self._channel is not None and not self._channel.is_closed
+
+    async def connect(self) -> tuple[str, str]:
+        """Connect and return the name and the version of the broker's cluster.
+
+        Raises BrokerUnavailableError, or SettingsError if a retry cannot help.
+        """
+        if self._connection is None:
+            try:
+                self._connection = await aio_pika.connect(self._url, timeout=_CONNECT_SECONDS)
+            except (AuthenticationError, ProbableAuthenticationError):
+                raise SettingsError(f"cluster.url: RabbitMQ at {self._shown} rejected the login") from None
+            except ssl.SSLCertVerificationError as error:
+                raise SettingsError(f"cluster.url: {self._shown}: {error.verify_message}") from None
+            except (*CONNECTION_EXCEPTIONS, TimeoutError) as error:
+                reason = str(error) or type(error).__name__
+                raise BrokerUnavailableError(f"cannot reach RabbitMQ at {self._shown}: {reason}") from None
+        transport = self._connection.transport
+        assert transport is not None, "an open connection has a transport"
+        facts: dict[str, Any] = transport.connection.server_properties
+        version = _text(facts.get("version"))
+        if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < _OLDEST_BROKER:
+            raise SettingsError(
+                f"cluster.url: RabbitMQ {version} is too old; version 3.10 or later is needed"
+            )
+        return _text(facts.get("cluster_name")), version
+
+    async def run(self) -> None:
+        """Stay subscribed until cancelled."""
+        reported = False
+        while True:
+            try:
+                await self._subscribe()
+                reported = False
+                await self._lost.wait()
+            except (*CONNECTION_EXCEPTIONS, TimeoutError, BrokerUnavailableError, SettingsError) as error:
+                if not reported:
+                    log.warning("no connection to RabbitMQ; retrying each second", reason=str(error))
+                reported = True
+            await self.close()
+            await asyncio.sleep(_AGAIN_SECONDS)
+
+    async def _subscribe(self) -> None:
+        await self.connect()
+        assert self._connection is not None
+        self._lost.clear()
+        channel = self._channel = await self._connection.channel(publisher_confirms=True)
+        channel.close_callbacks.add(self._on_close)
+        await channel.set_qos(prefetch_count=2)
+        queue = await channel.declare_queue(self._queue, durable=True, arguments=_ARGUMENTS)
+        self.subscribed_at = asyncio.get_running_loop().time()
+        await queue.consume(self._receive)
+
+    def _on_close(self, *_: object) -> None:
+        self._lost.set()
+
+    async def _receive(self, message: AbstractIncomingMessage) -> None:
+        older, self._message = self._message, message
+        self.held.set()
+        if older is not None:
+            await older.ack()
+
+    async def put(self) -> None:
+        """Publish a token, and return once the broker has stored it. Raises BrokerUnavailableError."""
+        if self._channel is None or self._channel.is_closed:
+            raise BrokerUnavailableError("not connected to RabbitMQ")
+        try:
+            token = aio_pika.Message(b"token", delivery_mode=aio_pika.DeliveryMode.PERSISTENT)
+            await self._channel.default_exchange.publish(token, self._queue, timeout=_CONNECT_SECONDS)
+        except (*CONNECTION_EXCEPTIONS, TimeoutError) as error:
+            raise BrokerUnavailableError(f"cannot publish to RabbitMQ: {error}") from None
+
+    async def hand_back(self) -> None:
+        """Return the token to the queue, which gives it to the next subscriber; ``run`` subscribes again."""
+        await self._unsubscribe()
+        self._lost.set()
+
+    async def _unsubscribe(self) -> None:
+        self._message = None
+        self.held.clear()
+        channel, self._channel = self._channel, None
+        if channel is not None and not channel.is_closed:
+            with suppress(*CONNECTION_EXCEPTIONS, TimeoutError):
+                async with asyncio.timeout(_CONNECT_SECONDS):
+                    await channel.close()
+
+    async def close(self) -> None:
+        """Close the connection; a held token goes to the next subscriber."""
+        await self._unsubscribe()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(*CONNECTION_EXCEPTIONS, TimeoutError):
+                async with asyncio.timeout(_CONNECT_SECONDS):
+                    await connection.close()
+
+
+def _text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

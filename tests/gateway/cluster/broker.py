@@ -1,0 +1,74 @@
+"""A private RabbitMQ, to be stopped, killed and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+_SECONDS = 90.0
+
+
+def free_port() -> int:
+    """A port that no program listens on."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+class Broker:
+    """A RabbitMQ of its own, with its files in a folder."""
+
+    def __init__(self, program: str, folder: Path) -> None:
+        self.port = free_port()
+        self.url = f"amqp://guest:guest@127.0.0.1:{self.port}/"
+        self._program = program
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self._environ = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(folder),
+            "RABBITMQ_NODENAME": f"t{self.port}@localhost",
+            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODE_PORT": str(self.port),
+            "RABBITMQ_DIST_PORT": str(free_port()),
+            "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"),
+            "RABBITMQ_LOG_BASE": str(folder / "log"),
+            "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq"),
+            "RABBITMQ_CONF_ENV_FILE": "/dev/null",
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "plugins"),
+            "RABBITMQ_PID_FILE": str(folder / "pid"),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+        }
+
+    async def start(self) -> None:
+        """Start it, and wait until it accepts connections."""
+        with (self._folder / "output").open("ab") as output:
+            self._process = await asyncio.to_thread(
+                subprocess.Popen,
+                [self._program],
+                cwd=self._folder,
+                env=self._environ,
+                stdout=output,
+                stderr=output,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        async with asyncio.timeout(_SECONDS):
+            while not self._accepts():
+                assert self._process.poll() is None, (self._folder / "output").read_text()[-2_000:]
+                await asyncio.sleep(0.05)
+
+    def kill(self) -> None:
+        """Kill all its processes at once."""
+        if self._process is not None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+    def _accepts(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0

@@ -1,0 +1,320 @@
+"""Nodes of a cluster are processes on one PostgreSQL and one RabbitMQ: one works, the others stand by."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aio_pika
+import aiohttp
+import pytest
+from sqlalchemy import create_engine, text
+
+from channels.telegram.fake import FakeTelegram
+from gateway.testing.fake_models.script import Reply, Say, Stall
+from gateway.testing.fake_models.server import FakeModels
+from tests.e2e.gateway_process import GatewayProcess
+from tests.gateway.cli.processes import trunkline
+from tests.gateway.cluster.broker import Broker, free_port
+
+pytestmark = [pytest.mark.slow, pytest.mark.postgres]
+
+
+async def until(true: Callable[[], Any], seconds: float = 60) -> None:
+    async with asyncio.timeout(seconds):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
+class Cluster:
+    """Nodes with one database, one broker and one data directory, and what their users see."""
+
+    def __init__(
+        self, folder: Path, url: str, broker: Broker, telegram: FakeTelegram, models: FakeModels
+    ) -> None:
+        self.telegram, self.models, self.broker = telegram, models, broker
+        self.chat = telegram.private("Ada")
+        self._folder, self._url = folder, url
+        self._shared = folder / "shared"
+        self._shared.mkdir()
+        self._engine = create_engine(url, isolation_level="AUTOCOMMIT")
+
+    def node(self, name: str, **changed: str) -> GatewayProcess:
+        """A node that is not started."""
+        folder = self._folder / (changed.pop("folder", None) or name)
+        folder.mkdir(exist_ok=True)
+        if not (folder / "data").exists():
+            (folder / "data").symlink_to(self._shared)
+        store, broker = changed.get("store", self._url), changed.get("broker", self.broker.url)
+        settings = (
+            f'log.file = true\n[store]\nurl = "{store}"\nwait_ms = {changed.get("wait_ms", "60000")}\n'
+            f'[cluster]\nurl = "{broker}"\nname = "{name}"\n'
+            f'[channels.telegram]\ntoken = "{self.telegram.token}"\napi_base_url = "{self.telegram.url}"\n'
+            'allow = "*"\n'
+        )
+        port = changed.get("port")
+        process = GatewayProcess(folder, self.models.openai_url, settings)
+        if port is not None:
+            config = folder / "trunkline.toml"
+            config.write_text(config.read_text().replace("port = 0", f"port = {port}"))
+        return process
+
+    def owners(self) -> list[tuple[str, int]]:
+        """The name and the epoch of the owner."""
+        return self._rows("SELECT node, epoch FROM ownership WHERE node IS NOT NULL")
+
+    def nodes(self) -> list[str]:
+        """The names of all nodes that have not left."""
+        return [name for (name,) in self._rows("SELECT name FROM node ORDER BY name")]
+
+    def _rows(self, query: str) -> list[Any]:
+        with self._engine.connect() as connection:
+            if not connection.execute(text("SELECT to_regclass('ownership')")).scalar():
+                return []
+            return [tuple(row) for row in connection.execute(text(query))]
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path, postgres_url: str, broker: Broker) -> AsyncIterator[Cluster]:
+    async with FakeTelegram() as telegram, FakeModels() as models:
+        made = Cluster(tmp_path, postgres_url, broker, telegram, models)
+        yield made
+        made.close()
+
+
+@asynccontextmanager
+async def standing_by(cluster: Cluster, node: GatewayProcess) -> AsyncIterator[asyncio.Task[bool]]:
+    """Start a node beside one that works. Yields the task that ends when it works itself."""
+    known = len(cluster.nodes())
+    async with node:
+        starting = asyncio.create_task(node.start())
+        await until(lambda: len(cluster.nodes()) > known)
+        yield starting
+
+
+def errors_of(node: GatewayProcess) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in node.errors.splitlines() if line.startswith("{")]
+
+
+async def test_a_killed_node_is_followed_by_one_that_answers_its_messages_once(cluster: Cluster) -> None:
+    first, second = cluster.node("one"), cluster.node("two")
+    cluster.models.then(Reply((Say("The first begins"), Stall())))
+    async with first:
+        assert await first.start()
+        async with standing_by(cluster, second) as taking_over:
+            cluster.telegram.say(cluster.chat, "Hi")
+            await until(lambda: cluster.models.requests)
+            first.send_signal(signal.SIGKILL)
+            assert await taking_over
+            assert cluster.owners() == [("two", 2)]
+            await until(lambda: cluster.telegram.answers(cluster.chat) == ["You said: Hi"])
+            cluster.telegram.say(cluster.chat, "Still there?")
+            await until(lambda: len(cluster.telegram.answers(cluster.chat)) == 2)
+            assert await second.stop() == 0
+    assert cluster.telegram.answers(cluster.chat) == ["You said: Hi", "You said: Still there?"]
+    cluster.telegram.transcript.check()
+
+
+async def test_a_stopped_node_hands_over_and_leaves(cluster: Cluster) -> None:
+    first, second = cluster.node("one"), cluster.node("two")
+    async with first:
+        assert await first.start()
+        async with standing_by(cluster, second) as taking_over:
+            assert await first.stop() == 0
+            assert await taking_over
+            assert cluster.owners() == [("two", 2)]
+            assert cluster.nodes() == ["two"]
+            assert await second.stop() == 0
+    assert cluster.owners() == []
+
+
+async def test_a_standby_that_is_stopped_leaves_with_status_0(cluster: Cluster) -> None:
+    async with cluster.node("one") as first:
+        assert await first.start()
+        second = cluster.node("two")
+        async with standing_by(cluster, second) as taking_over:
+            await until(lambda: "standing by" in second.errors)
+            assert await second.stop() == 0
+            assert not await taking_over
+        assert cluster.nodes() == ["one"]
+        assert cluster.owners() == [("one", 1)]
+
+
+async def test_a_frozen_node_exits_and_changes_nothing(cluster: Cluster) -> None:
+    first, second = cluster.node("one"), cluster.node("two")
+    cluster.models.then(Reply((Say("The first begins"), Stall())))
+    async with first:
+        assert await first.start()
+        async with standing_by(cluster, second) as taking_over:
+            cluster.telegram.say(cluster.chat, "Hi")
+            await until(lambda: cluster.models.requests)
+            first.send_signal(signal.SIGSTOP)
+            assert await taking_over
+            await until(lambda: cluster.telegram.answers(cluster.chat) == ["You said: Hi"])
+            first.send_signal(signal.SIGCONT)
+            assert await first.ended() in (70, 75)
+            assert cluster.owners() == [("two", 2)]
+            assert cluster.telegram.answers(cluster.chat) == ["You said: Hi"]
+    cluster.telegram.transcript.check()
+
+
+async def test_the_owner_works_on_while_rabbitmq_is_killed_and_keeps_its_place(cluster: Cluster) -> None:
+    async with cluster.node("one") as first:
+        assert await first.start()
+        second = cluster.node("two")
+        async with standing_by(cluster, second) as taking_over:
+            await until(lambda: "standing by" in second.errors)
+            cluster.broker.kill()
+            cluster.telegram.say(cluster.chat, "Hi")
+            await until(lambda: len(cluster.telegram.answers(cluster.chat)) == 1)
+            await cluster.broker.start()
+            await _token_is_held(cluster)
+            first.send_signal(signal.SIGKILL)
+            assert await taking_over
+            assert cluster.owners() == [("two", 2)]
+
+
+async def _token_is_held(cluster: Cluster) -> None:
+    """Wait until a node has taken the token out of the queue of the restarted broker."""
+    async with asyncio.timeout(60):
+        while True:
+            with contextlib.suppress(aio_pika.exceptions.CONNECTION_EXCEPTIONS):
+                connection = await aio_pika.connect(cluster.broker.url, timeout=5)
+                async with connection, connection.channel() as channel:
+                    queue = await channel.declare_queue("trunkline.owner.gateway", passive=True)
+                    found = queue.declaration_result
+                    if found.consumer_count and not found.message_count:
+                        return
+            await asyncio.sleep(0.1)
+
+
+async def test_a_lost_token_is_replaced(cluster: Cluster) -> None:
+    connection = await aio_pika.connect(cluster.broker.url)
+    async with connection, cluster.node("one") as node:
+        assert await node.start()
+        first = cluster.owners()
+        node.send_signal(signal.SIGKILL)
+        await node.ended()
+        async with connection.channel() as channel:
+            queue = await channel.get_queue("trunkline.owner.gateway")
+            await until_purged(queue)
+        assert await node.start()
+        assert cluster.owners() == [("one", first[0][1] + 1)]
+
+
+async def until_purged(queue: aio_pika.abc.AbstractQueue) -> None:
+    """Delete the token, which the broker returns to the queue once it has noticed the death of its holder."""
+    async with asyncio.timeout(30):
+        while not (await queue.purge()).message_count:
+            await asyncio.sleep(0.05)
+
+
+async def test_a_standby_says_which_node_works(cluster: Cluster) -> None:
+    port = free_port()
+    async with cluster.node("one") as first, aiohttp.ClientSession() as http:
+        assert await first.start()
+        async with standing_by(cluster, cluster.node("two", port=str(port))):
+            async with asyncio.timeout(60):
+                while True:
+                    try:
+                        async with http.get(f"http://127.0.0.1:{port}/healthz") as alive:
+                            assert alive.status == 200
+                            break
+                    except aiohttp.ClientConnectorError:
+                        await asyncio.sleep(0.05)
+            async with http.get(f"http://127.0.0.1:{port}/api/status") as refused:
+                assert refused.status == 503
+                assert refused.headers["Retry-After"] == "1"
+                said = await refused.json()
+            assert (said["node"], said["active"]) == ("two", "one")
+            assert said["message"] == "node two stands by; node one works"
+
+
+async def test_nodes_are_listed_and_the_doctor_knows_them(cluster: Cluster, tmp_path: Path) -> None:
+    async with cluster.node("one") as first:
+        assert await first.start()
+        async with standing_by(cluster, cluster.node("two")):
+            config = str(tmp_path / "one" / "trunkline.toml")
+            listed = await asyncio.to_thread(trunkline, "nodes", "--json", "--config", config, home=tmp_path)
+            states = [(node["name"], node["state"]) for node in json.loads(listed.stdout)]
+            assert states == [("one", "active"), ("two", "standby")]
+            table = await asyncio.to_thread(trunkline, "nodes", "--config", config, home=tmp_path)
+            assert "standby" in table.stdout
+            checked = await asyncio.to_thread(
+                trunkline, "doctor", "--json", "--config", config, home=tmp_path
+            )
+            [found] = [each for each in json.loads(checked.stdout) if each["name"] == "cluster"]
+            assert found["status"] == "ok"
+            assert found["detail"].endswith("one (active), two (standby)")
+
+
+async def refused(node: GatewayProcess) -> tuple[int | None, str]:
+    async with node:
+        assert not await node.start()
+        return node.status, node.errors.strip().splitlines()[-1]
+
+
+async def test_two_live_nodes_have_two_names(cluster: Cluster) -> None:
+    async with cluster.node("one") as first:
+        assert await first.start()
+        status, said = await refused(cluster.node("one", folder="other"))
+        assert status == 2
+        assert said.startswith("cluster.name: a live node of this cluster is already named 'one'")
+
+
+async def test_a_node_needs_the_data_directory_of_the_others(cluster: Cluster, tmp_path: Path) -> None:
+    async with cluster.node("one") as first:
+        assert await first.start()
+        second = cluster.node("two")
+        (tmp_path / "two" / "data").unlink()
+        (tmp_path / "two" / "data").mkdir()
+        status, said = await refused(second)
+        assert status == 2
+        assert said.startswith("data_dir:")
+        assert "all nodes need one shared data directory" in said
+
+
+@pytest.mark.parametrize(
+    ("changed", "status", "expected"),
+    [
+        ({"store": "sqlite:///t.db"}, 2, "store.url: a cluster needs PostgreSQL"),
+        ({"broker": "amqp://guest:guest@192.0.2.1/"}, 2, "cluster.url: amqp:// sends the password in clear"),
+        ({"broker": "amqp://guest:wrong@127.0.0.1:{port}/"}, 2, "cluster.url: RabbitMQ at"),
+        ({"broker": "amqp://guest:guest@127.0.0.1:1/", "wait_ms": "1"}, 75, "cannot reach RabbitMQ at"),
+    ],
+)
+async def test_wrong_settings_are_refused_with_key_and_remedy(
+    cluster: Cluster, changed: dict[str, str], status: int, expected: str
+) -> None:
+    given = {key: value.replace("{port}", str(cluster.broker.port)) for key, value in changed.items()}
+    found, said = await refused(cluster.node("one", **given))
+    assert found == status
+    assert said.startswith(expected)
+    assert "wrong" not in said
+
+
+async def test_a_gateway_without_a_cluster_and_nodes_exclude_each_other(
+    cluster: Cluster, tmp_path: Path, postgres_url: str
+) -> None:
+    alone = GatewayProcess(
+        tmp_path, cluster.models.openai_url, f'[store]\nurl = "{postgres_url}"\nwait_ms = 1\n'
+    )
+    async with cluster.node("one") as first:
+        assert await first.start()
+        status, said = await refused(alone)
+        assert status == 75
+        assert "cluster" in said
+    async with alone:
+        assert await alone.start()
+        status, said = await refused(cluster.node("two", wait_ms="1"))
+        assert status == 75
+        assert "a gateway without cluster.url already uses this PostgreSQL database" in said
