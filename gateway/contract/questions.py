@@ -255,6 +255,11 @@ def visible_json(value: object, indent: int | None = None) -> str:
     return _NOT_ASCII.sub(_escaped, text)
 
 
+def visible_text(text: str) -> str:
+    """Return a text with invisible and direction-changing characters escaped; ends of lines and tabs stay."""
+    return "\t".join(_NOT_ASCII.sub(_escaped, part) for part in text.split("\t"))
+
+
 _LONGEST_NAME = 80
 _CUTS = (1000, 500, 200, 100, 50)
 _NOT_ASCII = re.compile(r"[^\n -~]")

@@ -14,8 +14,10 @@ from gateway.conversations.search import (
     ConversationFinder,
     SearchIndex,
     SearchPage,
+    SearchSort,
     Sort,
     search_messages,
+    search_ranked,
 )
 from gateway.conversations.selection import AgentChoice, ModelChoice, Selection
 from gateway.conversations.shares import (
@@ -48,6 +50,7 @@ __all__ = [
     "Reverted",
     "SearchIndex",
     "SearchPage",
+    "SearchSort",
     "Selection",
     "Share",
     "SharePreview",
@@ -64,4 +67,5 @@ __all__ = [
     "read_hidden_versions",
     "read_shares",
     "search_messages",
+    "search_ranked",
 ]

@@ -75,6 +75,8 @@ _COMPARED = 250
 """Matches that one page compares with a filter at most."""
 _DENSE = 50
 """Matches among the newest rows that are enough to compare: the index would return many times as many."""
+_RANKED = 1_000
+"""Matches, the newest ones, that are compared with each other in the order of the best match."""
 _AROUND = 50
 """Messages before and after a found one that a reader gets with it."""
 _SNIPPET, _LEAD = 200, 60
@@ -126,6 +128,13 @@ _AMONG = {
 }
 """One parameter for all ids: a list of parameters costs more than its query, and PostgreSQL looks up such an
 array in the index even if it has no statistics of the table."""
+_SCORE = {
+    "sqlite": "SELECT rowid AS n, bm25(search_words) AS score FROM search_words "
+    "WHERE search_words MATCH :query AND rowid >= :first AND rowid < :before",
+    "postgresql": "SELECT n, -ts_rank(words, (SELECT to_tsquery('simple', :query)), 1) AS score FROM search "
+    "WHERE n = ANY(CAST(:numbers AS BIGINT[]))",
+}
+"""A lower score is a better match: more occurrences of the words in a shorter text."""
 _TITLED = {
     "sqlite": "sessions.id IN (SELECT s.session_id FROM search_words w JOIN search s ON s.n = w.rowid "
     "WHERE w.search_words MATCH :query AND s.session_id IS NOT NULL)",
@@ -138,6 +147,7 @@ WINDOW = 5_000
 """Conversations that one page reads at most."""
 ANY_ERROR = "any"
 Sort = Literal["newest", "cost", "errors"]
+SearchSort = Literal["newest", "match"]
 
 _S, _M, _P, _SPEND = t.sessions.c, t.messages.c, t.parts.c, t.spend.c
 # As text, because databases use a partial index only for the condition that it has itself.
@@ -218,7 +228,7 @@ class SearchHit(Struct, frozen=True):
 
 
 class SearchPage(Struct, frozen=True):
-    """Hits, newest first. ``next`` is the ``cursor`` of the next page, null on the last one.
+    """Hits, newest or best match first. ``next`` is the ``cursor`` of the next page, null on the last one.
 
     With filters a page may have fewer hits than asked for, or none, before the last one. ``behind`` is true
     if messages were committed that the index does not have yet: the same search may find more a second later.
@@ -331,6 +341,44 @@ def _array(connection: Connection, ids: Collection[str]) -> str | list[str]:
     return json.dumps([*ids]) if connection.dialect.name == "sqlite" else [*ids]
 
 
+def search_ranked(
+    connection: Connection,
+    query: str,
+    limit: int = 50,
+    cursor: tuple[int, int] = (_LAST, 0),
+    wanted: ConversationFilter | None = None,
+    ranked: int = _RANKED,
+) -> SearchPage:
+    """Find the best matches among the newest ``ranked`` ones, in conversations that pass a filter.
+
+    PostgreSQL ranks fewer of a frequent word, those among its newest rows.
+
+    ``cursor`` is the number before which matches are ranked, so that later messages do not move them, and how
+    many of them were read.
+    """
+    terms = terms_of(query)
+    if not terms:
+        return SearchPage([], None)
+    before, start = min(cursor[0], _LAST), cursor[1]
+    found, _ = _matches(connection, terms, before, ranked, _NEWEST, _DENSE)
+    if not found:
+        return SearchPage([], None)
+    before, first = min(before, found[0]["n"] + 1), found[-1]["n"]
+    if wanted is not None:
+        sessions = _sessions_of(connection, found)
+        passing = _passing(connection, {*sessions.values()}, wanted)
+        found = [row for row in found if sessions.get(row["n"]) in passing]
+    values: dict[str, Any] = {"query": _build(connection.dialect.name, terms)}
+    if connection.dialect.name == "sqlite":
+        values |= {"first": first, "before": before}
+    else:
+        values |= {"numbers": [row["n"] for row in found]}
+    scores = {row.n: row.score for row in connection.execute(text(_SCORE[connection.dialect.name]), values)}
+    best = sorted(found, key=lambda row: (scores.get(row["n"], 0.0), -row["n"]))[start : start + limit + 1]
+    more = f"{before}-{start + limit}" if len(best) > limit else None
+    return SearchPage(_hits(connection, best[:limit], terms), more)
+
+
 def _read_around(connection: Connection, session_id: str, message_id: str) -> list[tuple[int, Message]]:
     m = t.messages.c
     shown = (m.session_id == session_id, m.undone.is_(None))
@@ -434,6 +482,18 @@ class SearchIndex:
                 page = search_messages(connection, query, limit, before)
             else:
                 page = search_filtered(connection, query, wanted, limit, before)
+            return structs.replace(page, behind=behind)
+
+        return await self._store.read(read)
+
+    async def find_best(
+        self, query: str, limit: int, cursor: tuple[int, int] | None, wanted: ConversationFilter | None
+    ) -> SearchPage:
+        """Find the best matches; see ``search_ranked``."""
+
+        def read(connection: Connection) -> SearchPage:
+            behind = cursor is None and _is_behind(connection)
+            page = search_ranked(connection, query, limit, cursor or (_LAST, 0), wanted)
             return structs.replace(page, behind=behind)
 
         return await self._store.read(read)

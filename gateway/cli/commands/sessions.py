@@ -33,6 +33,7 @@ from gateway.contract.messages import Message, ToolResultPart, now_ms
 from gateway.conversations import (
     ChangeSummary,
     HiddenVersion,
+    SearchSort,
     Share,
     Shares,
     as_json_lines,
@@ -41,6 +42,7 @@ from gateway.conversations import (
     read_hidden_versions,
     read_shares,
     search_messages,
+    search_ranked,
 )
 from gateway.delivery.feedback import read_feedback
 from gateway.files import ToolOutputs
@@ -98,18 +100,22 @@ def search(
         list[str], typer.Argument(metavar="WORDS", help="All must occur; the last may be a beginning.")
     ],
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Number of results.")] = 50,
+    sort: Annotated[
+        SearchSort, typer.Option(help="match is the best match first, of the newest 1,000 matches.")
+    ] = "newest",
     as_json: AsJson = False,
     config: File = None,
 ) -> None:
-    """Find messages and titles by their words, newest first.
+    """Find messages and titles by their words, newest or best match first.
 
     \b
     Examples:
       trunkline search deploy friday
-      trunkline search '"out of memory"' --json
+      trunkline search '"out of memory"' --sort match --json
     """
     with _reading(settings_from(config)) as connection:
-        found = search_messages(connection, " ".join(words), limit)
+        find = search_ranked if sort == "match" else search_messages
+        found = find(connection, " ".join(words), limit)
     if as_json:
         echo_json(found.results)
         return

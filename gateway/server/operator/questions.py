@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Literal
 
@@ -16,6 +17,7 @@ from gateway.contract.questions import MAX_ANSWER, ApprovalRequest, Choice, Ques
 from gateway.contract.tool import Tool
 from gateway.server.errors import ConfirmIdentityError
 from gateway.server.now import ReaderOf, owner_as_reader
+from gateway.server.operator.context import Difference, QuestionContext, difference_of, read_led
 from gateway.server.routes import Call, Nothing, Route
 from gateway.session import Session
 from gateway.session.log import read_sessions_by_id
@@ -159,6 +161,16 @@ class QuestionRoutes:
                 self._answer,
                 errors=(NotFoundError, ForbiddenError, ConfirmIdentityError),
             ),
+            Route(
+                "GET",
+                "/api/questions/{id}/context",
+                "readQuestionContext",
+                "Read what led to a question, and what its answer changes in files.",
+                self._read_context,
+                role="viewer",
+                errors=(NotFoundError,),
+                hides=("asked", "difference", "more_lines"),
+            ),
         ]
 
     async def _list(self, call: Call[Nothing, QuestionQuery, Nothing, None]) -> QuestionList:
@@ -171,6 +183,23 @@ class QuestionRoutes:
         if not self._reader_of(call.request).sees_text:
             found = [one.without_text() for one in found]
         return QuestionList(found)
+
+    async def _read_context(self, call: Call[QuestionPath, Nothing, Nothing, None]) -> QuestionContext:
+        known = (*self._questions.all_open(), *self._questions.decided)
+        held = next((one for one in known if one.question.id == call.path.id), None)
+        if held is None:
+            raise NotFoundError(f"there is no question {call.path.id!r}, or it was decided long ago")
+        question, message = held.question, held.inbox_id
+        asked, calls = await self._store.read(lambda c: read_led(c, message, question.created_at))
+        changed = Difference()
+        if isinstance(question, ApprovalRequest) and self._changes_files(question.tool_name):
+            changed = await asyncio.to_thread(difference_of, question.arguments)
+        return QuestionContext(asked, calls, *changed)
+
+    def _changes_files(self, tool_name: str) -> bool:
+        """Return whether a tool shows diffs. Tools that the gateway does not know are those of a backend."""
+        tool = next((one for one in self._tools() if one.name == tool_name), None)
+        return tool is None or tool.display.kind == "diff"
 
     async def _answer(self, call: Call[QuestionPath, Nothing, Nothing, QuestionAnswer]) -> Decision:
         reader = self._reader_of(call.request)

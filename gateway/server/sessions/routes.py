@@ -30,6 +30,7 @@ from gateway.conversations import (
     NewShare,
     SearchIndex,
     SearchPage,
+    SearchSort,
     Selection,
     Share,
     SharePreview,
@@ -140,8 +141,12 @@ class SearchQuery(FilterQuery, frozen=True, kw_only=True):
 
     q: Annotated[str, Meta(description="Words and quoted phrases; the last word may be a beginning")]
     limit: Annotated[int, Meta(ge=1, le=100, description="Maximum number")] = 50
+    sort: Annotated[
+        SearchSort, Meta(description="match is the best match first, of the newest 1,000 matches")
+    ] = "newest"
     cursor: (
-        Annotated[str, Meta(pattern=r"^[0-9]{1,19}$", description="``next`` of the last page")] | UnsetType
+        Annotated[str, Meta(pattern=r"^[0-9]{1,19}(-[0-9]{1,4})?$", description="``next`` of the last page")]
+        | UnsetType
     ) = UNSET
 
 
@@ -372,7 +377,7 @@ class SearchRoutes:
                 "GET",
                 "/api/search",
                 "searchMessages",
-                "Find the newest messages and titles that contain all words of a query.",
+                "Find the newest or best matching messages and titles that contain all words of a query.",
                 self._search,
             )
         ]
@@ -382,8 +387,12 @@ class SearchRoutes:
         wanted = asked.wanted
         if wanted is None and isinstance(asked.channel, str):
             wanted = ConversationFilter(channel=asked.channel)
-        if isinstance(asked.cursor, str):
-            return await self._index.find(asked.q, asked.limit, int(asked.cursor), wanted)
+        before, _, start = asked.cursor.partition("-") if isinstance(asked.cursor, str) else ("", "", "")
+        if asked.sort == "match":
+            cursor = (int(before), int(start or 0)) if before else None
+            return await self._index.find_best(asked.q, asked.limit, cursor, wanted)
+        if before:
+            return await self._index.find(asked.q, asked.limit, int(before), wanted)
         return await self._index.find(asked.q, asked.limit, wanted=wanted)
 
 

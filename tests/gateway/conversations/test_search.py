@@ -14,7 +14,7 @@ from sqlalchemy import Engine, event, text
 
 from gateway.contract.channel import Address
 from gateway.contract.messages import Display, Message, Origin, TextPart, ToolCallPart, new_id
-from gateway.conversations import SearchIndex, search_messages
+from gateway.conversations import ConversationFilter, SearchIndex, search_messages, search_ranked
 from gateway.session import Sessions
 from gateway.session.log import (
     DROP_CONTEXT,
@@ -176,6 +176,28 @@ async def test_e4_results_are_newest_first_in_pages(store: Store) -> None:
     second = await index.find("apple", 3, int(first.next))
     assert [hit.snippet for hit in second.results] == ["apple 3", "apple 2", "apple 1"]
     assert second.next is None
+
+
+async def test_results_are_ordered_by_match_in_pages(store: Store) -> None:
+    rare = "apple and many other words that are about something else entirely, of which none is found"
+    texts = [rare, "apple apple apple", "apple pie", rare + " apple", "no fruit"]
+    index = await stored(store, *(said(one, number) for number, one in enumerate(texts)), title="apple")
+    first = await index.find_best("apple", 2, None, None)
+    assert {hit.snippet for hit in first.results} == {"apple apple apple", "apple"}
+    assert first.next is not None
+    # A message that comes later does not move what follows.
+    await store.write(*put_message(said("apple apple", 9), 9))
+    await index.catch_up()
+    before, start = map(int, first.next.split("-"))
+    second = await index.find_best("apple", 10, (before, start), None)
+    assert second.results[0].snippet == "apple pie"
+    assert len(second.results) == 3
+    assert second.next is None
+    assert (await index.find_best("apple", 10, None, ConversationFilter(channel="other"))).results == []
+    few = await store.read(lambda c: search_ranked(c, "apple", 10, ranked=2))
+    assert {hit.snippet for hit in few.results} <= {"apple apple", texts[3][:200], "apple"}
+    assert len(few.results) == 2
+    assert (await index.find_best("", 10, None, None)).results == []
 
 
 async def test_messages_of_the_same_time_are_all_found(store: Store) -> None:

@@ -258,6 +258,7 @@ async def test_every_route_is_described(tmp_path: Path) -> None:
             ("GET", "/api/audit"),
             ("GET", "/api/now"),
             ("GET", "/api/questions"),
+            ("GET", "/api/questions/{id}/context"),
             ("POST", "/api/questions/{id}"),
             ("GET", "/api/now/events"),
             ("GET", "/api/why/{id}"),

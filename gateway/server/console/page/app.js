@@ -1,14 +1,12 @@
 /** The console: asks who the user is, then shows the screen of the address in the frame. */
-import "./strings.js";
 import { h } from "/shared/dom.js";
-import { t } from "/shared/language.js";
+import { addStrings, language, t } from "/shared/language.js";
 import { emptyState, failedState } from "/shared/states.js";
 import { Frame } from "./frame.js";
 import { listenToKeys, openOverview, setScreenKeys } from "./keys.js";
-import { showLogin } from "./login_form.js";
 import { addressOf, currentParams, goTo, watchAddress } from "./router.js";
 import { SCREENS } from "./screens.js";
-import { readSession, signOut } from "./session.js";
+import { readSession, showLogin, signOut } from "./session.js";
 
 /**
  * What a screen gets beside its host and params.
@@ -24,6 +22,9 @@ import { readSession, signOut } from "./session.js";
  * @property {(name: string) => boolean} has whether a screen exists for this role
  */
 
+// Modules read strings only once the console has started.
+const { [language]: strings } = language === "de" ? await import("./strings_de.js") : await import("./strings_en.js");
+addStrings({ [language]: strings });
 const [frameHost, loginHost] = [document.getElementById("frame"), document.getElementById("login")];
 document.getElementById("skip").textContent = t("frame.skip");
 

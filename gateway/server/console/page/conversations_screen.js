@@ -14,10 +14,11 @@ import { shortChannel, shortId } from "./words.js";
 /** Filters that may be written as `name:value`. */
 const CHIPS = ["channel", "person", "agent", "model", "cost", "error", "since"];
 const SORTS = ["newest", "cost", "errors"];
+const FOUND_SORTS = ["newest", "match"];
 const PAGE = 500;
 /** Pages that are read at once to find something which passes the filters; the gateway reads a bounded part for each. */
 const MOST_PAGES = 20;
-const WANTED = 100;
+const WANTED = 250;
 const NEAR_END_PX = 1_200;
 /** Times that a search is repeated, a second apart, while the gateway puts new messages into its index. */
 const MOST_REPEATS = 30;
@@ -30,6 +31,7 @@ class Conversations {
   #query = {};
   #session = null;
   #rows = [];
+  #sort = "";
   #next = null;
   #loading = false;
   #repeat = 0;
@@ -47,11 +49,10 @@ class Conversations {
     this.list = h("div", { class: "card talks-list" });
     this.detail = h("section", { class: "card talk", "aria-label": t("talks.one") });
     host.append(h("header", { class: "head" }, h("h1", { tabindex: "-1" }, t("talks.title")), this.count), this.form, h("p", { class: "muted hint" }, t("talks.hint")), this.order, h("div", { class: "talks" }, this.list, this.detail));
-    this.table = new Table({ label: t("talks.list"), keyOf: (row) => row.id, address: (row) => this.#address(row.id), rowHeight: 46, columns: columns() });
-    this.table.element.addEventListener("scroll", () => this.#scrolled(), { passive: true });
+    this.further = h("button", { type: "button", class: "more-hits", onclick: () => this.#further() }, t("talks.more"));
     context.keys({
-      j: { label: t("keys.next"), act: () => this.#walk(1) },
-      k: { label: t("keys.previous"), act: () => this.#walk(-1) },
+      j: { label: t("keys.next"), act: () => this.table?.move(1) },
+      k: { label: t("keys.previous"), act: () => this.table?.move(-1) },
       "/": { label: t("talks.search"), act: () => this.input.focus() },
     });
   }
@@ -79,8 +80,11 @@ class Conversations {
     else new Conversation(this.detail, session, this.#context, { signal: this.#opened.signal, back: addressOf("conversations", [], this.#query), gone: () => this.#gone() }).load();
   }
 
-  #address(session) {
-    return addressOf("conversations", [session], this.#query);
+  /** Return a table of rows that open a conversation. */
+  #table(label, rowHeight, idsOf, shown) {
+    const table = new Table({ label: t(label), keyOf: (row) => idsOf(row)[1], address: (row) => addressOf("conversations", [idsOf(row)[0]], this.#query), rowHeight, columns: shown });
+    table.element.addEventListener("scroll", ({ target: { scrollTop, clientHeight, scrollHeight } }) => scrollTop + clientHeight > scrollHeight - NEAR_END_PX && this.#further(), { passive: true });
+    return table;
   }
 
   /** Put the words and the filters of the field into the address. */
@@ -114,15 +118,15 @@ class Conversations {
     this.#loading = false;
     this.input.value = this.#query.q ?? "";
     this.chips.replaceChildren(...CHIPS.filter((name) => this.#query[name]).map((name) => this.#chip(name)));
-    this.order.hidden = Boolean(this.#query.q);
-    const chosen = this.#query.sort ?? SORTS[0];
-    this.order.replaceChildren(...SORTS.map((sort) => h("a", { href: addressOf("conversations", [], { ...this.#query, sort: sort === SORTS[0] ? "" : sort }), "aria-current": sort === chosen ? "true" : undefined }, t(`talks.sort.${sort}`))));
+    const sorts = this.#query.q ? FOUND_SORTS : SORTS;
+    const chosen = (this.#sort = sorts.includes(this.#query.sort) ? this.#query.sort : sorts[0]);
+    this.order.replaceChildren(...sorts.map((sort) => h("a", { href: addressOf("conversations", [], { ...this.#query, sort: sort === SORTS[0] ? "" : sort }), "aria-current": sort === chosen ? "true" : undefined }, t(`talks.sort.${sort}`))));
+    this.table = this.#query.q ? this.#table("talks.hits", 68, ({ session, message_id: id }) => [session, `${session} ${id}`], [{ label: t("talks.hits"), show: hit, unnamed: true }]) : this.#table("talks.list", 46, ({ id }) => [id, id], columns());
     this.list.replaceChildren();
     this.count.textContent = "";
     const loaded = showLoading(this.list);
     try {
-      if (this.#query.q) await this.#find(0);
-      else await this.#browse();
+      await this.#list();
     } catch (error) {
       if (error.name !== "AbortError") this.list.replaceChildren(failedState({ text: error.message, again: () => this.#load() }));
     } finally {
@@ -136,86 +140,55 @@ class Conversations {
     return chip;
   }
 
-  async #browse() {
+  /** Read the first rows; while the index lacks new messages, search again, unless the user went on in the list. */
+  async #list(repeats = 0) {
+    const { signal } = this.#asked;
+    const searched = Boolean(this.#query.q);
     this.#rows = [];
     this.#next = "";
-    const { signal } = this.#asked;
-    await this.#more();
+    const behind = await this.#more();
     if (signal.aborted) return;
-    if (this.#rows.length > 0) return this.list.replaceChildren(this.table.element);
+    if (behind && repeats < MOST_REPEATS) this.#repeat = setTimeout(() => signal.aborted || this.#loading || this.table.element.scrollTop || this.list.contains(document.activeElement) || this.#list(repeats + 1).catch(() => {}), REPEAT_MS);
+    if (this.#rows.length > 0) return this.list.replaceChildren(this.table.element, this.further);
     const filters = this.#said();
-    this.list.replaceChildren(filters || this.#query.sort ? nothingFound({ query: filters || t(`talks.sort.${this.#query.sort}`), drop: () => this.#context.open("conversations") }) : emptyState({ icon: "talks", title: t("talks.empty"), text: t("talks.empty_text") }));
+    if (!searched && !filters && !this.#query.sort) return this.list.replaceChildren(emptyState({ icon: "talks", title: t("talks.empty"), text: t("talks.empty_text") }));
+    const drop = () => this.#context.open("conversations", [], { q: this.#query.q });
+    this.list.replaceChildren(nothingFound(searched ? { query: this.#query.q, filters, drop: filters && drop } : { query: filters || t(`talks.sort.${this.#sort}`), drop }));
   }
 
   #said() {
     return CHIPS.filter((name) => this.#query[name]).map((name) => `${name}: ${this.#query[name]}`).join(", ");
   }
 
-  /** Read pages until some conversations pass the filters, or there are no more. */
+  /** Read pages until some rows pass the filters, or there are no more. Return whether the index lacks new messages. */
   async #more() {
-    if (this.#next === null || this.#loading) return;
+    if (this.#next === null || this.#loading) return false;
     this.#loading = true;
     const { signal } = this.#asked;
+    const { q } = this.#query;
+    let late = false;
     try {
       const wanted = this.#rows.length + WANTED;
       for (let page = 0; page < MOST_PAGES && this.#next !== null && this.#rows.length < wanted; page++) {
-        const { sessions, next } = await read("/api/sessions", { limit: PAGE, ...this.#filters, sort: this.#query.sort, before: this.#next }, { signal });
-        this.#rows.push(...sessions);
+        const { sessions, results = sessions, next, behind } = await read(q ? "/api/search" : "/api/sessions", { q, limit: q ? 100 : PAGE, ...this.#filters, sort: this.#sort, [q ? "cursor" : "before"]: this.#next }, { signal });
+        this.#rows.push(...results);
         this.#next = next;
+        late ||= behind;
       }
     } finally {
       if (!signal.aborted) this.#loading = false;
     }
     this.table.setRows(this.#rows);
-    this.count.textContent = t(this.#next !== null ? "talks.count_more" : this.#rows.length === 1 ? "talks.count_one" : "talks.count", { count: counted(this.#rows.length) });
+    // A table that is not full does not scroll.
+    this.further.hidden = this.#next === null || this.table.isWindowed;
+    const count = this.#rows.length;
+    const words = q ? "talks.found" : "talks.count";
+    this.count.textContent = t(this.#next !== null ? `${words}_more` : !q && count === 1 ? "talks.count_one" : words, { count: counted(count) });
+    return late;
   }
 
-  #scrolled() {
-    const { scrollTop, clientHeight, scrollHeight } = this.table.element;
-    if (scrollTop + clientHeight > scrollHeight - NEAR_END_PX) this.#more().catch((error) => error.name === "AbortError" || this.#context.notify(error.message));
-  }
-
-  /** Search; while the index lacks new messages, search again, unless the user went on in the list. */
-  async #find(repeats) {
-    const found = await this.#matches("");
-    if (repeats > 0 && this.list.contains(document.activeElement)) return;
-    this.hits = h("ul", { class: "rows hits" });
-    this.#append(found);
-    const { signal } = this.#asked;
-    if (!found.behind || repeats >= MOST_REPEATS) return;
-    this.#repeat = setTimeout(() => signal.aborted || this.#find(repeats + 1).catch(() => {}), REPEAT_MS);
-  }
-
-  async #matches(cursor) {
-    const { signal } = this.#asked;
-    const all = { results: [], next: cursor, behind: false };
-    for (let page = 0; page < MOST_PAGES && all.next !== null && all.results.length < WANTED; page++) {
-      const { results, next, behind } = await read("/api/search", { q: this.#query.q, limit: 50, ...this.#filters, cursor: all.next }, { signal });
-      all.results.push(...results);
-      all.next = next;
-      all.behind ||= behind;
-    }
-    return all;
-  }
-
-  #append({ results, next }) {
-    const more = next && h("button", { type: "button", class: "more-hits", onclick: () => this.#matches(next).then((found) => (more.remove(), this.#append(found))).catch((error) => this.#context.notify(error.message)) }, t("talks.more"));
-    this.hits.append(...results.map((hit) => this.#hit(hit)));
-    const count = this.hits.childElementCount;
-    this.count.textContent = t(next ? "talks.found_more" : "talks.found", { count: counted(count) });
-    const filters = this.#said();
-    this.list.replaceChildren(count ? this.hits : nothingFound({ query: this.#query.q, filters, drop: filters ? () => this.#context.open("conversations", [], { q: this.#query.q }) : undefined }), ...(more ? [more] : []));
-  }
-
-  #hit({ session, title, snippet, matches, created_at: at }) {
-    return h("li", {}, h("a", { class: "grow hit", href: this.#address(session) }, h("span", { class: "who" }, h("b", {}, title || shortId(session)), h("time", { class: "muted num end" }, since(at))), h("span", { class: "snippet" }, ...marked(snippet, matches))));
-  }
-
-  #walk(by) {
-    if (!this.#query.q) return this.table.move(by);
-    const links = [...this.list.querySelectorAll("a")];
-    const at = links.indexOf(document.activeElement);
-    links[at < 0 ? 0 : Math.max(0, Math.min(at + by, links.length - 1))]?.focus();
+  #further() {
+    this.#more().catch((error) => error.name === "AbortError" || this.#context.notify(error.message));
   }
 
   /** Go back to the list after the conversation was deleted. */
@@ -224,6 +197,10 @@ class Conversations {
     this.list.replaceChildren();
     this.#context.open("conversations", [], this.#query);
   }
+}
+
+function hit({ session, title, snippet, matches, created_at: at }) {
+  return h("span", { class: "two-lines" }, h("span", { class: "who" }, h("b", { class: "clip" }, title || shortId(session)), h("time", { class: "muted num end" }, since(at))), h("span", { class: "snippet" }, ...marked(snippet, matches)));
 }
 
 function columns() {

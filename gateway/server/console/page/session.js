@@ -1,7 +1,8 @@
 /** Who uses the console: signing in and out, and proving again who it is. */
 import { confirmed } from "/shared/confirm_dialog.js";
+import { h } from "/shared/dom.js";
 import { t } from "/shared/language.js";
-import { askProof } from "/shared/proof_dialog.js";
+import { askProof, proofFields } from "/shared/proof_dialog.js";
 import { ApiError, read, send } from "./api.js";
 
 /** Codes of `/console` have eight characters, perhaps with a hyphen; tokens are longer. */
@@ -19,9 +20,26 @@ export async function readSession() {
   }
 }
 
-/** Sign in with a token or a code. @param {string} proof @returns {Promise<string>} why it was refused, else empty */
-export function signIn(proof) {
-  return proven("/api/console/login", proof);
+/** Ask in a form for a token or a code. @param {HTMLElement} host @param {() => void} done called after a login */
+export function showLogin(host, done) {
+  const { field, problem, parts } = proofFields(t("login.proof"), t("login.hint"));
+  const form = h(
+    "form",
+    { "aria-labelledby": "login-title" },
+    h("img", { src: "/shared/icon.svg", alt: "", width: 40, height: 40 }),
+    h("h1", { id: "login-title" }, t("login.title")),
+    h("p", { class: "muted" }, t("login.text")),
+    ...parts,
+    h("button", { type: "submit", class: "primary" }, t("login.connect")),
+  );
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    problem.textContent = await proven("/api/console/login", field.value.trim());
+    if (problem.textContent === "") done();
+    else field.select();
+  });
+  host.replaceChildren(h("main", {}, form));
+  field.focus();
 }
 
 /** End this login, or all logins of the account. @param {boolean} everywhere */

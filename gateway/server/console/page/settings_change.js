@@ -5,6 +5,7 @@ import { h } from "/shared/dom.js";
 import { icon } from "/shared/icons.js";
 import { t } from "/shared/language.js";
 import { send } from "./api.js";
+import { diffLines } from "./words.js";
 
 /**
  * @param {{path: string[], key: string, value: any, kind: string, choices: any[], description: string, source: string, is_secret: boolean}} setting
@@ -97,10 +98,8 @@ function openChange(title, parts, read, unset) {
 }
 
 function planView({ difference, command, needs_proof, needs_restart, only_in_terminal }, save) {
-  const kinds = { "+": "added", "-": "removed" };
-  const lines = difference.map((line) => h("span", { class: kinds[line[0]] ?? "muted" }, `${line}\n`));
   const equal = h("div", { class: "command" }, h("code", {}, command), copyButton(t("settings.copy"), () => command));
-  const changed = h("pre", { tabindex: "0", "aria-label": t("settings.difference") }, ...lines);
+  const changed = h("pre", { tabindex: "0", "aria-label": t("settings.difference") }, ...diffLines(difference));
   if (only_in_terminal) return [h("p", { class: "warning" }, icon("warning"), h("span", {}, t("settings.terminal", { reason: only_in_terminal }))), equal];
   return [
     h("h3", {}, t("settings.difference")),

@@ -8,7 +8,7 @@ import { emptyState, failedState, showLoading } from "/shared/states.js";
 import { ago, counted, lasted, since } from "./amounts.js";
 import { read, send } from "./api.js";
 import { addressOf } from "./router.js";
-import { channelName, shortChannel } from "./words.js";
+import { channelName, diffLines, shortChannel, word } from "./words.js";
 
 /** Milliseconds between two looks: a question may be decided elsewhere, or expire. */
 const LOOK_MS = 2_000;
@@ -124,22 +124,35 @@ class Waiting {
         one.reason && h("p", { class: "reason" }, icon("warning"), one.reason),
         one.detail && h("p", { class: "detail" }, one.detail),
         one.rule && h("p", { class: "muted" }, `${t("waiting.rule")} `, h("code", {}, one.rule), copyButton(t("waiting.copy_rule"), () => one.rule)),
+        one.kind !== "pairing" && this.#led(one.id),
         h("dl", { class: "facts" }, ...facts.flatMap(([name, value]) => [h("dt", {}, t(`waiting.fact.${name}`)), h("dd", {}, value)])),
       ),
     ];
   }
 
+  /** Return what led to a question and what it changes, which is read when the question is shown. */
+  #led(id) {
+    const host = h("div", { class: "led" });
+    const part = (title, ...content) => host.append(h("h3", {}, t(title)), ...content);
+    read(`/api/questions/${encodeURIComponent(id)}/context`, {}, { signal: this.#asked.signal }).then(({ asked, calls, difference, more_lines: more }) => {
+      if (difference) part("waiting.difference", h("pre", { tabindex: "0", "aria-label": t("waiting.difference") }, ...diffLines([...difference.split("\n"), ...(more ? [t("waiting.more", { count: counted(more) })] : [])])));
+      if (asked || calls.length) part("waiting.led", h("p", { class: "detail" }, asked), h("ol", {}, ...calls.map(({ name, state, took }) => h("li", {}, [name, word(`why.state.${state}`), lasted(took / 1_000)].filter(Boolean).join(" · ")))));
+    }, () => {});
+    return host;
+  }
+
   /** Return the buttons of a question; of one with several answers the boxes and a button. */
   #choices(one) {
     const answer = (values) => () => this.#answer(one, () => send("POST", `/api/questions/${encodeURIComponent(one.id)}`, { values }));
-    const button = (label, act, more = {}) => h("button", { type: "button", onclick: act, ...more }, label);
+    const button = (content, act, more) => h("button", { type: "button", onclick: act, ...more }, ...[content].flat());
+    const decide = (value, sign, key, more) => button([icon(sign), t(`waiting.${value}`), h("kbd", { "aria-hidden": "true" }, key)], answer([value]), { "data-answer": value, ...more });
     if (one.kind === "pairing") {
       // Of a code from before the last start only its hash is known.
       if (!one.code) return h("p", { class: "muted" }, t("waiting.old_code"));
       const pair = (role) => () => this.#answer(one, () => send("POST", "/api/pairs", { code: one.code, role }));
       return h("div", { class: "acts" }, button(t("waiting.pair"), pair("user"), { class: "primary", "data-answer": "once" }), button(t("waiting.pair_admin"), pair("admin")));
     }
-    if (one.kind === "approval") return h("div", { class: "acts" }, h("button", { type: "button", class: "primary", "data-answer": "once", onclick: answer(["once"]) }, icon("check"), t("waiting.once"), h("kbd", { "aria-hidden": "true" }, "A")), one.always && button(t("waiting.always", { pattern: one.always }), answer(["always"])), h("button", { type: "button", "data-answer": "deny", onclick: answer(["deny"]) }, icon("cross"), t("waiting.deny"), h("kbd", { "aria-hidden": "true" }, "D")));
+    if (one.kind === "approval") return h("div", { class: "acts" }, decide("once", "check", "A", { class: "primary" }), one.always && button(t("waiting.always", { pattern: one.always }), answer(["always"])), decide("deny", "cross", "D"));
     const boxes = one.choices.map(({ value, label = "" }) => [value, h("input", { type: "checkbox", value }), label || value]);
     const text = h("input", { type: "text", maxlength: 4_000, "aria-label": t("waiting.own") });
     return h(

@@ -1,4 +1,5 @@
 /** Words of the console for names that the gateway may add later, and for the sentences that it sends. */
+import { h } from "/shared/dom.js";
 import { has, t } from "/shared/language.js";
 
 /** Return a string of the interface, or the name as it is if the interface has none for it. */
@@ -26,4 +27,9 @@ export function channelName(id) {
 /** Return a long id cut in the middle. @param {string} id */
 export function shortId(id) {
   return id.length > 20 ? `${id.slice(0, 9)}…${id.slice(-5)}` : id;
+}
+
+/** Return the lines of a diff as elements. @param {string[]} lines */
+export function diffLines(lines) {
+  return lines.map((line) => h("span", { class: { "+": "added", "-": "removed" }[line[0]] ?? "muted" }, `${line}\n`));
 }

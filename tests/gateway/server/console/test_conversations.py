@@ -33,6 +33,11 @@ SELECT 's' || n, 'web', CASE WHEN n = 1 THEN 'old' ELSE 'u' || (n % 1000) END, '
     'Talk ' || n, 'Talk ' || n, 0, 0, 0, 0, 0, n, 1700000000000 + n FROM number"""
 
 
+FOUND = """
+INSERT INTO search (n, session_id, words)
+SELECT created_at * 2097152, id, 'talk ' || substr(id, 2) FROM sessions"""
+
+
 def unexpected(error: BaseException) -> None:
     raise AssertionError from error
 
@@ -67,14 +72,14 @@ async def test_a_conversation_is_found_read_forked_and_deleted(browser: Browser,
         await page.keyboard.press("Enter")
         await expect(page).to_have_url(f"{case.served.url}{HREF}?channel=line&q=order")
         # The index follows the commits: the screen repeats the search until it has caught up.
-        await expect(page.locator(".hits mark").first).to_have_text("order")
+        await expect(page.locator(".snippet mark").first).to_have_text("order")
         await page.keyboard.type(" channel:slack")
         await page.keyboard.press("Enter")
         await expect(page.get_by_text("Nothing found for")).to_be_visible()
         await page.get_by_role("button", name="channel: slack").press("Delete")
         await expect(page).to_have_url(f"{case.served.url}{HREF}?q=order")
         await expect(page.get_by_role("searchbox", name="Search messages and titles")).to_be_focused()
-        await page.locator(".hits a").first.press("Enter")
+        await page.get_by_role("table", name="Matches").locator("a").first.press("Enter")
         said = page.locator(".turn")
         await expect(said).to_have_count(2)
         await expect(said.nth(0).locator(".bubble.mine")).to_have_text(MARKUP)
@@ -161,6 +166,47 @@ async def test_a_hundred_thousand_conversations_scroll_with_two_hundred_rows(
         await expect(rows.first).to_contain_text("Talk 1")
 
 
+async def test_a_hundred_thousand_matches_scroll_with_two_hundred_rows(
+    browser: Browser, tmp_path: Path
+) -> None:
+    store = Store.open(f"sqlite:///{tmp_path}/trunkline.db", "relaxed", unexpected)
+    await store.close()
+    with closing(sqlite3.connect(tmp_path / "trunkline.db")) as connection, connection:
+        connection.execute(HUNDRED_THOUSAND)
+        connection.execute(FOUND)
+        connection.execute("UPDATE sessions SET title = 'Talk talk talk' WHERE id = 's99500'")
+        connection.execute("UPDATE sessions SET indexed_title = title")
+        connection.execute("UPDATE search SET words = 'talk talk talk' WHERE session_id = 's99500'")
+        connection.execute("INSERT INTO search_words (search_words) VALUES ('rebuild')")
+    async with (
+        serving(tmp_path) as served,
+        chat(browser, f"{served.url}{HREF}?q=talk", connected=False) as page,
+    ):
+        table = page.get_by_role("table", name="Matches")
+        rows = table.locator("tbody:not([aria-hidden]) tr")
+        await expect(rows.first).to_contain_text("Talk 100000")
+        await expect(rows.first.locator("mark")).to_have_text("Talk")
+        await page.keyboard.press("j")
+        for end in range(300, 3_001, 300):
+            await page.keyboard.press("End")
+            last = rows.filter(has=page.locator(":focus"))
+            await expect(last).to_have_attribute("aria-rowindex", str(end + 1))
+            await expect(page.locator(f"[aria-rowindex='{end + 2}']")).to_be_attached()
+            assert await rows.count() <= 200
+        await expect(page.get_by_role("status").filter(has_text="matches and more")).to_be_visible()
+        # The order is in the address, and a conversation opens beside the list.
+        await page.get_by_role("link", name="Best match").press("Enter")
+        await expect(page).to_have_url(f"{served.url}{HREF}?q=talk&sort=match")
+        await expect(rows.first).to_contain_text("Talk talk talk")
+        await page.keyboard.press("j")
+        await page.keyboard.press("Enter")
+        await expect(page).to_have_url(f"{served.url}{HREF}/s99500?q=talk&sort=match")
+        # An order that a search does not have is the default one.
+        await page.goto(f"{served.url}{HREF}?q=talk&sort=cost")
+        await expect(page.get_by_role("link", name="Newest")).to_have_attribute("aria-current", "true")
+        await expect(rows.first).to_contain_text("Talk 100000")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_conversations_are_accessible_in_german_at_every_width(
     browser: Browser, foreign: Path, tmp_path: Path, scheme: Any
@@ -172,7 +218,7 @@ async def test_conversations_are_accessible_in_german_at_every_width(
         async with chat(
             browser, f"{case.served.url}{HREF}?q=order", connected=False, expected="401", **how
         ) as page:
-            await expect(page.locator(".hits mark").first).to_be_visible()
+            await expect(page.locator(".snippet mark").first).to_be_visible()
             for session in ("", "/line:bot:kitchen"):
                 await page.goto(f"{case.served.url}{HREF}{session}")
                 await expect(page.get_by_role("heading", name="Unterhaltungen")).to_be_visible()

@@ -149,7 +149,7 @@ async def test_a_setting_is_changed_by_keyboard_and_every_state_is_accessible(
         await page.keyboard.press("Enter")
         await expect(page.get_by_text("waits for the next start")).to_be_visible()
         assert "30000" in file.read_text()
-        await expect(page.get_by_role("listitem").filter(has_text="settings.change")).to_be_visible()
+        await expect(page.get_by_role("listitem").filter(has_text="settings.change.done")).to_be_visible()
         await page.get_by_role("searchbox", name="Search settings").fill("nothing like this")
         await expect(page.get_by_text("Nothing found for")).to_be_visible()
         assert await violations(page, axe) == []

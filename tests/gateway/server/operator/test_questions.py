@@ -16,6 +16,7 @@ from gateway import Plugin, Tool, tool_from
 from gateway.contract.errors import ForbiddenError
 from gateway.server.now import Reader
 from gateway.server.operator.audit import AuditQuery, AuditRoutes
+from gateway.server.operator.context import MOST_BYTES, MOST_LINES, difference_of
 from gateway.server.operator.questions import QuestionAnswer, QuestionPath, QuestionQuery, QuestionRoutes
 from gateway.server.routes import Call, Nothing
 from gateway.store import Store
@@ -118,6 +119,45 @@ async def test_an_admin_sees_what_a_question_permits_and_answers_it_with_a_name(
         [route] = AuditRoutes(AuditLog(parts.store), lambda _: VIEWER).routes()
         with pytest.raises(ForbiddenError):
             await route.handler(call(query=AuditQuery()))
+
+
+async def test_a_question_shows_what_led_to_it_and_what_it_changes(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root/a.txt").write_text("one\n")
+    settings = {
+        "plugins": {"enabled": ["files"], "files": {"roots": [str(tmp_path / "root")]}},
+        "permissions": {"edit": "ask", "*": "allow"},
+    }
+    async with serving(tmp_path / "data", **settings) as served, served.socket() as client:
+        edit = {"path": "a.txt", "old": "one", "new": "<b>two</b>\u202e"}
+        served.models.then(
+            Reply((Use("read", json.dumps({"path": "a.txt"})),), "tools"),
+            Reply((Use("edit", json.dumps(edit)),), "tools"),
+            Reply((Say("Done"),)),
+        )
+        await client.say("Please change it", session="s")
+        asked = (await client.until("approval_request"))["approval_id"]
+        status, found = await served.ask("GET", f"/api/questions/{asked}/context")
+        assert (status, found["asked"]) == (200, "Please change it")
+        assert [(one["name"], one["state"]) for one in found["calls"]] == [("read", "ok")]
+        assert found["difference"] == "@@ a.txt @@\n-one\n+<b>two</b>\\u202e"
+        assert found["more_lines"] == 0
+        assert (await served.ask("GET", "/api/questions/none/context"))[0] == 404
+        assert (await served.ask("POST", f"/api/questions/{asked}", json={"values": ["deny"]}))[0] == 200
+        await client.until("complete")
+
+
+def test_a_difference_is_read_from_the_arguments_and_bounded() -> None:
+    changes = [{"path": "a", "diff": "-x\n+y"}, {"path": "b\n+c", "oldText": None, "newText": "new\n"}]
+    assert difference_of({"changes": changes}).text == "@@ a @@\n-x\n+y\n@@ b\\n+c @@\n+new"
+    assert difference_of({"file_path": "a", "content": "1\n2\n"}).text == "@@ a @@\n+1\n+2"
+    assert difference_of({"patch": "--- a\n+++ a\n-x"}).text == "--- a\n+++ a\n-x"
+    assert difference_of({"command": "ls", "content": "no file"}) == ("", 0)
+    whole = difference_of({"path": "a", "content": "x\n" * 1_000})
+    assert (len(whole.text.split("\n")), whole.more_lines) == (MOST_LINES, 1_001 - MOST_LINES)
+    wide = difference_of({"path": "a", "content": ("x" * 5_000 + "\n") * 100})
+    assert len(wide.text) <= MOST_BYTES
+    assert wide.more_lines > 0
 
 
 async def test_the_log_is_read_in_pages_newest_first(store: Store) -> None:
