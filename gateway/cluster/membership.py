@@ -120,11 +120,12 @@ class Owner(NamedTuple):
 class Membership:
     """One node's entry in the tables, on a connection of its own that holds the shared lock of the database.
 
-    A lost connection is opened anew by the next call.
+    A lost connection is opened anew by the next call. ``clock`` returns seconds since 1970.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, clock: Callable[[], float] = time.time) -> None:
         self.name = settings.cluster.node
+        self._clock = clock
         self.start_id = uuid.uuid4().hex
         self._settings = settings
         self._engine: Engine | None = None
@@ -221,7 +222,7 @@ class Membership:
 
     def _check_clock(self, connection: Connection) -> None:
         now = connection.execute(text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one()
-        if (apart := abs(time.time() - float(now))) > _MOST_CLOCK_SECONDS:
+        if (apart := abs(self._clock() - float(now))) > _MOST_CLOCK_SECONDS:
             raise SettingsError(
                 f"the clock of this machine is {apart:.0f} s apart from the database's, and a cluster allows "
                 f"{_MOST_CLOCK_SECONDS:.0f} s at most; synchronize it, for example with chrony"

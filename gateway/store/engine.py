@@ -334,6 +334,9 @@ def _lock_postgres(engine: Engine, locking: Locking) -> Lock:
     try:
         function = "pg_advisory_lock_shared" if locking == "shared" else "pg_advisory_lock"
         connection.execute(text(f"SELECT {function}(:id)"), {"id": _ADVISORY_LOCK})
+        if locking == "shared":
+            # A node that freezes within a transaction must not keep the row that the next owner waits for.
+            connection.execute(text("SET idle_in_transaction_session_timeout = '5s'"))
     except OperationalError as error:
         connection.close()
         if getattr(error.orig, "sqlstate", None) != _LOCK_NOT_AVAILABLE:

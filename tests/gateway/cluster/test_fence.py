@@ -1,0 +1,209 @@
+"""Only the owner of the gateway commits: each transaction checks its epoch, under a lock."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from gateway.cluster.membership import GATEWAY, SETTLED_SECONDS, Membership
+from gateway.contract.errors import SettingsError, StoreError
+from gateway.settings import Settings, load_settings
+from gateway.store import Fence, Op, Store
+from gateway.store.drivers import FencedError
+from gateway.store.engine import lock, open_engine
+from gateway.store.writer import boot_time
+from gateway.store.writes import audit_op
+
+pytestmark = pytest.mark.postgres
+BROKER = "rabbit@one"
+
+
+def settings_of(folder: Path, url: str, name: str) -> Settings:
+    file = folder / f"{name}.toml"
+    file.write_text(
+        f'data_dir = "{folder}/data"\n[store]\nurl = "{url}"\n'
+        f'[cluster]\nurl = "amqp://guest:guest@127.0.0.1/"\nname = "{name}"\n'
+    )
+    return load_settings(file, environ={}, cwd=folder)
+
+
+class Nodes:
+    """Members of one cluster, and their stores."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self._folder, self._url = folder, url
+        self._joined: list[Membership] = []
+        self._stores: list[Store] = []
+        self.fatal: list[BaseException] = []
+
+    async def join(
+        self, name: str, broker: str = BROKER, clock: Callable[[], float] = time.time
+    ) -> Membership:
+        member = Membership(settings_of(self._folder, self._url, name), clock)
+        self._joined.append(member)
+        await member.join(broker)
+        return member
+
+    async def open(self, fence: Fence) -> Store:
+        stop = asyncio.Event()
+        store = await Store.open_when_available(self._url, "full", self.fatal.append, 0, stop, fence)
+        self._stores.append(store)
+        return store
+
+    def audited(self) -> list[str]:
+        engine = create_engine(self._url)
+        with engine.connect() as connection:
+            found = connection.execute(text("SELECT action FROM audit ORDER BY action")).scalars().all()
+        engine.dispose()
+        return list(found)
+
+    async def close(self) -> None:
+        for store in self._stores:
+            await store.close()
+        for member in self._joined:
+            await member.close()
+
+
+@pytest.fixture
+async def nodes(tmp_path: Path, postgres_url: str) -> AsyncIterator[Nodes]:
+    made = Nodes(tmp_path, postgres_url)
+    yield made
+    await made.close()
+
+
+def note(action: str) -> Op:
+    return audit_op("test", action, "")
+
+
+async def test_an_owner_commits_until_another_node_takes_over(nodes: Nodes) -> None:
+    first, second = await nodes.join("one"), await nodes.join("two")
+    old = await nodes.open(await first.take())
+    await old.write(note("before"))
+    new = await nodes.open(await second.take())
+    with pytest.raises(StoreError):
+        await old.write(note("after"))
+    assert [type(error) for error in nodes.fatal] == [FencedError]
+    await new.write(note("new"))
+    assert nodes.audited() == ["before", "new"]
+
+
+async def test_an_idle_owner_notices_that_another_node_took_over(nodes: Nodes) -> None:
+    first, second = await nodes.join("one"), await nodes.join("two")
+    await nodes.open(await first.take())
+    await second.take()
+    async with asyncio.timeout(30):
+        while not nodes.fatal:
+            await asyncio.sleep(0.05)
+    assert isinstance(nodes.fatal[0], FencedError)
+
+
+async def test_a_platform_is_called_only_after_a_recent_commit_as_the_owner(nodes: Nodes) -> None:
+    first, second = await nodes.join("one"), await nodes.join("two")
+    store = await nodes.open(await first.take())
+    commits = store.writer.commits
+    await store.confirm_owner()
+    assert store.writer.commits == commits
+    # As after a freeze.
+    store.writer.confirmed_at -= 3
+    await store.confirm_owner()
+    assert store.writer.commits == commits + 1
+    await second.take()
+    store.writer.confirmed_at -= 3
+    with pytest.raises(StoreError):
+        await store.confirm_owner()
+
+
+@asynccontextmanager
+async def commit_under_way(url: str, fence: Fence) -> AsyncIterator[None]:
+    """A transaction of the owner that has checked its epoch and is not committed yet."""
+    statement = fence.statement.text.replace("$1", "%s").replace("$2", "%s")
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(statement, fence.statement.values)
+        yield
+    engine.dispose()
+
+
+async def test_a_takeover_waits_for_a_commit_of_the_owner(nodes: Nodes, postgres_url: str) -> None:
+    first, second = await nodes.join("one"), await nodes.join("two")
+    fence = await first.take()
+    waiting = create_engine(postgres_url)
+    async with commit_under_way(postgres_url, fence):
+        taking = asyncio.create_task(second.take())
+        query = text(
+            "SELECT count(*) FROM pg_stat_activity "
+            "WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        )
+        with waiting.connect() as connection:
+            while not taking.done() and not connection.execute(query).scalar_one():
+                connection.rollback()
+                await asyncio.sleep(0.01)
+        assert not taking.done()
+    assert (await taking).statement.values == (GATEWAY, 2)
+    waiting.dispose()
+
+
+async def test_a_node_that_freezes_within_a_transaction_frees_its_lock(postgres_url: str) -> None:
+    engine = open_engine(postgres_url)
+    for locking, limit in (("shared", "5s"), ("exclusive", "0")):
+        held = lock(engine, locking)
+        with held.connect() as connection:
+            found = connection.execute(text("SHOW idle_in_transaction_session_timeout")).scalar_one()
+            connection.rollback()
+        assert found == limit
+        held.release()
+    engine.dispose()
+
+
+async def test_calls_of_an_owner_that_did_not_leave_are_waited_for(nodes: Nodes) -> None:
+    first, second = await nodes.join("one"), await nodes.join("two")
+    assert (await first.take()).settled_at <= boot_time()
+    begun = boot_time()
+    store = await nodes.open(await second.take())
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await store.wait_for_earlier_owner()
+    assert begun + SETTLED_SECONDS <= (await first.take()).settled_at <= boot_time() + SETTLED_SECONDS
+    await first.leave()
+    after = await second.take()
+    assert after.settled_at <= boot_time()
+
+
+async def test_one_node_replaces_a_lost_token_and_none_while_the_owner_lives(nodes: Nodes) -> None:
+    first, second = await nodes.join("one"), await nodes.join("two")
+    assert [await first.may_republish(), await second.may_republish()] == [True, False]
+    await first.take()
+    assert not await second.may_republish()
+
+
+async def test_live_nodes_need_one_broker(nodes: Nodes) -> None:
+    await nodes.join("one")
+    with pytest.raises(SettingsError, match=r"cluster\.url: leads to the RabbitMQ 'rabbit@other'.*\(one\)"):
+        await nodes.join("two", "rabbit@other")
+
+
+async def test_a_node_whose_clock_differs_is_refused(nodes: Nodes) -> None:
+    with pytest.raises(SettingsError, match="the clock of this machine is 30 s apart"):
+        await nodes.join("one", clock=lambda: time.time() + 30)
+
+
+async def test_a_lost_connection_is_opened_anew(nodes: Nodes, postgres_url: str) -> None:
+    member = await nodes.join("one")
+    engine = create_engine(postgres_url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(
+            text(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+        )
+    engine.dispose()
+    with pytest.raises(StoreError):
+        await member.beat()
+    assert await member.beat()
