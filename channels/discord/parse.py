@@ -64,6 +64,8 @@ _ABOUT = "What about this?"
 _MAX_QUOTE = 8_000
 _MAX_MARKED = 2 * _MAX_QUOTE
 """Characters of a quoted message that are read; ids in it may be longer than the names."""
+_MAX_OPTIONS = 16_000
+"""Characters of the options of a command; Discord allows 6,000 in each, and the commands have one."""
 _MAX_ORDER = 2**63 - 1
 _MARK = re.compile(
     r"<(?:@!?(?P<user>[0-9]{1,20})|@&(?P<role>[0-9]{1,20})|#(?P<channel>[0-9]{1,20})"
@@ -597,6 +599,7 @@ def command_text(interaction: Interaction) -> str | None:
         return None
     if data.type == 1:
         filled = " ".join(str(option.value) for option in data.options if option.value is not None)
+        filled = filled[:_MAX_OPTIONS]
         return filled if data.name == ASK else f"/{data.name} {filled}".strip()
     target = data.target_id or ""
     if data.type == 3 and target in data.resolved.messages:

@@ -455,3 +455,11 @@ def test_a_mangled_event_is_read_or_put_aside(event: tuple[str, Any]) -> None:
         assert 0 <= found.order < 2**63
         assert "\0" not in found.session + found.dedup_key + (found.revises or "")
         assert len(found.text) < 50_000
+
+
+def test_the_options_of_a_command_are_limited() -> None:
+    payload = copy.deepcopy(PAYLOADS["interaction_slash"])
+    payload["data"]["options"][0]["value"] = "x" * 100_000
+    found = parse.from_command(read(payload, Interaction), GENERAL, view())
+    assert found is not None
+    assert found.text == "/model " + "x" * 16_000
