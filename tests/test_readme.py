@@ -36,7 +36,7 @@ VARIABLES = dict.fromkeys(
     "x" * 40,
 )
 VARIABLES |= dict.fromkeys(("TRUNKLINE_TOKEN", "OPS_TOKEN", "WALL_TOKEN"), "0123456789abcdef" * 4)
-VARIABLES |= {"POSTGRES_PASSWORD": "secret"}
+VARIABLES |= {"POSTGRES_PASSWORD": "secret", "RABBITMQ_PASSWORD": "secret"}
 
 
 def python_of(readme: Path) -> str:

@@ -138,10 +138,12 @@ class PageServer:
             if session in subscribed and not socket.closed:
                 await socket.send_json(frame)
 
-    async def _play(self, turn: Turn, reply_to: str, before: asyncio.Event | None) -> None:
+    async def _play(self, turn: Turn, said: Frame, before: asyncio.Event | None) -> None:
         """Answer a message, once the answer before it is over."""
         if before is not None:
             await before.wait()
+        await self.emit(turn.session, said)
+        reply_to = said["message"]["id"]
         session, answer_id = turn.session, turn.answer_id
         await self.emit(session, {"type": "session", "status": "running"})
         await self.emit(
@@ -236,10 +238,10 @@ class PageServer:
         self.swallow_acks -= 1
         if self.swallow_acks < 0:
             await socket.send_json(ack)
-        await self.emit(session, self._user_message(ack, frame))
         earlier = self.turns.get(session)
         turn = self.turns[session] = Turn(self, frame, session, ack["answer_id"])
-        self._tasks.create_task(self._play(turn, ack["message_id"], earlier.over if earlier else None))
+        said = self._user_message(ack, frame)
+        self._tasks.create_task(self._play(turn, said, earlier.over if earlier else None))
 
     async def _index(self, request: web.Request) -> web.FileResponse:
         return web.FileResponse(PAGE / "index.html")

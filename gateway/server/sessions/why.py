@@ -103,7 +103,7 @@ class WhyRoutes:
                 "answerNow",
                 "End the pause before the next attempt to answer a message.",
                 self._try_now,
-                errors=(InvalidStateError,),
+                errors=(InvalidStateError, NotFoundError),
             ),
             Route(
                 "POST",

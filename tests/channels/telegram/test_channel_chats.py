@@ -34,6 +34,8 @@ async def test_in_groups_it_answers_messages_for_the_bot(
         fake.say(group, f"{NAME}, named", "Ada")
         fake.say(group, "replied", "Ada", reply_to=first)
         fake.say(group, "/usage@other_bot", "Ada")
+        # It would be answered beside the messages before it.
+        await until(lambda: len(fake.answers(group)) == len(heard))
         fake.say(group, "/usage", "Ada")
         wanted = len(heard) + 1
         await until(lambda: len(fake.answers(group)) == wanted)

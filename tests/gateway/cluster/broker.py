@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import socket
 import subprocess
+import time
 from pathlib import Path
 
 _SECONDS = 90.0
@@ -44,11 +44,10 @@ class Broker:
             "ERL_EPMD_ADDRESS": "127.0.0.1",
         }
 
-    async def start(self) -> None:
+    def start(self) -> None:
         """Start it, and wait until it accepts connections."""
         with (self._folder / "output").open("ab") as output:
-            self._process = await asyncio.to_thread(
-                subprocess.Popen,
+            self._process = subprocess.Popen(
                 [self._program],
                 cwd=self._folder,
                 env=self._environ,
@@ -57,10 +56,12 @@ class Broker:
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
-        async with asyncio.timeout(_SECONDS):
-            while not self._accepts():
-                assert self._process.poll() is None, (self._folder / "output").read_text()[-2_000:]
-                await asyncio.sleep(0.05)
+        deadline = time.monotonic() + _SECONDS
+        while not self._accepts():
+            assert self._process.poll() is None and time.monotonic() < deadline, (  # noqa: PT018
+                self._folder / "output"
+            ).read_text()[-2_000:]
+            time.sleep(0.05)
 
     def kill(self) -> None:
         """Kill all its processes at once."""

@@ -1,23 +1,20 @@
-"""A RabbitMQ and a PostgreSQL for nodes."""
+"""A RabbitMQ for nodes."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
 from tests.gateway.cluster.broker import Broker
 
 
-@pytest.fixture
-async def broker(rabbitmq_path: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Broker]:
-    """A running RabbitMQ."""
-    # Not below the test's own folder: its database file names would become too long.
-    folder: Path = tmp_path_factory.mktemp("rabbit")
-    started = Broker(rabbitmq_path, folder)
+@pytest.fixture(scope="module")
+def broker(rabbitmq_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A running RabbitMQ. A token that one test leaves in its queue goes to the first node of the next."""
+    started = Broker(rabbitmq_path, tmp_path_factory.mktemp("rabbit"))
     try:
-        await started.start()
+        started.start()
         yield started
     finally:
         started.kill()

@@ -176,7 +176,7 @@ async def test_the_owner_works_on_while_rabbitmq_is_killed_and_keeps_its_place(c
             cluster.broker.kill()
             cluster.telegram.say(cluster.chat, "Hi")
             await until(lambda: len(cluster.telegram.answers(cluster.chat)) == 1)
-            await cluster.broker.start()
+            await asyncio.to_thread(cluster.broker.start)
             await _token_is_held(cluster)
             first.send_signal(signal.SIGKILL)
             assert await taking_over
