@@ -32,8 +32,8 @@ MOST_NAMES = 60
 _ABILITY = "an ability that channels have by defining its method; named here for their type annotations"
 _ABILITIES = """
 AsksQuestions Deletes Drafts Edits FollowsSession LimitsReplies OpensChats Paginates RecallsHistory Reconciles
-ReportsHealth ReadsLinks ResolvesGroups Responder SendsAck SendsAlbums SendsError SendsVoice ServesHttp ShowsAnswers
-ShowsTitle ShowsTyping Streams Watermarks
+ReportsHealth ReadsLinks ResolvesGroups Responder SendsAck SendsAlbums SendsError SendsVoice ServesHttp
+ShowsAnswers ShowsTitle ShowsTyping Streams Watermarks
 """
 _PROVIDER_ABILITY = "an ability that providers have by defining its method"
 _EVENT = "an event that an agent loop or an event listener receives"

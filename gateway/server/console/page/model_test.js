@@ -1,12 +1,12 @@
 /** A test call: one short request to a model, what it took, or why it failed and what helps. */
 import { h } from "/shared/dom.js";
 import { icon } from "/shared/icons.js";
-import { t } from "/shared/language.js";
+import { has, t } from "/shared/language.js";
 import { counted, lasted } from "./amounts.js";
 import { send } from "./api.js";
 
-/** @param {string} provider its id @param {string[]} models of it, by full name @param {string} chosen */
-export function testForm(provider, models, chosen) {
+/** @param {{id: string, name: string}} one the provider @param {string[]} models of it, by full name @param {string} chosen */
+export function testForm({ id: provider, name }, models, chosen) {
   const options = [[provider, t("models.test_default")], ...models.map((name) => [name, name.slice(provider.length + 1)])];
   const field = h("select", { id: "test-model" }, ...options.map(([value, label]) => h("option", { value, selected: value === chosen }, label)));
   const result = h("div", { class: "test-result", role: "status" });
@@ -17,7 +17,7 @@ export function testForm(provider, models, chosen) {
     button.disabled = true;
     result.replaceChildren(h("p", { class: "muted" }, t("models.test_runs")));
     try {
-      result.replaceChildren(...resultOf(await send("POST", "/api/models/test", { name: field.value })));
+      result.replaceChildren(...resultOf(await send("POST", "/api/models/test", { name: field.value }), name));
     } catch (error) {
       result.replaceChildren(h("p", { class: "bad" }, error.message));
     }
@@ -26,11 +26,12 @@ export function testForm(provider, models, chosen) {
   return form;
 }
 
-/** Return the result in words. The sentences of the gateway are English. */
-function resultOf({ ok, model, first_token_ms: first, whole_ms: whole, input_tokens: given, output_tokens: made, summary, way_out: remedy, detail }) {
+/** Return the result in words. For an error without words here, those of the gateway are English. */
+function resultOf({ ok, model, first_token_ms: first, whole_ms: whole, input_tokens: given, output_tokens: made, error, provider: id, summary, way_out: remedy, detail }, provider) {
   if (ok) return [h("p", {}, h("span", { class: "pill good" }, t("models.answers")), ` ${t("models.took", { model, first: lasted(first ?? whole), whole: lasted(whole), tokens: `${counted(given ?? 0)} + ${counted(made ?? 0)}` })}`)];
+  const known = `models.failed.${error}`;
   return [
-    h("p", { lang: "en" }, h("strong", { class: "bad" }, `${summary}: `), `${remedy}.`),
+    has(known) ? h("p", { class: "bad" }, t(known, { provider, id, model: model || "–" })) : h("p", { lang: "en" }, h("strong", { class: "bad" }, `${summary}: `), `${remedy}.`),
     h("details", {}, h("summary", {}, t("models.original")), h("pre", { tabindex: "0", "aria-label": t("models.original"), lang: "en" }, detail)),
   ];
 }

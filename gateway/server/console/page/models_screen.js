@@ -127,7 +127,7 @@ class Models {
     const models = (this.#models ?? []).map((each) => each.model).filter((name) => name.startsWith(`${one.id}/`));
     this.panel.replaceChildren(
       h("header", {}, h("h2", { id: "models-panel", tabindex: "-1" }, one.name), h("span", { class: `pill ${toneOf(one)}` }, stateOf(one))),
-      h("div", { class: "body stack" }, facts(one), h("div", {}, h("h3", {}, t("models.keys")), h("ul", { class: "key-list" }, ...rows)), ...(form ? [form] : []), ...(isAdmin ? [testForm(one.id, [...new Set(models)], model)] : [])),
+      h("div", { class: "body stack" }, facts(one), h("div", {}, h("h3", {}, t("models.keys")), h("ul", { class: "key-list" }, ...rows)), ...(form ? [form] : []), ...(isAdmin ? [testForm(one, [...new Set(models)], model)] : [])),
     );
     if (!focus) return;
     this.panel.scrollIntoView({ block: "nearest" });
