@@ -129,7 +129,7 @@ class Gateway:
     """
 
     fence: Fence | None = None
-    """Set in a cluster, before the start: what lets only one node write."""
+    """Set in a cluster, before the start; it lets only one node write."""
 
     def __init__(
         self,

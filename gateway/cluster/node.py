@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import threading
 import time
@@ -149,7 +150,7 @@ class Node:
 
     async def _beat(self) -> None:
         """Renew the heartbeat each second, and the held token every ten minutes."""
-        renewed_at = 0.0
+        renewed_at = -math.inf
         while True:
             with suppress(StoreUnavailableError):
                 if not await self._membership.beat():

@@ -90,7 +90,7 @@ _Text = Annotated[str, Meta(max_length=2_000)]
 
 
 class Decision(Struct, frozen=True):
-    """What an operator decided about a plugin, and the grants that it was given with that.
+    """An operator's decision about a plugin, and the grants that it was given with that.
 
     ``content`` is the hash of its files, ``source`` where they are from. With ``purge`` what it stored is
     deleted.

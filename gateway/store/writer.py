@@ -49,7 +49,7 @@ def boot_time() -> float:
 
 
 class Fence(NamedTuple):
-    """What lets only one process of several write.
+    """Proof of ownership, which lets only one process of several write.
 
     ``statement`` locks the row that names the owner, and fails if that is another process. Messages that an
     earlier owner may be sending have arrived, or never will, from ``settled_at`` on (``boot_time``).

@@ -104,7 +104,7 @@ class RoomSettingList(Struct, frozen=True):
 
 
 class Place(Struct, frozen=True, gc=False):
-    """What the console reads of the address of a conversation."""
+    """The part of a conversation's address that the console reads."""
 
     account: str = ""
     chat: str = ""

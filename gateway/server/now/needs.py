@@ -1,4 +1,4 @@
-"""What needs a person: questions, pairing codes, failing parts, rejected keys, budgets, dead letters, disk.
+"""Needs of a person: questions, pairing codes, failing parts, rejected keys, budgets, dead letters, disk.
 
 Each has its cause, since when, what it causes, and one action. Counts and times come from the database every
 few seconds while there are readers; all else is in memory.
@@ -40,7 +40,7 @@ _LEAST_FREE, _LITTLE_FREE, _LITTLE_SHARE = 1 << 30, 10 << 30, 0.05
 
 
 class StoredState(Struct, frozen=True):
-    """What the database and the disk say: counts, and times in milliseconds (None without any)."""
+    """State of the database and the disk: counts, and times in milliseconds (None without any)."""
 
     dead_letters: int = 0
     oldest_dead: int | None = None

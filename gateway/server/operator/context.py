@@ -1,4 +1,4 @@
-"""What a decision about a question needs besides the call: what led to it, and what it changes in files.
+"""The context of a question: the message and calls that led to it, and the changes of files.
 
 All of it comes from rows: the message in the inbox, the trail of its turn, and the arguments in the question,
 in which the configured secrets are masked.
@@ -43,7 +43,7 @@ class EarlierCall(Struct, frozen=True):
 
 
 class QuestionContext(Struct, frozen=True):
-    """What led to a question, and what its answer changes in files.
+    """The message and calls that led to a question, and the changes of files if it is allowed.
 
     ``asked`` is the beginning of the message whose turn asks; ``calls`` are the latest tools that the turn
     called before. ``difference`` are lines of a diff, in which only the parts that the call names are
