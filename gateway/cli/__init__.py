@@ -29,7 +29,9 @@ COMMANDS: Mapping[str, Entry] = {
     ),
     "chat": Command("chat.command:chat", "Chat with a running gateway; without SESSION in a new session"),
     "send": Command("chat.send:send", "Send one message to a running gateway and print the answer"),
-    "search": Command("commands.sessions:search", "Find messages and titles by their words"),
+    "search": Command(
+        "commands.sessions:search", "Find messages and titles by their words, newest or best match first"
+    ),
     "doctor": Command(
         "doctor.command:doctor", "Check settings, store, port, channels, model and machine, with advice"
     ),

@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -100,11 +101,22 @@ def _from_file(path: Path, stem: str, folder: list[str] | None = None) -> Module
     # Before the import: dataclasses and annotations look up the module of a class by its name.
     sys.modules[spec.name] = module
     try:
-        spec.loader.exec_module(module)
+        with _no_bytecode():
+            spec.loader.exec_module(module)
     except BaseException:
         _forget(spec.name)
         raise
     return module
+
+
+@contextmanager
+def _no_bytecode() -> Iterator[None]:
+    """Write no compiled code into the folder of a plugin: with some, it could not be confined later."""
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = before
 
 
 def _free_name(path: Path, stem: str) -> str:

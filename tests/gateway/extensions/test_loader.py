@@ -121,6 +121,16 @@ def test_a_plugin_may_be_a_folder_whose_modules_import_one_another(tmp_path: Pat
     assert not hasattr(load_plugin("a/mine.py", tmp_path), "found")
 
 
+def test_loading_leaves_no_compiled_code_which_would_keep_a_plugin_from_being_confined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.dont_write_bytecode", False)
+    folder_plugin(tmp_path / "mine", "here")
+    load_plugin("./mine", tmp_path)
+    assert not sys.dont_write_bytecode
+    assert not [*tmp_path.rglob("__pycache__")]
+
+
 def test_a_folder_that_fails_to_load_leaves_no_module(tmp_path: Path) -> None:
     before = modules_of_files()
     folder_plugin(tmp_path / "mine", "here")

@@ -120,10 +120,14 @@ class Runtime:
         if spec is None or spec.loader is None:
             raise ImportError(f"{self._entry} is not a Python file")
         module = sys.modules[self._module] = module_from_spec(spec)
+        # Compiled code in the folder would keep the plugin from being approved again.
+        before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
         try:
             spec.loader.exec_module(module)
         except SystemExit as error:
             raise ImportError(f"{self._entry} ended with sys.exit({error.code})") from None
+        finally:
+            sys.dont_write_bytecode = before
         return module
 
     def _find_factory(self, module: ModuleType) -> Factory:
