@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -110,7 +110,7 @@ def _from_file(path: Path, stem: str, folder: list[str] | None = None) -> Module
 
 
 @contextmanager
-def _no_bytecode() -> Iterator[None]:
+def _no_bytecode() -> Generator[None]:
     """Write no compiled code into the folder of a plugin: with some, it could not be confined later."""
     before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
