@@ -50,9 +50,11 @@ def check(
         _check_view(verdict, client, log, stopped)
     for person in persons:
         verdict.channel = person.platform.name
+        sessions = _sessions_of(verdict, record, person)
         if person.undoes:
-            person = _check_undone(verdict, record, person, rooms[verdict.channel].get(person.room, ()))
-        log = _log_of(verdict, record, person)
+            room = rooms[verdict.channel].get(person.room, ())
+            person = _check_undone(verdict, record, person, sessions, room)
+        log = [message for session in sessions for message in record.logs[session]]
         changed = [sent.word for sent in person.sent if not sent.is_plain]
         gone = record.taken_back(changed)
         standing = [message for message in log if message.id not in gone]
@@ -67,7 +69,7 @@ def check(
         check_changes(verdict, record, standing, person.sent)
         check_received(verdict, log, person.sent)
         check_handed(verdict, log, person.sent)
-        spoken = record.with_notices(_session_of(log), standing) if log else standing
+        spoken = record.with_notices(sessions, standing)
         _check_room(verdict, spoken, rooms[verdict.channel].get(person.room, ()), person)
     _check_crossings(verdict, record, clients, persons)
     for platform, spoken in rooms.items():
@@ -80,31 +82,30 @@ def check(
     _check_effects(verdict, effects)
 
 
-def _log_of(verdict: Verdict, record: Record, person: Person) -> list[Message]:
-    """The log of the one session that a person has."""
+def _sessions_of(verdict: Verdict, record: Record, person: Person) -> list[str]:
+    """Return the one session that a person has; none if nothing is stored of them.
+
+    It is also theirs if all that they wrote is undone and only notices are left.
+    """
+    word = re.compile(rf"\b(?:q{person.number}x|n{person.number}y)\d")
     found = [
         session
         for session, log in record.logs.items()
         if session.startswith(f"{person.platform.name}:")
-        and any(word_of(message).startswith(f"q{person.number}x") for message in log)
+        and any(
+            word.search(text_of(message))
+            for message in itertools.chain(log, record.notices[session], *record.hidden[session].values())
+        )
     ]
     if len(found) > 1:
         verdict.add("wrong", f"{person.name} has several sessions: {', '.join(found)}")
-    return [message for session in found for message in record.logs[session]]
+    return found
 
 
-def _check_undone(verdict: Verdict, record: Record, person: Person, room: Sequence[Stands]) -> Person:
+def _check_undone(
+    verdict: Verdict, record: Record, person: Person, sessions: Sequence[str], room: Sequence[Stands]
+) -> Person:
     """Each undo and redo had one effect and one reply. Returns the person without what is undone."""
-    words = f"q{person.number}x"
-    sessions = [
-        session
-        for session, log in record.logs.items()
-        if session.startswith(f"{person.platform.name}:")
-        and any(
-            word_of(m).startswith(words)
-            for m in (*log, *(one for several in record.hidden[session].values() for one in several))
-        )
-    ]
     left = copy.copy(person)
     for session in sessions:
         log, hidden = record.logs[session], record.hidden[session]
@@ -121,10 +122,6 @@ def _check_undone(verdict: Verdict, record: Record, person: Person, room: Sequen
         left.sent = [sent for sent in left.sent if sent.message_id not in keys]
         record.logs[session] = [m for m in log if not is_reply(text_of(m)) and not text_of(m).startswith("/")]
     return left
-
-
-def _session_of(log: Sequence[Message]) -> str:
-    return log[0].session_id
 
 
 def check_deletions(

@@ -50,7 +50,7 @@ class Record:
     def read(cls, engine: Engine) -> Record:
         """Read all of it."""
         with engine.connect() as c:
-            begins = dict(c.execute(select(t.sessions.c.id, t.sessions.c.context_from)).tuples().all())
+            begins = {row.id: row.context_from for row in c.execute(select(t.sessions))}
             numbered = {s: read_messages(c, s) for s in c.execute(select(t.sessions.c.id)).scalars()}
             return cls(
                 logs={
@@ -97,9 +97,10 @@ class Record:
         placed = {row["id"].rpartition(".")[0] for row in self.outbox}
         return {row["answer_id"] for word in words for row in self.rows(word)} - placed
 
-    def with_notices(self, session: str, log: Iterable[Message]) -> list[Message]:
-        """The messages of a log with the notices of its session, in their order."""
-        return sorted([*log, *self.notices[session]], key=lambda message: self.numbers[message.id])
+    def with_notices(self, sessions: Iterable[str], log: Iterable[Message]) -> list[Message]:
+        """The messages of a log with the notices of its sessions, in their order."""
+        notices = (message for session in sessions for message in self.notices[session])
+        return sorted([*log, *notices], key=lambda message: self.numbers[message.id])
 
     def messages(self) -> Iterator[Message]:
         """Return all messages of the logs, also those that are undone."""
