@@ -170,13 +170,22 @@ class Membership:
             ) from None
 
     async def _is_taken(self) -> bool:
-        """Return whether a live process has this name; the heartbeat of a killed predecessor stands still."""
-        first = await self._run(self._find_heartbeat)
+        """Return whether a live process has this name.
+
+        Then its heartbeat is renewed twice. That of a killed predecessor may be renewed once, by what it had
+        sent.
+        """
+        last, renewals = await self._run(self._find_heartbeat), 0
         deadline = time.monotonic() + 3 * HEARTBEAT_SECONDS
-        while first is not None and time.monotonic() < deadline:
+        while last is not None and time.monotonic() < deadline:
             await asyncio.sleep(HEARTBEAT_SECONDS / 2)
-            if await self._run(self._find_heartbeat) != first:
+            found = await self._run(self._find_heartbeat)
+            if found not in (None, last):
+                renewals += 1
+                deadline = time.monotonic() + 3 * HEARTBEAT_SECONDS
+            if renewals > 1:
                 return True
+            last = found
         return False
 
     def _find_heartbeat(self, connection: Connection) -> Row[tuple[object]] | None:

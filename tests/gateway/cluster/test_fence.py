@@ -182,6 +182,24 @@ async def test_one_node_replaces_a_lost_token_and_none_while_the_owner_lives(nod
     assert not await second.may_republish()
 
 
+@pytest.mark.parametrize("age", [0.0, 3.0])
+async def test_a_node_joins_again_although_a_heartbeat_of_its_killed_process_was_under_way(
+    nodes: Nodes, postgres_url: str, age: float
+) -> None:
+    killed = await nodes.join("one")
+    engine = create_engine(postgres_url)
+    with engine.begin() as connection:
+        # Later it is so old that the process no longer counts as live.
+        connection.execute(text(f"UPDATE node SET heartbeat_at = clock_timestamp() - interval '{age} s'"))
+    engine.dispose()
+    joining = asyncio.create_task(nodes.join("one"))
+    if not age:
+        await asyncio.sleep(1)
+        assert await killed.beat()
+    assert await (await joining).beat()
+    assert not await killed.beat()
+
+
 async def test_live_nodes_need_one_broker(nodes: Nodes) -> None:
     await nodes.join("one")
     with pytest.raises(SettingsError, match=r"cluster\.url: leads to the RabbitMQ 'rabbit@other'.*\(one\)"):
