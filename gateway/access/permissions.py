@@ -18,9 +18,11 @@ from typing import Any, Literal, NamedTuple
 import structlog
 
 from gateway import patterns
+from gateway.access.rooms import Room
 from gateway.contract.channel import SenderRole
 from gateway.contract.errors import SettingsError
 from gateway.contract.tool import Tool
+from gateway.session import Turn
 
 log = structlog.get_logger("trunkline.tools")
 
@@ -146,6 +148,15 @@ def _hint(name: str, tools: Iterable[str]) -> str:
     if near:
         return f"did you mean {' or '.join(near)}?"
     return f"the tools are {', '.join(tools)}" if tools else "no plugin provides a tool"
+
+
+def withheld_by(turn: Turn, tool: str, room: Room) -> str:
+    """Return what took a tool away from a turn, for the trail: the room, its agent, its mode or a hook."""
+    if room.tools is not None and tool not in room.tools:
+        return "room"
+    if turn.overrides.tools is not None and tool not in turn.overrides.tools:
+        return f"agent {turn.agent}"
+    return "mode" if turn.is_read_only else "hook"
 
 
 def rule_to_add(tool: str) -> str:

@@ -127,6 +127,8 @@ def _print(found: Explanation) -> None:
     if not isinstance(verdict, Verdict):
         return
     typer.secho(plain(verdict.text), bold=True)
+    if verdict.rule:
+        typer.echo(plain(f"Rule: {verdict.rule}"))
     if verdict.more:
         typer.echo(plain(verdict.more))
     if found.same_cause:

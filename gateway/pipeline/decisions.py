@@ -29,10 +29,10 @@ class Decision(Struct, frozen=True):
 
     @property
     def decided_by(self) -> str:
-        """Return who decided, for the trail: a plugin, a user, or a grant of "always"."""
+        """Return who decided, for the trail: a plugin, a user, a grant of "always", or why no user did."""
         if self.plugin:
             return f"plugin {self.plugin}"
-        return "always" if self.outcome == "always" else "person"
+        return "person" if self.outcome in ("once", "deny") else self.outcome
 
     @property
     def allows(self) -> bool:

@@ -20,7 +20,7 @@ import structlog
 from msgspec import Struct
 
 from gateway.access.approvals import Approvals
-from gateway.access.permissions import Permissions, rule_to_add
+from gateway.access.permissions import Permissions, rule_to_add, withheld_by
 from gateway.access.rooms import Rooms
 from gateway.contract.deltas import PartDelta, ToolResultStart
 from gateway.contract.deltas import ToolResultDelta as ResultDelta
@@ -65,6 +65,7 @@ OUTCOME_UNKNOWN = (
     "Error: the gateway stopped while this tool was running. Its outcome is unknown and it was not run again."
 )
 
+_INVALID = ToolBlock("Error: Invalid JSON arguments")
 _UNTRUSTED = "This conversation holds text of people who may not use the bot."
 _OTHERS = "This conversation holds content from outside, such as a web page, which may instruct the bot."
 _MOST_REPEATS = 2
@@ -361,7 +362,7 @@ class ToolRunner:
         allowed = turn.overrides.narrow_tools(room.tools)
         judge = partial(turn.entry.trail.judge_backend, tool, arguments)
         if action == "deny" or turn.is_read_only or (allowed is not None and tool not in allowed):
-            judge(rule if action == "deny" else "agent, room or mode", refused=True)
+            judge(rule if action == "deny" else withheld_by(turn, tool, room), refused=True)
             return False
         reason = _reason_to_ask(turn, foreign, built_in=False)
         if action == "allow" and not reason:
@@ -380,15 +381,11 @@ class ToolRunner:
         named = _find_tool(tools, part.tool_name)
         name = part.tool_name if named is None else named.name
         original = ToolCall(part.tool_call_id, name, part.arguments)
-        if part.invalid_arguments is not None:
-            content = await turn.plugins.hooks.after_tool_exec(
-                original, "Error: Invalid JSON arguments", turn.ctx
-            )
-            return _shown(ToolOutput(content, is_error=True), services.show)
-        call = await self._prepared(turn, tools, original)
+        call = _INVALID if part.invalid_arguments is not None else await self._prepared(turn, tools, original)
         if isinstance(call, ToolBlock):
             content = await turn.plugins.hooks.after_tool_exec(original, call.content, turn.ctx)
-            return _shown(ToolOutput(content, is_error=call.is_error), services.show)
+            services.show(content)
+            return ToolOutput(content, is_error=call.is_error)
         tool = tools[call.name]
         await services.begin(tool)
         progress = _Progress(services.show, self._outputs.most_bytes)
@@ -426,6 +423,9 @@ class ToolRunner:
     async def _permitted(self, turn: Turn, tools: Mapping[str, Tool], call: ToolCall) -> ToolCall | ToolBlock:
         tool = tools.get(call.name)
         if tool is None:
+            if any(one.name == call.name for one in turn.plugins.tools()):
+                by = withheld_by(turn, call.name, self._rooms.of(turn.entry.channel, turn.entry.inbound))
+                turn.entry.trail.judge(call.id, by, refused=True)
             return ToolBlock(_unknown_tool(call.name, tools))
         built_in, role = turn.plugins.is_built_in(tool), turn.ctx.role
         by_default = turn.plugins.asks_by_default(tool)
@@ -601,11 +601,6 @@ def _count_changes(turn: Turn, call: ToolCallPart) -> int:
 
 def _show_nothing(text: str) -> None:
     """Drop the output of an inner call: its tool decides what to show."""
-
-
-def _shown(output: ToolOutput, show: Show) -> ToolOutput:
-    show(output.content)
-    return output
 
 
 def _display_hints(tool: Tool | None) -> DisplayHints | None:

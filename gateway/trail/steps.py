@@ -44,7 +44,8 @@ model       name is provider/model; provider, model, key (as ``key 2 (api_keys[0
             output_tokens, cached_tokens, nano_usd
 fallback    name is provider/model; asked, reason
 tool        name is the tool; call, allowed_by or refused_by (rule NAME: PATTERN, always, person, plugin …,
-            default, or agent, room or mode), asked_by (the rule that demanded a person)
+            default; what took the tool away: agent …, room, mode or hook; why no person decided: nobody,
+            unshown or timeout), asked_by (the rule that demanded a person)
 question    name is the tool that waits for it, if any; id, kind (approval, budget or question), answer, by
 restart     attempt; an attempt after the gateway was restarted
 placement   name is the channel; nonce, platform_id, attempt, waited_ms, code, error

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from msgspec.structs import replace
+
 from gateway.contract.messages import ToolCallPart, ToolResultPart
 from gateway.trail.steps import Step
 from gateway.why.causes import Failure, status_in
@@ -53,6 +55,36 @@ def failures_in(steps: Sequence[Step]) -> list[Failure]:
             provider, _, model = step.name.partition("/")
             found.append(Failure(provider, model, str(step.detail.get("reason", "")), asked=False))
     return found
+
+
+def mark_blocked(steps: Sequence[Step]) -> list[Step]:
+    """Return the steps; a call of a tool that a hook blocked names the plugin as its ``refused_by``."""
+    marked: list[Step] = []
+    blocker = ""
+    for step in steps:
+        if step.kind == "hook" and step.detail.get("verdict") == "blocked":
+            blocker = step.name
+        elif step.kind == "tool" and blocker:
+            if step.state == "failed":
+                refused = {"call": step.detail.get("call", ""), "refused_by": f"plugin {blocker}"}
+                step = replace(step, state="refused", detail=refused)
+            blocker = ""
+        marked.append(step)
+    return marked
+
+
+def refused_calls(steps: Sequence[Step]) -> list[Step]:
+    """Return the calls of tools that did not run because of a rule, a person or a plugin, each reason once.
+
+    Calls before a replay do not count.
+    """
+    found: dict[tuple[str, object, object], Step] = {}
+    for before, step in zip([None, *steps], mark_blocked(steps), strict=False):
+        if step.kind == "restart" and before is not None and before.kind == "final":
+            found.clear()
+        elif step.kind == "tool" and "refused_by" in step.detail:
+            found.setdefault((step.name, step.detail["refused_by"], step.detail.get("asked_by")), step)
+    return list(found.values())
 
 
 def steps_from(records: Records, failures: Sequence[Failure]) -> list[Step]:

@@ -241,7 +241,8 @@ def current_step(turn: Turn) -> tuple[Literal["tool", "model", "hooks"], str]:
 def render_for_writer(explained: Explained) -> str:
     """Return the sentence and the line of a message, without details that name people, keys or texts."""
     line = " → ".join(map(_station_text, explained.stations))
-    return f"**{explained.verdict.text}**\n\n{line}"
+    rule = ENGLISH("rule", rule=explained.verdict.rule) if explained.verdict.rule else ""
+    return "\n\n".join(filter(None, (f"**{explained.verdict.text}**", rule, line)))
 
 
 def _station_text(station: Station) -> str:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from gateway.trail.recorder import AFTER, BUDGET_TOOL, NO_PROVIDER, OPEN_CIRCUIT
 from gateway.trail.steps import Step
 from gateway.why.causes import Failure
-from gateway.why.path import failure_of
+from gateway.why.path import failure_of, mark_blocked
 from gateway.why.words import Words
 
 MOST_STATIONS = 8
@@ -53,7 +53,7 @@ class Station(Struct, frozen=True, omit_defaults=True):
 def draw_line(steps: Sequence[Step], words: Words) -> list[Station]:
     """Return the stations of a message, the first one first."""
     stations: list[Station] = []
-    for group, found in groupby(mark_replays(steps), _group_of):
+    for group, found in groupby(mark_blocked(mark_replays(steps)), _group_of):
         run = list(found)
         match group:
             case "received":
@@ -204,14 +204,31 @@ def _why_skipped(reason: str, words: Words) -> str:
 
 
 def _tools(run: Sequence[Step], words: Words) -> Station:
+    refusal = next((step for step in run if "refused_by" in step.detail), None)
     allowed = str(run[0].detail.get("allowed_by", ""))
     detail = words("line.tool.allowed", by=_by(allowed, words)) if allowed else ""
     text = words("line.tool", name=run[0].name)
     if len(run) > 1:
         text = words("line.tools", count=len(run))
         detail = ", ".join(dict.fromkeys(step.name for step in run))
+    if refusal is not None:
+        said = ", ".join(filter(None, (refusal_of(refusal, words), rule_of(refusal))))
+        detail = words("line.tool.refused", name=refusal.name, reason=said)
     state = next((step.state for step in run if step.state != "ok"), "ok")
     return Station("tool", text, run[0].at, _sum(run), state, detail or UNSET)
+
+
+def refusal_of(step: Step, words: Words) -> str:
+    """Return as a clause why the call of a tool did not run, without the pattern of a rule."""
+    kind, _, name = str(step.detail.get("refused_by", "")).partition(" ")
+    key = f"refusal_by.{kind}"
+    return words(key if words.has(key) else "refusal_by.other", name=name)
+
+
+def rule_of(step: Step) -> str:
+    """Return the rule with its pattern that refused the call of a tool, or demanded a person; else ""."""
+    rules = (str(step.detail.get(name, "")) for name in ("refused_by", "asked_by"))
+    return next((rule.removeprefix("rule ") for rule in rules if rule.startswith("rule ")), "")
 
 
 def _by(allowed: str, words: Words) -> str:

@@ -7,7 +7,7 @@ text of a message, so that they are the same for the operator and for the writer
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -17,9 +17,9 @@ from gateway.contract.messages import is_notice
 from gateway.trail.recorder import BUDGET_TOOL
 from gateway.trail.steps import Step
 from gateway.why.causes import Failure, is_undelivered, the_cause
-from gateway.why.path import last_attempt
+from gateway.why.path import last_attempt, refused_calls
 from gateway.why.records import Records, is_overflow
-from gateway.why.stations import mark_replays
+from gateway.why.stations import mark_replays, refusal_of, rule_of
 from gateway.why.words import Words
 
 Code = Literal[
@@ -33,6 +33,7 @@ Code = Literal[
     "failed",
     "unsent",
     "uncertain",
+    "denied",
     "answered",
 ]
 ActionKind = Literal[
@@ -68,12 +69,16 @@ class Action(Struct, frozen=True):
 
 
 class Verdict(Struct, frozen=True):
-    """A verdict. ``text`` is the sentence; ``more`` adds what else the operator should know, or is empty."""
+    """A verdict. ``text`` is the sentence; ``more`` adds what else the operator should know, or is empty.
+
+    ``rule`` is the rule of the permissions that refused a tool, with its pattern.
+    """
 
     code: Code
     text: str
     actions: tuple[Action, ...] = ()
     more: str = ""
+    rule: str = ""
 
 
 class Live(Struct, frozen=True):
@@ -261,10 +266,7 @@ def _stopped(case: Case) -> Verdict | None:
     )
     # A hook that answers in place of the model has not stopped anything.
     if hook is not None and (records.answer is None or records.error is not None):
-        info = Action(
-            "open", words("action.plugin"), "plugins", f"trunkline plugin info {hook.name}", hook.name
-        )
-        return Verdict("stopped", words("stopped.hook", name=hook.name), (info,))
+        return Verdict("stopped", words("stopped.hook", name=hook.name), (_plugin(words, hook.name),))
     if records.interrupted == "stopped" or _was_cancelled(records):
         return Verdict("stopped", words("stopped.person"), (_replay(words, records),))
     if records.answer is None and not records.dead_at:
@@ -312,8 +314,33 @@ def _answered(case: Case) -> Verdict:
         by = words("answered.other")
     restarts = sum(step.kind == "restart" and step.state == "ok" for step in mark_replays(case.steps))
     after = words("answered.restart" if restarts == 1 else "answered.restarts", count=restarts)
-    text = words("answered", duration=words.duration(took), by=by, after=after if restarts else "")
-    return Verdict("answered", text)
+    how = {"duration": words.duration(took), "by": by, "after": after if restarts else ""}
+    if refusals := refused_calls(case.steps):
+        return _denied(case, refusals, how)
+    return Verdict("answered", words("answered", **how))
+
+
+def _denied(case: Case, refusals: Sequence[Step], how: Mapping[str, str]) -> Verdict:
+    """Return the verdict of an answer without a tool that the model wanted to run."""
+    words = case.words
+    first, *others = (words("tool_refused", tool=one.name, reason=refusal_of(one, words)) for one in refusals)
+    more = ". ".join(map(_capitalized, others))
+    rules = ", ".join(filter(None, dict.fromkeys([rule_of(one) for one in refusals])))
+    by, _, name = str(refusals[0].detail["refused_by"]).partition(" ")
+    match by:
+        case "agent":
+            actions = (Action("open", words("action.agent"), "agents", "trunkline agents list", name),)
+        case "room":
+            rooms, channel = "trunkline channels rooms", case.records.channel
+            actions = (Action("open", words("action.room"), "rooms", rooms, channel),)
+        case "plugin":
+            actions = (_plugin(words, name),)
+        case _ if rules:
+            shown = "trunkline config show"
+            actions = (Action("open", words("action.rules"), "settings", shown, "permissions"),)
+        case _:
+            return Verdict("denied", words("denied", **how, what=first), more=more and f"{more}.")
+    return Verdict("denied", words("denied", **how, what=first), actions, more and f"{more}.", rules)
 
 
 Rule = Callable[[Case], Verdict | None]
@@ -326,6 +353,10 @@ def _waits(words: Words, what: str, *actions: Action) -> Verdict:
 
 def _health(words: Words, channel: str) -> Action:
     return Action("open", words("action.channels"), "channels", "trunkline channels status", channel)
+
+
+def _plugin(words: Words, name: str) -> Action:
+    return Action("open", words("action.plugin"), "plugins", f"trunkline plugin info {name}", name)
 
 
 def _pair(words: Words, channel: str, user: str = "") -> Action:

@@ -35,6 +35,7 @@ _TEXTS = (
         "stations.detail",
         "verdict.actions.command",
         "verdict.actions.more",
+        "verdict.rule",
     ),
     *(f"steps.detail.{name}" for name in ("error", "answer", "by", "id")),
     *(f"steps.detail.{name}" for name in ("allowed_by", "refused_by", "asked_by")),

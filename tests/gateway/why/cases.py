@@ -27,7 +27,16 @@ from gateway.contract.channel import (
     Signal,
 )
 from gateway.contract.messages import now_ms
-from gateway.contract.plugin import Intercept, Pass, Plugin, PluginContext, TurnContext, UserInput
+from gateway.contract.plugin import (
+    Intercept,
+    Pass,
+    Plugin,
+    PluginContext,
+    ToolBlock,
+    ToolCall,
+    TurnContext,
+    UserInput,
+)
 from gateway.contract.provider import ToolDefinition
 from gateway.contract.questions import Question
 from gateway.contract.tool import Tool, ToolContext
@@ -91,7 +100,14 @@ class Pier(Plugin):
         async def open_door(_arguments: object, _context: ToolContext) -> str:
             return "open"
 
-        return [Tool(definition=ToolDefinition("door", "Opens.", {"type": "object"}), execute=open_door)]
+        def match_key(arguments: Mapping[str, Any]) -> str:
+            return str(arguments.get("which", ""))
+
+        definition = ToolDefinition("door", "Opens.", {"type": "object"})
+        return [Tool(definition=definition, execute=open_door, match_key=match_key)]
+
+    async def before_tool_exec(self, call: ToolCall, ctx: TurnContext) -> ToolCall | ToolBlock:
+        return ToolBlock("It is stuck.") if call.arguments.get("which") == "back" else call
 
 
 class Case:

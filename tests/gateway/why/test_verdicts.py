@@ -19,7 +19,7 @@ from gateway.store.writes import Write
 from gateway.testing.fake_models.script import Gate, Refusal, Reply, Say, Use
 from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.served import until
-from tests.gateway.why.cases import database, kinds, line, texts
+from tests.gateway.why.cases import Case, database, kinds, line, texts
 
 pytestmark = pytest.mark.slow
 
@@ -106,6 +106,10 @@ async def test_the_cause_that_the_operator_can_fix_comes_first(
                 "No answer: Groq rejected the API key, and no other model was left."
             )
             assert found["verdict"]["more"] == "OpenAI was overloaded."
+            # Without a trail the time of each call is not known, nor the hook.
+            hook = ["Hook pier"] if trail == "full" else []
+            end = ["Placed in Line", "Answered with an error" if trail == "full" else "Settled"]
+            assert texts(found) == ["Received", "Stored", *hook, "Model: 2 failed", *end]
             broken = next(station for station in found["stations"] if station["state"] == "failed")
             assert [one["text"] for one in broken["sidings"]] == ["openai/fake-small", "groq/fake-small"]
 
@@ -114,6 +118,8 @@ async def test_the_cause_that_the_operator_can_fix_comes_first(
             await case.settled()
             found = await case.why(answered.message_id)
             assert re.fullmatch(r"Answered in .* by (the second|another) model\.", found["verdict"]["text"])
+            failed_first = ["Model failed"] if trail == "full" else []
+            assert [*hook, *failed_first, "Model groq/fake-small", "Placed in Line"] == texts(found)[2:-1]
 
 
 async def test_messages_that_wait_or_run(tmp_path: Path, engine_settings: dict[str, Any]) -> None:
@@ -130,9 +136,11 @@ async def test_messages_that_wait_or_run(tmp_path: Path, engine_settings: dict[s
             r"Being answered: (model openai/fake-small|the hooks) for .*\.", found["verdict"]["text"]
         ), found["verdict"]
         assert (found["verdict"]["code"], kinds(found)) == ("running", ["stop"])
+        assert texts(found)[:2] == ["Received", "Stored"], texts(found)
         found = await case.why(waiting.message_id)
         assert (found["verdict"]["code"], kinds(found)) == ("waiting", ["stop"])
         assert found["verdict"]["text"] == "No answer yet: it waits for an earlier message."
+        assert texts(found) == ["Received", "Stored"]
         # An edit of a message that waits replaces it.
         revised = await case.write("And then, please?", revises="kitchen:102")
         opened.set()
@@ -157,6 +165,7 @@ async def test_messages_that_wait_or_run(tmp_path: Path, engine_settings: dict[s
         assert [(one["kind"], one["target"]) for one in found["verdict"]["actions"]] == [
             ("allow", question.question.id)
         ]
+        assert texts(found) == ["Received", "Stored", "Hook pier", "Model openai/fake-small"]
         await case.write("/stop")
         await case.settled()
         found = await case.why(asked.message_id)
@@ -178,6 +187,7 @@ async def test_messages_that_wait_for_a_limit(tmp_path: Path, engine_settings: d
             found = await case.until(answered.message_id, "waiting")
             assert found["verdict"]["text"].startswith("No answer yet: it waits for Line until ")
             assert kinds(found) == ["open"]
+            assert texts(found)[-1] == "Waits for the platform"
             fake.then(Refusal(429, "slow down", {"retry-after": "20"}))
             limited = await case.write("Hello")
             found = await case.until(limited.message_id, "waiting")
@@ -189,6 +199,7 @@ async def test_messages_that_wait_for_a_limit(tmp_path: Path, engine_settings: d
             behind = await case.write("Hello", "ben", "garden")
             found = await case.until(behind.message_id, "waiting")
             assert found["verdict"]["text"].startswith(begin), found["verdict"]
+            assert texts(found)[-1] == "Waits for the rate limit of the provider"
 
 
 async def test_messages_that_are_not_answered_on_purpose(
@@ -243,6 +254,77 @@ async def test_messages_that_are_not_answered_on_purpose(
         assert kinds(found["kitchen:77"]) == ["open"]
         assert kinds(found["4711"]) == ["open"]
         assert found["4711"]["message"] is None
+
+
+DENIED: dict[str, tuple[dict[str, Any], str, str, str, str]] = {
+    # What the message is sent with, what the model wants to open, the reason, the rule and the action.
+    "rule": ({}, "front", "a rule of [permissions] forbids it", "door: front", "settings"),
+    "other": ({}, "attic", "a rule of [permissions] forbids it", "door: no pattern matches", "settings"),
+    "plugin": ({}, "back", "the plugin pier refused it", "", "plugins"),
+    "agent": ({"agent": "mute"}, "side", "the agent mute does not have it", "", "agents"),
+    "room": ({"chat": "cellar"}, "side", "the room does not have it", "", "rooms"),
+    "mode": ({"chat": "desk"}, "side", "only tools that read run in this mode", "", ""),
+    "person": ({}, "roof", "a person refused it", "door: roof", "settings"),
+}
+
+
+async def test_tools_that_were_refused_name_their_rule(
+    tmp_path: Path, engine_settings: dict[str, Any]
+) -> None:
+    rules = {"side": "allow", "back": "allow", "front": "deny", "roof": "ask"}
+    channels = {"line": {"allow": ["ada", "ben"], "rooms": {"cellar": {"tools": ["clock"]}}}}
+    async with (
+        FakeModels() as fake,
+        line(
+            tmp_path,
+            fake,
+            engine_settings,
+            permissions={"door": rules, "*": "allow"},
+            agents={"mute": {"tools": ["clock"]}},
+            channels=channels,
+        ) as case,
+    ):
+        for how, (sent, which, reason, rule, opened) in DENIED.items():
+            call = Use("door", f'{{"which": "{which}"}}')
+            if how == "mode":
+                await case.write("/plan", **sent)
+                await case.settled()
+            fake.then(Reply((call,), "tools"), Reply((Say("I could not."),)))
+            written = await case.write(f"Open it: {how}", **sent)
+            if how == "person":
+                await case.until(written.message_id, "waiting")
+                [asked] = case.served.gateway.parts.questions.of_message(written.message_id)
+                path = f"/api/questions/{asked.question.id}"
+                assert (await case.served.ask("POST", path, json={"values": ["deny"]}))[0] == 200
+            await case.settled()
+            found = await case.why(written.message_id)
+            verdict = found["verdict"]
+            assert verdict["code"] == "denied", (how, verdict)
+            told = re.sub(r"in [\d.]+ m?s", "in 1 s", verdict["text"])
+            assert told == f"Answered in 1 s, but the tool door did not run: {reason}."
+            assert (verdict["rule"], [one["target"] for one in verdict["actions"]]) == (
+                rule,
+                [opened] if opened else [],
+            )
+            assert "Tool door" in texts(found)
+            assert texts(found)[-2:] == ["Placed in Line", "Answer complete"]
+            [station] = [one for one in found["stations"] if one["kind"] == "tool"]
+            said = ", ".join(filter(None, (reason, rule)))
+            assert station["detail"] == f"door refused: {said}"
+            if how == "person":
+                await _everywhere(case, written.message_id, verdict["text"])
+
+
+async def _everywhere(case: Case, message_id: str, sentence: str) -> None:
+    """Check that the command line and /why have the sentence with its rule, and the page the German one."""
+    printed = await case.printed(message_id)
+    assert printed.startswith(f"{sentence}\nRule: door: roof\n")
+    told = await case.told(message_id)
+    assert told.startswith(f"**{sentence}**\n\nRule: `door: roof`\n\nReceived ")
+    german = await case.why(message_id, lang="de")
+    assert german["verdict"]["text"].endswith(
+        ", aber das Werkzeug door lief nicht: Eine Person hat es abgelehnt."
+    )
 
 
 async def test_messages_that_were_not_accepted_are_known_by_their_platform_id(
@@ -317,6 +399,7 @@ async def test_what_a_restart_does_to_messages(tmp_path: Path, engine_settings: 
             assert found["verdict"]["actions"][0]["target"] == third.message_id
             found = await case.why(first.message_id)
             assert found["verdict"]["code"] in ("answered", "merged")
+            assert texts(found)[-1] in ("Answer complete", "Answered with a later message")
 
 
 async def test_providers_have_their_names_before_their_first_use(
@@ -329,6 +412,7 @@ async def test_providers_have_their_names_before_their_first_use(
             await case.settled()
         async with line(tmp_path, fake, engine_settings) as case:
             found = await case.why(failed.message_id)
+        assert texts(found)[-3:] == ["Model failed", "Placed in Line", "Answered with an error"]
         sentence = "No answer: OpenAI rejected the API key, and no other model was left."
         assert found["verdict"]["text"] == sentence
 

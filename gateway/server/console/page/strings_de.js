@@ -427,6 +427,7 @@ export const de = {
   "why.proof": "Beleg",
   "why.proof_text": "Gelesene Zeilen: {rows}. Sie stehen in der Datenbank, gelten also auch nach einem Neustart.",
   "why.same": "{count} weitere scheiterten seit {time} aus demselben Grund.",
+  "why.rule": "Regel:",
   "why.saw": "Was {name} sah",
   "why.seen": "Was die Person sah",
   "why.seen.nothing": "Im Chat erschien nichts.",

@@ -427,6 +427,7 @@ export const en = {
   "why.proof": "Proof",
   "why.proof_text": "Rows read: {rows}. They are in the database, so this stays true after a restart.",
   "why.same": "{count} more failed for the same reason since {time}.",
+  "why.rule": "Rule:",
   "why.saw": "What {name} saw",
   "why.seen": "What the person saw",
   "why.seen.nothing": "Nothing was placed in the chat.",

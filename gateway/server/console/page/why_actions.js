@@ -7,7 +7,10 @@ import { showCommand } from "./command_dialog.js";
 import { changeSetting } from "./settings_change.js";
 
 /** Screens of actions that open something; a screen that this gateway has not is a command. */
-const SCREENS = { channels: "now", dead: "dead", rooms: "rooms", plugins: "plugins" };
+const SCREENS = { channels: "now", dead: "dead", rooms: "rooms", plugins: "plugins", agents: "agents", settings: "settings" };
+
+/** Screens that show one thing by its name. */
+const NAMED = new Set(["plugins", "agents"]);
 
 /**
  * @param {import("./why_verdict.js").Action} action @param {{id: string}} message
@@ -27,7 +30,7 @@ export async function takeAction(action, message, context, done) {
       case "replace_key":
         return open("models", [target], { key: more });
       case "open":
-        return open(SCREENS[target], target === "plugins" && more ? [more] : []);
+        return open(SCREENS[target], NAMED.has(target) && more ? [more] : [], target === "settings" ? { q: more } : {});
       case "stop":
         await send("POST", `/api/sessions/${encodeURIComponent(target)}/abort`);
         break;

@@ -23,8 +23,9 @@ const NAMED = new Set(["model", "tool", "hook", "command"]);
  * @param {() => void} openSteps called for a station that stands for several
  */
 export function lineOf(stations, code, person, openSteps) {
-  const shown = code === "answered" ? stations : withBreak(withPresent(stations, code, person));
-  const stop = code === "answered" ? -1 : breakOf(shown);
+  const answered = code === "answered" || code === "denied";
+  const shown = answered ? stations : withBreak(withPresent(stations, code, person));
+  const stop = answered ? -1 : breakOf(shown);
   const items = shown.map((one, at) => {
     const next = shown[at + 1];
     const rail = !next ? "none" : at === stop || next.state === "never" ? "broken" : "whole";

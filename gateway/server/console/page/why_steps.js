@@ -88,7 +88,7 @@ export function stepName({ kind, name, state, detail }) {
     hook: () => word(`why.verdict.${detail.verdict ?? "pass"}`, detail.verdict),
     model: () => (isFailed({ state }) ? (detail.code ? word(`why.code.${detail.code}`, detail.code) : t("why.state.failed")) : ""),
     fallback: () => (detail.asked === false ? t("why.not_asked") : ""),
-    tool: () => String(detail.allowed_by ?? ""),
+    tool: () => (detail.refused_by ? `${t("why.fact.refused_by")} ${detail.refused_by}` : String(detail.allowed_by ?? "")),
     waited: () => word(`why.for.${detail.for}`, detail.for ?? ""),
     placement: () => (detail.attempt > 1 ? t("why.attempt", { count: detail.attempt }) : ""),
     final: () => word(`why.outcome.${detail.outcome}`, detail.outcome ?? ""),

@@ -15,7 +15,7 @@ from sqlalchemy import select
 
 from gateway.contract.messages import now_ms
 from gateway.store import schema as t
-from gateway.testing.fake_models.script import Gate, Refusal, Reply, Say
+from gateway.testing.fake_models.script import Gate, Refusal, Reply, Say, Use
 from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.served import until
 from tests.channels.websocket.test_page_axe import violations
@@ -192,6 +192,33 @@ async def test_actions_are_taken_beside_the_verdict(browser: Browser, tmp_path: 
             await page.goto(f"{url}/{waiting.message_id}")
             await page.get_by_role("button", name="Open that message").press("Enter")
             await expect(page).to_have_url(re.compile(f"/console/why/{edit.message_id}$"))
+
+
+async def test_a_refused_tool_names_its_rule(browser: Browser, tmp_path: Path) -> None:
+    rules = {"<b>front</b>": "deny", "*": "allow"}
+    async with FakeModels() as fake, line(tmp_path, fake, permissions={"door": rules}) as case:
+        call = Use("door", '{"which": "<b>front</b>"}')
+        fake.then(Reply((call,), "tools"), Reply((Say("I could not."),)))
+        asked = await case.write("Open it")
+        await case.settled()
+        url = f"{case.served.url}/console/why/{asked.message_id}"
+        async with chat(browser, url, connected=False) as page:
+            heading = page.get_by_role("heading", level=1)
+            await expect(heading).to_contain_text(
+                "the tool door did not run: a rule of [permissions] forbids it"
+            )
+            shown = page.locator(".why-verdict .rule")
+            await expect(shown).to_have_text("Rule: door: <b>front</b>")
+            opened = page.get_by_role("button", name="Rules of tools")
+            for width, height in ((1280, 720), (390, 844)):
+                await page.set_viewport_size({"width": width, "height": height})
+                for one in (heading, shown, opened):
+                    assert await is_in_view(page, one), (width, await one.inner_text())
+            await expect(page.locator(".line > .station").last).to_contain_text("Answer")
+            await expect(page.locator(".steps")).to_contain_text("Refused by rule door: <b>front</b>")
+            await opened.click()
+            await expect(page).to_have_url(re.compile(r"/console/settings\?q=permissions"))
+            await expect(page.get_by_role("row", name="permissions").first).to_be_visible()
 
 
 async def test_the_pause_before_an_attempt_can_be_ended(browser: Browser, tmp_path: Path) -> None:
