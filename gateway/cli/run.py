@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import structlog
 import typer
@@ -31,6 +31,9 @@ from gateway.extensions.loader import check_siblings
 from gateway.logs import set_up_logs
 from gateway.server import Server
 from gateway.settings import Settings, refresh_organization
+
+if TYPE_CHECKING:
+    from gateway.cluster.node import Node
 
 CONNECT = (
     "the built-in demo; for a real model run `trunkline setup`, set ANTHROPIC_API_KEY or OPENAI_API_KEY, "
@@ -104,10 +107,16 @@ async def serve(settings: Settings, *, open_browser: bool = False) -> int:
     _handle_signals(gateway.stop)
     try:
         async with contextlib.AsyncExitStack() as stack:
-            if settings.cluster.url is not None and not await _own(settings, gateway, stack):
-                return gateway.exit_code
+            node = None if settings.cluster.url is None else await _join(settings, gateway, stack)
+            if node is not None:
+                gateway.fence = await node.own()
+                if gateway.fence is None:
+                    return gateway.exit_code
             await stack.enter_async_context(gateway.running())
-            server = await stack.enter_async_context(Server(gateway))
+            bound = None if node is None else node.stand_aside()
+            server = await stack.enter_async_context(Server(gateway, bound=bound))
+            if node is not None:
+                await stack.enter_async_context(node.serving(server.accept))
             _tune_gc()
             _welcome(gateway, server.url)
             if open_browser:
@@ -128,8 +137,8 @@ async def serve(settings: Settings, *, open_browser: bool = False) -> int:
     return gateway.exit_code
 
 
-async def _own(settings: Settings, gateway: Gateway, stack: contextlib.AsyncExitStack) -> bool:
-    """Join the cluster, and stand by until this node owns the gateway. Return False if it is stopped."""
+async def _join(settings: Settings, gateway: Gateway, stack: contextlib.AsyncExitStack) -> Node:
+    """Join the cluster until the stack ends."""
     try:
         # Imported here: its library is an extra, and takes 0.1 s of a start without a cluster.
         from gateway.cluster.node import Node
@@ -141,8 +150,7 @@ async def _own(settings: Settings, gateway: Gateway, stack: contextlib.AsyncExit
         ) from None
     node = Node(settings, gateway.stop)
     await stack.enter_async_context(node.joined())
-    gateway.fence = await node.own()
-    return gateway.fence is not None
+    return node
 
 
 def _handle_signals(stop: asyncio.Event) -> None:

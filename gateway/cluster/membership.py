@@ -32,6 +32,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DatabaseError
 
+from gateway.cluster.link import Certificate, Link, is_local, new_certificate
 from gateway.contract.errors import SettingsError, StoreError, StoreLockedError
 from gateway.settings import Settings
 from gateway.store import Fence, migrate, open_locked
@@ -49,6 +50,8 @@ _CLUSTER = Table(
     Column("one", Integer, primary_key=True),
     Column("id", Text, nullable=False),
     Column("broker", Text, nullable=False),
+    Column("certificate", Text, nullable=False),
+    Column("key", Text, nullable=False),
 )
 _NODE = Table(
     "node",
@@ -59,6 +62,7 @@ _NODE = Table(
     Column("machine", Text, nullable=False),
     Column("started_at", DateTime(timezone=True), nullable=False),
     Column("heartbeat_at", DateTime(timezone=True), nullable=False),
+    Column("address", Text, nullable=False),
 )
 _OWNERSHIP = Table(
     "ownership",
@@ -67,6 +71,7 @@ _OWNERSHIP = Table(
     Column("epoch", BigInteger, nullable=False),
     Column("node", Text),
     Column("start_id", Text),
+    Column("address", Text),
     Column("since", DateTime(timezone=True), nullable=False),
     Column("released", Boolean, nullable=False),
     Column("republished_at", DateTime(timezone=True), nullable=False),
@@ -109,12 +114,16 @@ class NodeRow(Struct, frozen=True):
 
 
 class Owner(NamedTuple):
-    """The owner of the gateway: its name, its heartbeat's age in seconds, and whether it left in order."""
+    """The owner of the gateway: its name, its heartbeat's age in seconds, and whether it left in order.
+
+    ``address`` is where it serves clients, once it does.
+    """
 
     name: str | None
     start_id: str | None
     heartbeat: float | None
     released: bool
+    address: str | None
 
 
 class Membership:
@@ -134,11 +143,11 @@ class Membership:
         # One thread, so that a cancelled caller does not leave the connection to the next in mid-transaction.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="cluster")
 
-    async def join(self, broker: str) -> None:
+    async def join(self, broker: str, link: Link) -> Certificate:
         """Enter the cluster, after the checks that keep two clusters or two equal nodes apart.
 
-        ``broker`` is the name of the RabbitMQ cluster. Raises SettingsError with key and remedy, or
-        StoreError.
+        ``broker`` is the name of the RabbitMQ cluster, ``link`` this node's end of the link. Returns the
+        certificate of the cluster. Raises SettingsError with key and remedy, or StoreError.
         """
         await asyncio.to_thread(self._migrate)
         await self._run(_create_tables)
@@ -147,7 +156,7 @@ class Membership:
                 f"cluster.name: a live node of this cluster is already named {self.name!r}; "
                 "give each node a name of its own"
             )
-        await self._run(lambda connection: self._enter(connection, broker))
+        return await self._run(lambda connection: self._enter(connection, broker, link))
 
     def _migrate(self) -> None:
         """Create or migrate the database, which needs it for this process alone."""
@@ -192,34 +201,37 @@ class Membership:
         query = f"SELECT start_id, heartbeat_at FROM node WHERE name = :name AND {_LIVE}"  # noqa: S608 - constant
         return connection.execute(text(query), {"name": self.name}).first()
 
-    def _enter(self, connection: Connection, broker: str) -> None:
+    def _enter(self, connection: Connection, broker: str, link: Link) -> Certificate:
         connection.execute(text("SELECT pg_advisory_xact_lock(:id)"), {"id": _JOINING})
         self._check_clock(connection)
-        known = self._check_broker(connection, broker)
-        cluster_id = known or uuid.uuid4().hex
+        self._check_broker(connection, broker)
+        self._check_addresses(connection, link)
+        known = connection.execute(text("SELECT id, certificate, key FROM cluster")).first()
+        cluster_id = uuid.uuid4().hex if known is None else known.id
         self._check_folder(cluster_id, new=known is None)
+        made = new_certificate(cluster_id) if known is None else Certificate(known.certificate, known.key)
         upsert = (
-            "INSERT INTO cluster VALUES (1, :id, :broker) ON CONFLICT (one) DO UPDATE SET broker = :broker"
+            "INSERT INTO cluster VALUES (1, :id, :broker, :certificate, :key) "
+            "ON CONFLICT (one) DO UPDATE SET broker = :broker"
         )
-        connection.execute(text(upsert), {"id": cluster_id, "broker": broker})
+        connection.execute(text(upsert), {"id": cluster_id, "broker": broker, **made._asdict()})
         enter = (
             "INSERT INTO node "
-            "VALUES (:name, :start, :version, :machine, clock_timestamp(), clock_timestamp()) "
+            "VALUES (:name, :start, :version, :machine, clock_timestamp(), clock_timestamp(), :address) "
             "ON CONFLICT (name) DO UPDATE SET start_id = :start, version = :version, machine = :machine, "
-            "started_at = clock_timestamp(), heartbeat_at = clock_timestamp()"
+            "started_at = clock_timestamp(), heartbeat_at = clock_timestamp(), address = :address"
         )
-        machine = socket.gethostname()
-        named = {"name": self.name, "start": self.start_id, "version": VERSION, "machine": machine}
-        connection.execute(text(enter), named)
+        named = {"name": self.name, "start": self.start_id, "version": VERSION, "address": link.address}
+        connection.execute(text(enter), {**named, "machine": socket.gethostname()})
         owned = (
-            "INSERT INTO ownership VALUES (:name, 0, NULL, NULL, clock_timestamp(), true, 'epoch') "
+            "INSERT INTO ownership VALUES (:name, 0, NULL, NULL, NULL, clock_timestamp(), true, 'epoch') "
             "ON CONFLICT DO NOTHING"
         )
         connection.execute(text(owned), {"name": GATEWAY})
+        return made
 
-    def _check_broker(self, connection: Connection, broker: str) -> str | None:
-        """Return the id of the cluster, or None for a new one. All its nodes need one broker."""
-        row = connection.execute(text("SELECT id, broker FROM cluster")).first()
+    def _check_broker(self, connection: Connection, broker: str) -> None:
+        row = connection.execute(text("SELECT broker FROM cluster")).first()
         live_nodes = f"SELECT name FROM node WHERE {_LIVE} AND name <> :name"  # noqa: S608 - a constant
         others = connection.execute(text(live_nodes), {"name": self.name}).scalars()
         if row is not None and row.broker != broker and (live := ", ".join(others)):
@@ -227,7 +239,20 @@ class Membership:
                 f"cluster.url: leads to the RabbitMQ {broker!r}, but the live nodes ({live}) use "
                 f"{row.broker!r}; all nodes need the same one"
             )
-        return None if row is None else row.id
+
+    def _check_addresses(self, connection: Connection, link: Link) -> None:
+        """Check that nodes on different machines can reach one another."""
+        query = (
+            f"SELECT name, machine, address FROM node WHERE {_LIVE} AND machine <> :machine "  # noqa: S608 - a constant
+            "ORDER BY name"
+        )
+        for other in connection.execute(text(query), {"machine": socket.gethostname()}):
+            if link.is_local or is_local(other.address):
+                whose = f"this node has {link.address}" if link.is_local else f"it has {other.address}"
+                raise SettingsError(
+                    f"cluster.address: node {other.name!r} runs on the machine {other.machine}, and {whose}, "
+                    "which other machines cannot reach; give each node the host and a port of its machine"
+                )
 
     def _check_clock(self, connection: Connection) -> None:
         now = connection.execute(text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one()
@@ -265,18 +290,25 @@ class Membership:
     async def find_owner(self) -> Owner:
         """Read the owner of the gateway."""
         query = (
-            "SELECT o.node, o.start_id, extract(epoch FROM clock_timestamp() - n.heartbeat_at), o.released "
-            "FROM ownership o LEFT JOIN node n ON n.start_id = o.start_id WHERE o.name = :name"
+            "SELECT o.node, o.start_id, extract(epoch FROM clock_timestamp() - n.heartbeat_at), o.released, "
+            "o.address FROM ownership o LEFT JOIN node n ON n.start_id = o.start_id WHERE o.name = :name"
         )
         row = await self._run(lambda c: c.execute(text(query), {"name": GATEWAY}).one())
-        return Owner(row[0], row[1], None if row[2] is None else float(row[2]), row[3])
+        return Owner(row[0], row[1], None if row[2] is None else float(row[2]), row[3], row[4])
+
+    async def serve(self, address: str | None) -> None:
+        """Let the other nodes know where this one, the owner, serves clients; None if it does not."""
+        serve = "UPDATE ownership SET address = :address WHERE start_id = :start"
+        await self._run(
+            lambda c: c.execute(text(serve), {"address": address, "start": self.start_id}) and None
+        )
 
     async def take(self) -> Fence:
         """Become the owner: raise the epoch, once the commits of the earlier owner have ended."""
         lock = "SELECT released, start_id FROM ownership WHERE name = :name FOR UPDATE"
         take = (
-            "UPDATE ownership SET epoch = epoch + 1, node = :node, start_id = :start, released = false, "
-            "since = clock_timestamp() WHERE name = :name RETURNING epoch"
+            "UPDATE ownership SET epoch = epoch + 1, node = :node, start_id = :start, address = NULL, "
+            "released = false, since = clock_timestamp() WHERE name = :name RETURNING epoch"
         )
 
         def run(connection: Connection) -> Fence:
@@ -303,7 +335,7 @@ class Membership:
     async def leave(self) -> None:
         """Give up ownership in order, and leave the list of nodes."""
         release = (
-            "UPDATE ownership SET node = NULL, start_id = NULL, released = true, "
+            "UPDATE ownership SET node = NULL, start_id = NULL, address = NULL, released = true, "
             "republished_at = clock_timestamp() WHERE start_id = :start"
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import socket
 import threading
 import time
 from collections.abc import AsyncGenerator
@@ -13,8 +14,9 @@ from urllib.parse import urlsplit
 
 import structlog
 
+from gateway.cluster.forwarder import Forwarder
+from gateway.cluster.link import ANY_PORT, Accept, Certificate, Link
 from gateway.cluster.membership import GATEWAY, HEARTBEAT_SECONDS, LIVE_SECONDS, Membership
-from gateway.cluster.standby import StandbyServer
 from gateway.cluster.token import BrokerUnavailableError, TokenQueue
 from gateway.contract.errors import SettingsError, StoreError, StoreUnavailableError
 from gateway.settings import Settings, is_loopback
@@ -47,23 +49,31 @@ class Node:
         self._stop = stop
         self._membership = Membership(settings)
         self._token = TokenQueue(_url(settings), _QUEUE)
+        self._link: Link
+        self._forwarder: Forwarder
 
     @asynccontextmanager
     async def joined(self) -> AsyncGenerator[None]:
         """Join the cluster; leave it, and give up ownership, when the block ends.
 
-        Raises SettingsError, or StoreError; waits up to ``store.wait_ms`` for the database and RabbitMQ.
+        Raises SettingsError, StoreError or AddressInUseError; waits up to ``store.wait_ms`` for the database
+        and RabbitMQ.
         """
-        await self._join()
+        self._link = Link(self._settings.cluster.address or ANY_PORT)
+        certificate = await self._join()
+        await self._link.open(certificate)
         try:
             async with asyncio.TaskGroup() as tasks:
                 background = [tasks.create_task(self._token.run()), tasks.create_task(self._beat())]
                 try:
-                    yield
+                    async with Forwarder(self._settings, self._membership, self._link) as forwarder:
+                        self._forwarder = forwarder
+                        yield
                 finally:
                     for task in background:
                         task.cancel()
         finally:
+            self._link.close()
             with suppress(StoreError):
                 await self._membership.leave()
             # After the release is durable: the next owner then need not wait for calls of this one.
@@ -72,20 +82,35 @@ class Node:
 
     async def own(self) -> Fence | None:
         """Stand by until this node owns the gateway. Return its fence, or None if it was stopped."""
-        log.info("standing by", node=self._membership.name)
-        async with StandbyServer(self._settings.server, self._membership):
-            while not self._stop.is_set():
-                if await self._is_due() and (fence := await self._take()) is not None:
-                    log.info("took over", node=self._membership.name, epoch=fence.statement.values[1])
-                    return fence
+        log.info("standing by", node=self._membership.name, link=self._link.address)
+        while not self._stop.is_set():
+            if await self._is_due() and (fence := await self._take()) is not None:
+                log.info("took over", node=self._membership.name, epoch=fence.statement.values[1])
+                return fence
         return None
 
-    async def _join(self) -> None:
+    def stand_aside(self) -> socket.socket | None:
+        """Pass on no new connections; return the listening socket for the gateway's own server."""
+        return self._forwarder.stand_aside()
+
+    @asynccontextmanager
+    async def serving(self, accept: Accept) -> AsyncGenerator[None]:
+        """Take connections of other nodes until the block ends; ``accept`` makes the protocol of each."""
+        self._link.accept = accept
+        await self._membership.serve(self._link.address)
+        try:
+            yield
+        finally:
+            self._link.accept = None
+            with suppress(StoreError):  # the next owner writes its own address
+                await self._membership.serve(None)
+
+    async def _join(self) -> Certificate:
         deadline = time.monotonic() + self._settings.store.wait_ms / 1000
         while True:
             try:
                 broker, _version = await self._token.connect()
-                return await self._membership.join(broker)
+                return await self._membership.join(broker, self._link)
             except StoreUnavailableError as error:
                 if time.monotonic() >= deadline or self._stop.is_set():
                     raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import socket
 from collections.abc import MutableMapping
 from pathlib import Path
 from threading import Lock
@@ -195,12 +196,15 @@ class Server:
 
     On exit it stops listening, lets the channels close their connections, ends its streams, and cuts the
     remaining connections. Running answers continue. ``head_seconds`` limits the time in which the headers of
-    a request must arrive.
+    a request must arrive. ``bound`` is a bound socket to listen at, instead of the address in the settings.
     """
 
-    def __init__(self, gateway: Gateway, *, head_seconds: float = HEAD_SECONDS) -> None:
+    def __init__(
+        self, gateway: Gateway, *, head_seconds: float = HEAD_SECONDS, bound: socket.socket | None = None
+    ) -> None:
         self._gateway = gateway
         self._head_seconds = head_seconds
+        self._bound = bound
         self._settings = gateway.settings.server
         self.url = ""
 
@@ -211,7 +215,7 @@ class Server:
         await self._runner.setup()
         loop, host, port = asyncio.get_running_loop(), self._settings.host, self._settings.port
         # Not a site of aiohttp: that takes no protocol factory.
-        factory = connection_factory(
+        self.accept = connection_factory(
             self._settings.connections_per_peer,
             self._head_seconds,
             self._runner,
@@ -220,7 +224,12 @@ class Server:
             logger=_ParserLog(logging.getLogger(__name__)),
         )
         try:
-            self._listener = await loop.create_server(factory, host, port, backlog=1024, reuse_address=True)
+            if self._bound is None:
+                self._listener = await loop.create_server(
+                    self.accept, host, port, backlog=1024, reuse_address=True
+                )
+            else:
+                self._listener = await loop.create_server(self.accept, sock=self._bound, backlog=1024)
         except OSError as error:
             await self._runner.cleanup()
             kind = AddressInUseError if error.errno in _TEMPORARY else SettingsError

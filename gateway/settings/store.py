@@ -44,7 +44,7 @@ class StoreSettings(Section):
 
 
 class ClusterSettings(Section):
-    """Several gateways ("nodes") on one PostgreSQL database: one works, the others stand by."""
+    """Several gateways ("nodes") on one PostgreSQL database: one works, the others pass clients on to it."""
 
     url: str | None = Field(
         default=None,
@@ -56,6 +56,12 @@ class ClusterSettings(Section):
         default=None,
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
         description="Name of this node, which no other node may have; the name of the machine if unset",
+    )
+    address: str | None = Field(
+        default=None,
+        pattern=r"^([^\s:/@]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}$",
+        description="Host and port at which the other nodes reach this one, such as 10.0.0.5:8090; a free "
+        "port of 127.0.0.1 if unset, for nodes on one machine",
     )
 
     @property

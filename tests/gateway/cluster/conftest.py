@@ -1,12 +1,16 @@
-"""A RabbitMQ for nodes."""
+"""A RabbitMQ for nodes, and a cluster of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
+from channels.telegram.fake import FakeTelegram
+from gateway.testing.fake_models.server import FakeModels
 from tests.gateway.cluster.broker import Broker
+from tests.gateway.cluster.nodes import Cluster
 
 
 @pytest.fixture(scope="module")
@@ -18,3 +22,11 @@ def broker(rabbitmq_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield started
     finally:
         started.kill()
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path, postgres_url: str, broker: Broker) -> AsyncIterator[Cluster]:
+    async with FakeTelegram() as telegram, FakeModels() as models:
+        made = Cluster(tmp_path, postgres_url, broker, telegram, models)
+        yield made
+        made.close()

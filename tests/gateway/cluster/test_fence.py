@@ -11,26 +11,18 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
+from gateway.cluster.link import ANY_PORT, Link
 from gateway.cluster.membership import GATEWAY, SETTLED_SECONDS, Membership
 from gateway.contract.errors import SettingsError, StoreError
-from gateway.settings import Settings, load_settings
 from gateway.store import Fence, Op, Store
 from gateway.store.drivers import FencedError
 from gateway.store.engine import lock, open_engine
 from gateway.store.writer import boot_time
 from gateway.store.writes import audit_op
+from tests.gateway.cluster.nodes import settings_of
 
 pytestmark = pytest.mark.postgres
 BROKER = "rabbit@one"
-
-
-def settings_of(folder: Path, url: str, name: str) -> Settings:
-    file = folder / f"{name}.toml"
-    file.write_text(
-        f'data_dir = "{folder}/data"\n[store]\nurl = "{url}"\n'
-        f'[cluster]\nurl = "amqp://guest:guest@127.0.0.1/"\nname = "{name}"\n'
-    )
-    return load_settings(file, environ={}, cwd=folder)
 
 
 class Nodes:
@@ -39,15 +31,22 @@ class Nodes:
     def __init__(self, folder: Path, url: str) -> None:
         self._folder, self._url = folder, url
         self._joined: list[Membership] = []
+        self._links: list[Link] = []
         self._stores: list[Store] = []
         self.fatal: list[BaseException] = []
 
     async def join(
-        self, name: str, broker: str = BROKER, clock: Callable[[], float] = time.time
+        self,
+        name: str,
+        broker: str = BROKER,
+        clock: Callable[[], float] = time.time,
+        address: str = ANY_PORT,
     ) -> Membership:
         member = Membership(settings_of(self._folder, self._url, name), clock)
         self._joined.append(member)
-        await member.join(broker)
+        link = Link(address)
+        self._links.append(link)
+        await member.join(broker, link)
         return member
 
     async def open(self, fence: Fence) -> Store:
@@ -66,6 +65,8 @@ class Nodes:
     async def close(self) -> None:
         for store in self._stores:
             await store.close()
+        for link in self._links:
+            link.close()
         for member in self._joined:
             await member.close()
 

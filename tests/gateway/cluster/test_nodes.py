@@ -6,99 +6,18 @@ import asyncio
 import contextlib
 import json
 import signal
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import aio_pika
-import aiohttp
 import pytest
-from sqlalchemy import create_engine, text
 
-from channels.telegram.fake import FakeTelegram
 from gateway.testing.fake_models.script import Reply, Say, Stall
-from gateway.testing.fake_models.server import FakeModels
 from tests.e2e.gateway_process import GatewayProcess
 from tests.gateway.cli.processes import trunkline
-from tests.gateway.cluster.broker import Broker, free_port
+from tests.gateway.cluster.nodes import Cluster, standing_by, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgres]
-
-
-async def until(true: Callable[[], Any], seconds: float = 60) -> None:
-    async with asyncio.timeout(seconds):
-        while not true():
-            await asyncio.sleep(0.01)
-
-
-class Cluster:
-    """Nodes with one database, one broker and one data directory, and what their users see."""
-
-    def __init__(
-        self, folder: Path, url: str, broker: Broker, telegram: FakeTelegram, models: FakeModels
-    ) -> None:
-        self.telegram, self.models, self.broker = telegram, models, broker
-        self.chat = telegram.private("Ada")
-        self._folder, self._url = folder, url
-        self._shared = folder / "shared"
-        self._shared.mkdir()
-        self._engine = create_engine(url, isolation_level="AUTOCOMMIT")
-
-    def node(self, name: str, **changed: str) -> GatewayProcess:
-        """A node that is not started."""
-        folder = self._folder / (changed.pop("folder", None) or name)
-        folder.mkdir(exist_ok=True)
-        if not (folder / "data").exists():
-            (folder / "data").symlink_to(self._shared)
-        store, broker = changed.get("store", self._url), changed.get("broker", self.broker.url)
-        settings = (
-            f'log.file = true\n[store]\nurl = "{store}"\nwait_ms = {changed.get("wait_ms", "60000")}\n'
-            f'[cluster]\nurl = "{broker}"\nname = "{name}"\n'
-            f'[channels.telegram]\ntoken = "{self.telegram.token}"\napi_base_url = "{self.telegram.url}"\n'
-            'allow = "*"\n'
-        )
-        port = changed.get("port")
-        process = GatewayProcess(folder, self.models.openai_url, settings)
-        if port is not None:
-            config = folder / "trunkline.toml"
-            config.write_text(config.read_text().replace("port = 0", f"port = {port}"))
-        return process
-
-    def owners(self) -> list[tuple[str, int]]:
-        """The name and the epoch of the owner."""
-        return self._rows("SELECT node, epoch FROM ownership WHERE node IS NOT NULL")
-
-    def nodes(self) -> list[str]:
-        """The names of all nodes that have not left."""
-        return [name for (name,) in self._rows("SELECT name FROM node ORDER BY name")]
-
-    def _rows(self, query: str) -> list[Any]:
-        with self._engine.connect() as connection:
-            if not connection.execute(text("SELECT to_regclass('ownership')")).scalar():
-                return []
-            return [tuple(row) for row in connection.execute(text(query))]
-
-    def close(self) -> None:
-        self._engine.dispose()
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path, postgres_url: str, broker: Broker) -> AsyncIterator[Cluster]:
-    async with FakeTelegram() as telegram, FakeModels() as models:
-        made = Cluster(tmp_path, postgres_url, broker, telegram, models)
-        yield made
-        made.close()
-
-
-@asynccontextmanager
-async def standing_by(cluster: Cluster, node: GatewayProcess) -> AsyncIterator[asyncio.Task[bool]]:
-    """Start a node beside one that works. Yields the task that ends when it works itself."""
-    known = len(cluster.nodes())
-    async with node:
-        starting = asyncio.create_task(node.start())
-        await until(lambda: len(cluster.nodes()) > known)
-        yield starting
 
 
 def errors_of(node: GatewayProcess) -> list[dict[str, Any]]:
@@ -216,27 +135,6 @@ async def until_purged(queue: aio_pika.abc.AbstractQueue) -> None:
     async with asyncio.timeout(30):
         while not (await queue.purge()).message_count:
             await asyncio.sleep(0.05)
-
-
-async def test_a_standby_says_which_node_works(cluster: Cluster) -> None:
-    port = free_port()
-    async with cluster.node("one") as first, aiohttp.ClientSession() as http:
-        assert await first.start()
-        async with standing_by(cluster, cluster.node("two", port=str(port))):
-            async with asyncio.timeout(60):
-                while True:
-                    try:
-                        async with http.get(f"http://127.0.0.1:{port}/healthz") as alive:
-                            assert alive.status == 200
-                            break
-                    except aiohttp.ClientConnectorError:
-                        await asyncio.sleep(0.05)
-            async with http.get(f"http://127.0.0.1:{port}/api/status") as refused:
-                assert refused.status == 503
-                assert refused.headers["Retry-After"] == "1"
-                said = await refused.json()
-            assert (said["node"], said["active"]) == ("two", "one")
-            assert said["message"] == "node two stands by; node one works"
 
 
 async def test_nodes_are_listed_and_the_doctor_knows_them(cluster: Cluster, tmp_path: Path) -> None:

@@ -122,12 +122,13 @@ def test_a_plugin_may_be_a_folder_whose_modules_import_one_another(tmp_path: Pat
 
 
 def test_loading_leaves_no_compiled_code_which_would_keep_a_plugin_from_being_confined(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr("sys.dont_write_bytecode", False)
     folder_plugin(tmp_path / "mine", "here")
-    load_plugin("./mine", tmp_path)
-    assert not sys.dont_write_bytecode
+    code = "import sys\nfrom pathlib import Path\nfrom gateway.extensions.loader import load_plugin\n"
+    code += "load_plugin('./mine', Path(sys.argv[1]))\nassert not sys.dont_write_bytecode"
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], env=environ, check=True)
     assert not [*tmp_path.rglob("__pycache__")]
 
 

@@ -1,0 +1,97 @@
+"""Nodes of a cluster, each a process, and what their users see."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import create_engine, text
+
+from channels.telegram.fake import FakeTelegram
+from gateway.settings import Settings, load_settings
+from gateway.testing.fake_models.server import FakeModels
+from tests.e2e.gateway_process import GatewayProcess
+from tests.gateway.cluster.broker import Broker
+
+
+def settings_of(folder: Path, url: str, name: str, port: int = 0) -> Settings:
+    """The settings of a node."""
+    file = folder / f"{name}.toml"
+    file.write_text(
+        f'data_dir = "{folder}/data"\n[store]\nurl = "{url}"\n'
+        f'[cluster]\nurl = "amqp://guest:guest@127.0.0.1/"\nname = "{name}"\n'
+        f"[server]\nport = {port}\n"
+    )
+    return load_settings(file, environ={}, cwd=folder)
+
+
+async def until(true: Callable[[], Any], seconds: float = 60) -> None:
+    """Wait until something is true."""
+    async with asyncio.timeout(seconds):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
+class Cluster:
+    """Nodes with one database, one broker and one data directory, and what their users see."""
+
+    def __init__(
+        self, folder: Path, url: str, broker: Broker, telegram: FakeTelegram, models: FakeModels
+    ) -> None:
+        self.telegram, self.models, self.broker = telegram, models, broker
+        self.chat = telegram.private("Ada")
+        self._folder, self._url = folder, url
+        self._shared = folder / "shared"
+        self._shared.mkdir()
+        self._engine = create_engine(url, isolation_level="AUTOCOMMIT")
+
+    def node(self, name: str, **changed: str) -> GatewayProcess:
+        """A node that is not started."""
+        folder = self._folder / (changed.pop("folder", None) or name)
+        folder.mkdir(exist_ok=True)
+        if not (folder / "data").exists():
+            (folder / "data").symlink_to(self._shared)
+        store, broker = changed.get("store", self._url), changed.get("broker", self.broker.url)
+        settings = (
+            f"log.file = true\nlimits.drain_seconds = 1\n"
+            f'[store]\nurl = "{store}"\nwait_ms = {changed.get("wait_ms", "60000")}\n'
+            f'[cluster]\nurl = "{broker}"\nname = "{name}"\n'
+            f'[channels.telegram]\ntoken = "{self.telegram.token}"\napi_base_url = "{self.telegram.url}"\n'
+            'allow = "*"\n'
+        )
+        port = changed.get("port")
+        process = GatewayProcess(folder, self.models.openai_url, settings)
+        if port is not None:
+            config = folder / "trunkline.toml"
+            config.write_text(config.read_text().replace("port = 0", f"port = {port}"))
+        return process
+
+    def owners(self) -> list[tuple[str, int]]:
+        """The name and the epoch of the owner."""
+        return self._rows("SELECT node, epoch FROM ownership WHERE node IS NOT NULL")
+
+    def nodes(self) -> list[str]:
+        """The names of all nodes that have not left."""
+        return [name for (name,) in self._rows("SELECT name FROM node ORDER BY name")]
+
+    def _rows(self, query: str) -> list[Any]:
+        with self._engine.connect() as connection:
+            if not connection.execute(text("SELECT to_regclass('ownership')")).scalar():
+                return []
+            return [tuple(row) for row in connection.execute(text(query))]
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+
+@asynccontextmanager
+async def standing_by(cluster: Cluster, node: GatewayProcess) -> AsyncGenerator[asyncio.Task[bool]]:
+    """Start a node beside one that works. Yields the task that ends when it works itself."""
+    known = len(cluster.nodes())
+    async with node:
+        starting = asyncio.create_task(node.start())
+        await until(lambda: len(cluster.nodes()) > known)
+        yield starting

@@ -1,0 +1,252 @@
+"""Clients may connect to any node: one that stands by passes them on to the node that works."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import signal
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import msgspec
+import pytest
+from aiohttp import web
+from sqlalchemy import create_engine, text
+
+from gateway.cluster.forwarder import Forwarder
+from gateway.cluster.link import ANY_PORT, Certificate, Link, new_certificate
+from gateway.cluster.membership import Membership
+from gateway.contract.errors import AddressInUseError, SettingsError
+from gateway.settings import Settings
+from gateway.testing.fake_models.script import Reply, Say, Stall
+from tests.e2e.gateway_process import GatewayProcess
+from tests.gateway.cluster.broker import free_port
+from tests.gateway.cluster.nodes import Cluster, settings_of, standing_by, until
+
+pytestmark = pytest.mark.postgres
+
+
+class Node:
+    """A member of a cluster, its end of the link, and a server that tells what it gets."""
+
+    def __init__(self, settings: Settings, link: Link) -> None:
+        self.settings, self.link = settings, link
+        self.member = Membership(settings)
+        self.certificate: Certificate
+        self.taken = asyncio.Event()
+        self.silent = False
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        self.taken.set()
+        if self.silent:
+            await asyncio.Event().wait()
+        body = b"".join([chunk async for chunk in request.content.iter_any()])
+        told = {"remote": request.remote, "secure": request.secure, "bytes": len(body), "sum": sum(body)}
+        return web.Response(
+            body=msgspec.json.encode(told) + b" " * len(body), content_type="application/json"
+        )
+
+    async def work(self) -> None:
+        """Become the owner, and serve."""
+        await self.member.take()
+        server = web.ServerRunner(web.Server(self.answer))
+        await server.setup()
+        self.link.accept = server.server
+        await self.member.serve(self.link.address)
+
+
+@pytest.fixture
+async def nodes(tmp_path: Path, postgres_url: str) -> AsyncIterator[tuple[Node, Node]]:
+    """Two nodes of one cluster. None works yet."""
+    made: list[Node] = []
+    for name in ("one", "two"):
+        node = Node(settings_of(tmp_path, postgres_url, name, free_port()), Link(ANY_PORT))
+        made.append(node)
+        node.certificate = await node.member.join("rabbit", node.link)
+        await node.link.open(node.certificate)
+    yield made[0], made[1]
+    for node in made:
+        node.link.close()
+        await node.member.close()
+
+
+@asynccontextmanager
+async def forwarding(node: Node, local: str = "127.0.0.1") -> AsyncGenerator[aiohttp.ClientSession]:
+    """Let a node forward. Yields a client of it, with a local address."""
+    url, connector = (
+        f"http://127.0.0.1:{node.settings.server.port}",
+        aiohttp.TCPConnector(local_addr=(local, 0)),
+    )
+    async with (
+        Forwarder(node.settings, node.member, node.link),
+        aiohttp.ClientSession(url, connector=connector) as http,
+    ):
+        yield http
+
+
+async def test_a_request_waits_for_a_node_that_works(nodes: tuple[Node, Node]) -> None:
+    one, two = nodes
+    async with forwarding(two) as http:
+        async with http.get("/healthz") as alive:
+            assert (alive.status, (await alive.json())["state"]) == (200, "standby")
+        async with http.get("/readyz") as ready:
+            assert ready.status == 503
+            assert (await ready.json())["message"] == "node two stands by; no node works at the moment"
+        asking = asyncio.create_task(http.post("/", data=b"abc"))
+        # A connection that was made later is answered: the first is with the node by now.
+        async with http.get("/healthz"):
+            await one.work()
+        async with await asking as answered:
+            assert (await answered.json())["bytes"] == 3
+        async with http.get("/readyz") as ready:
+            assert ready.status == 200
+
+
+async def test_the_client_is_known_by_its_own_address_and_a_large_body_arrives_whole(
+    nodes: tuple[Node, Node],
+) -> None:
+    one, two = nodes
+    await one.work()
+    body = bytes(range(256)) * 40_000
+    async with forwarding(two, local="127.0.0.9") as http, http.post("/", data=io.BytesIO(body)) as answered:
+        told = await answered.read()
+    assert len(told) > len(body)
+    assert msgspec.json.decode(told.rstrip()) == {
+        "remote": "127.0.0.9",
+        "secure": False,
+        "bytes": len(body),
+        "sum": sum(body),
+    }
+
+
+async def test_a_request_to_a_node_that_ends_is_answered_with_503(nodes: tuple[Node, Node]) -> None:
+    one, two = nodes
+    await one.work()
+    one.silent = True
+    async with forwarding(two) as http:
+        asking = asyncio.create_task(http.get("/"))
+        await one.taken.wait()
+        await two.work()  # the first is frozen, and never answers
+        async with await asking as answered:
+            assert answered.status == 503
+            assert answered.headers["Retry-After"] == "1"
+            assert (await answered.json())["message"] == (
+                "the node that works ended before it answered; send the request again"
+            )
+        async with http.get("/") as answered:
+            assert answered.status == 200
+
+
+async def test_the_link_takes_only_nodes_that_have_the_certificate_of_the_cluster(
+    nodes: tuple[Node, Node],
+) -> None:
+    one, _ = nodes
+    await one.work()
+    stranger = Link(ANY_PORT)
+    await stranger.open(new_certificate("other"))
+    with pytest.raises(ssl.SSLError):
+        await stranger.connect(one.link.address, "127.0.0.1", asyncio.Protocol())
+    host, port = one.link.address.rsplit(":", 1)
+    insecure = ssl.create_default_context()
+    insecure.check_hostname, insecure.verify_mode = False, ssl.CERT_NONE
+    with pytest.raises((ssl.SSLError, ConnectionError)):  # noqa: PT012 - TLS 1.3 tells it with the first read
+        reader, writer = await asyncio.open_connection(host, int(port), ssl=insecure)
+        writer.write(b'"127.0.0.1"\nGET / HTTP/1.1\r\nHost: x\r\n\r\n')
+        if not await reader.read(1):
+            raise ConnectionError
+    assert not one.taken.is_set()
+    stranger.close()
+
+
+async def test_nodes_on_two_machines_need_addresses_that_both_reach(
+    nodes: tuple[Node, Node], tmp_path: Path, postgres_url: str
+) -> None:
+    engine = create_engine(postgres_url)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE node SET machine = 'elsewhere' WHERE name = 'one'"))
+    engine.dispose()
+    member, link = Membership(settings_of(tmp_path, postgres_url, "three")), Link(ANY_PORT)
+    try:
+        with pytest.raises(
+            SettingsError,
+            match=r"^cluster.address: node 'one' runs on the machine elsewhere, and this node has",
+        ):
+            await member.join("rabbit", link)
+    finally:
+        link.close()
+        await member.close()
+
+
+async def test_an_address_that_is_in_use_is_refused_by_its_key(nodes: tuple[Node, Node]) -> None:
+    address = nodes[0].link.address
+    with pytest.raises(AddressInUseError, match=f"^cluster.address: cannot listen on {address}: "):
+        await Link(address).open(nodes[0].certificate)
+
+
+@asynccontextmanager
+async def two_nodes(cluster: Cluster) -> AsyncGenerator[tuple[GatewayProcess, GatewayProcess]]:
+    """A node that works, and one that stands by and accepts connections."""
+    port = free_port()
+    first, second = cluster.node("one"), cluster.node("two", port=str(port))
+    async with first:
+        assert await first.start()
+        async with standing_by(cluster, second):
+            second.url = f"http://127.0.0.1:{port}"
+            await until(lambda: "standing by" in second.errors)
+            yield first, second
+
+
+async def texts(node: GatewayProcess, session: str) -> list[str]:
+    """Read a conversation at a node."""
+    async with node.client() as client:
+        await client.send(type="resume", session=session, after=0)
+        await client.until("replayed")
+        frames = [frame for frame in client.frames if frame["type"] == "message"]
+        return [part["content"] for frame in frames for part in frame["message"]["parts"]]
+
+
+@pytest.mark.slow
+async def test_pages_rest_and_conversations_reach_the_node_that_works(cluster: Cluster) -> None:
+    async with two_nodes(cluster) as (_, standby), aiohttp.ClientSession(standby.url) as http:
+        async with http.get("/") as page:
+            assert page.status == 200
+            assert "Content-Security-Policy" in page.headers
+            assert "<title>" in await page.text()
+        async with standby.client() as client:
+            await client.say("Hi", session="s")
+            await client.until("complete")
+            assert await texts(standby, "s") == ["Hi", "You said: Hi"]
+        async with http.get("/api/sessions") as listed:
+            assert [one["id"] for one in (await listed.json())["sessions"]] == ["s"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
+async def test_a_client_of_a_standby_goes_on_with_the_next_node_and_none_is_refused(
+    cluster: Cluster, how: signal.Signals
+) -> None:
+    cluster.models.then(Reply((Say("The first begins"), Stall())))
+    async with AsyncExitStack() as stack:
+        first, standby = await stack.enter_async_context(two_nodes(cluster))
+        http = await stack.enter_async_context(aiohttp.ClientSession(standby.url))
+        client = await stack.enter_async_context(standby.client())
+        ack = await client.say("Hi", session="s")
+        await client.until("text_delta")
+        first.send_signal(how)
+        assert await client.close_code() is not None
+        # The other node is not ready yet; it accepts the connection, and answers once it is.
+        async with http.get("/api/sessions") as listed:
+            assert listed.status == 200
+        later = await stack.enter_async_context(standby.client())
+        await later.send(type="resume", session="s", after=0)
+        await later.until(
+            lambda frame: (
+                frame.get("message", {}).get("id") == ack["answer_id"]
+                or (frame["type"] == "complete" and frame["message_id"] == ack["answer_id"])
+            )
+        )
+        assert await texts(standby, "s") == ["Hi", "You said: Hi"]
+        assert cluster.owners() == [("two", 2)]
