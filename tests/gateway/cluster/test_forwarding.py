@@ -14,6 +14,7 @@ import aiohttp
 import msgspec
 import pytest
 from aiohttp import web
+from playwright.async_api import Browser, expect
 from sqlalchemy import create_engine, text
 
 from gateway.cluster.forwarder import Forwarder
@@ -23,6 +24,7 @@ from gateway.contract.errors import AddressInUseError, SettingsError
 from gateway.settings import Settings
 from gateway.testing.fake_models.script import Reply, Say, Stall
 from tests.e2e.gateway_process import GatewayProcess
+from tests.e2e.page_browser import answers, chat, say, words
 from tests.gateway.cluster.broker import free_port
 from tests.gateway.cluster.nodes import Cluster, settings_of, standing_by, until
 
@@ -250,3 +252,17 @@ async def test_a_client_of_a_standby_goes_on_with_the_next_node_and_none_is_refu
         )
         assert await texts(standby, "s") == ["Hi", "You said: Hi"]
         assert cluster.owners() == [("two", 2)]
+
+
+@pytest.mark.slow
+async def test_a_page_at_a_standby_shows_the_whole_answer_although_the_node_that_works_is_killed(
+    cluster: Cluster, browser: Browser
+) -> None:
+    cluster.models.then(Reply((Say("The first begins"), Stall())))
+    async with two_nodes(cluster) as (first, standby), chat(browser, f"{standby.url}/") as page:
+        await say(page, "Hi")
+        await expect(words(answers(page))).to_contain_text("The first begins")
+        first.send_signal(signal.SIGKILL)
+        await expect(words(answers(page))).to_have_text("You said: Hi")
+        await expect(answers(page)).to_have_attribute("data-status", "done")
+        await expect(answers(page)).to_have_count(1)
