@@ -53,16 +53,18 @@ at the seam where they enter. ``gateway.server.errors`` has those of HTTP alone.
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-_CLASS_NAMES = re.compile(r"( ?\()?\b[A-Z]\w*(?:Error|Exception|Refused|Timeout|Warning)\b(?(1)\)|: ?)")
+NO_REASON = "no reason given"
+_TOO_LONG = "/compact summarizes the conversation, /new starts a new one"
 
 
 class TrunklineError(Exception):
-    """The root of the tree. ``str(error)`` is a sentence for users and never contains a secret."""
+    """The root of the tree. ``str(error)`` never contains a secret; ``sentence(error)`` is for people."""
 
     retryable: bool = False
+    shown = ""
+    """The sentence for people where ``str(error)`` has more, such as the name of a class."""
     status: int = 500
     """The HTTP status of a response with this error."""
 
@@ -228,6 +230,8 @@ class ProviderError(TrunklineError):
         """Seconds to wait, as requested by the provider; None if it gave no delay."""
         self.key = ""
         """Name of the API key that was used; empty if none was, or if it has no name."""
+        self.original = ""
+        """The provider's own words; people see a sentence made of kind and status instead."""
 
     status = 502
 
@@ -323,9 +327,10 @@ class FallbackExhaustedError(ProviderError):
         self.attempts = tuple(attempts)
 
 
-def sentence(error: BaseException) -> str:
-    """Return the text of an error as every face shows it, without class names: those are in the log."""
-    return _CLASS_NAMES.sub("", str(error)).strip(" :") or "Something went wrong."
+def sentence(error: TrunklineError) -> str:
+    """Return the text of an error as every face shows it: without class names and words of the provider."""
+    said = error.shown or str(error).strip() or "Something went wrong."
+    return f"{said.rstrip('.')}. {_TOO_LONG}." if isinstance(error, ContextLengthError) else said
 
 
 CATCHABLE = (Exception, asyncio.CancelledError, SystemExit)
@@ -344,26 +349,29 @@ def is_cancellation_requested(error: BaseException) -> bool:
 
 def fallback_notice(failed: str, error: TrunklineError, instead: str) -> str:
     """Return the notice for users: the failed provider, the reason, and the provider that answers."""
-    return f"{failed} {_reason(error)}. Answering with {instead} instead."
+    return f"{failed} {reason_of(error)}. Answering with {instead} instead."
 
 
-def _reason(error: TrunklineError) -> str:
-    match error:
-        case RateLimitError():
-            reason = "reached its rate limit"
-        case AuthFailedError(upstream_status=403):
-            reason = "denied access"
-        case AuthFailedError():
-            reason = "rejected the API key"
-        case BudgetExceededError():
-            reason = "is over its budget"
-        case StreamTimeoutError():
-            reason = "stopped responding"
-        case CapabilityError():
-            reason = "cannot read this message"
-        case ProviderUnavailableError():
-            reason = "is not available"
-        case _:
-            reason = "failed"
+_REASONS: Mapping[type[TrunklineError], str] = {
+    QuotaExceededError: "has no credit left",
+    RateLimitError: "reached its rate limit",
+    AuthFailedError: "rejected the API key",
+    BudgetExceededError: "is over its budget",
+    ModelNotFoundError: "does not have the model",
+    StreamTimeoutError: "stopped responding",
+    CapabilityError: "cannot read this message",
+    ContextLengthError: "cannot read a conversation of this length",
+    ContentFilterError: "refused to answer",
+    BadRequestError: "rejected the request",
+    ProviderUnavailableError: "is not available",
+    TrunklineError: "failed",
+}
+
+
+def reason_of(error: TrunklineError) -> str:
+    """Return what a provider did, by kind and status of its error: ``rejected the API key (401)``."""
     status = error.upstream_status if isinstance(error, ProviderError) else None
+    reason = next(_REASONS[kind] for kind in type(error).__mro__ if kind in _REASONS)
+    if status == 403 and isinstance(error, AuthFailedError):
+        reason = "denied access"
     return f"{reason} ({status})" if status else reason

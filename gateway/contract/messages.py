@@ -81,12 +81,15 @@ class ErrorMetadata(Struct, frozen=True, omit_defaults=True):
 
     ``code`` is a provider's HTTP status, ``retry_after_ms`` its requested delay. ``stack`` has the models of
     a failed chain, one a line: ``provider/model: ErrorName (status)``. It quotes no text of a provider.
+    ``original`` has the words of ``provider``; the message of the part is then made of kind and status.
     """
 
     code: str | None = None
     retryable: bool | None = None
     stack: str | None = None
     retry_after_ms: int | None = None
+    provider: str | None = None
+    original: str | None = None
 
 
 class TextPart(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", tag="text"):

@@ -34,7 +34,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from gateway.contract.errors import CATCHABLE, PluginError, is_cancellation_requested
+from gateway.contract.errors import CATCHABLE, NO_REASON, PluginError, is_cancellation_requested
 from gateway.contract.events import ChatMessage, PermissionAsked, ToolStarting
 from gateway.contract.messages import Message, Part, TextPart
 from gateway.contract.plugin import (
@@ -167,7 +167,9 @@ class Hook:
         except CATCHABLE as error:
             if is_cancellation_requested(error):
                 raise
-            raise PluginError(f"{self.label}: {type(error).__name__}: {error}") from error
+            failure = PluginError(f"{self.label}: {type(error).__name__}: {error}")
+            failure.shown = f"{self.label}: {str(error) or NO_REASON}"
+            raise failure from error
         if answer is not None and self._allowed is not None and not self._allowed.accepts(answer):
             raise PluginError(f"{self.label}: it must return {self._allowed}, not {type(answer).__name__}")
         return answer

@@ -28,6 +28,7 @@ from gateway.contract.errors import (
     ServerFailedError,
     StreamAbortedError,
     StreamTimeoutError,
+    sentence,
 )
 from gateway.contract.messages import ImagePart, Message
 from gateway.contract.provider import ToolDefinition
@@ -240,9 +241,14 @@ def exhausted_error(failures: Sequence[Failure]) -> ProviderError | BudgetExceed
     """Return the error of a chain without an answer: the only failure, or one error that lists all."""
     if len(failures) == 1:
         return failures[0].error
-    said = [f"{f.route.provider.id}/{f.route.model}: {f.error}" for f in failures]
+    said, shown = (
+        "; ".join(f"{f.route.provider.id}/{f.route.model}: {text(f.error).rstrip('.')}" for f in failures)
+        for text in (str, sentence)
+    )
     attempts = [f"{f.route.provider.id}/{f.route.model}: {f.error.name}{_status(f.error)}" for f in failures]
-    return FallbackExhaustedError(f"no provider answered. {'; '.join(said)}", attempts=attempts)
+    error = FallbackExhaustedError(f"no provider answered. {said}", attempts=attempts)
+    error.shown = f"no provider answered. {shown}"
+    return error
 
 
 def _status(error: BaseException) -> str:

@@ -240,7 +240,8 @@ class Agent:
         except CATCHABLE as error:
             if is_cancellation_requested(error):
                 raise
-            raise PluginError(f"agent loop {loop.name!r} failed: {type(error).__name__}: {error}") from error
+            log.exception("an agent loop failed", loop=loop.name, session=turn.session.id)
+            raise PluginError(f"agent loop {loop.name!r} failed: {error}") from error
         return "end_turn"
 
 
@@ -287,5 +288,7 @@ def error_part(error: TrunklineError) -> ErrorPart:
         code = str(error.upstream_status) if error.upstream_status else None
         ms = None if error.retry_after is None else round(error.retry_after * 1000)
         # What people see has no class names; operators learn why each model of a chain failed.
-        metadata = ErrorMetadata(code, error.retryable, "\n".join(getattr(error, "attempts", ())) or None, ms)
+        chain = "\n".join(getattr(error, "attempts", ())) or None
+        said = error.original or None
+        metadata = ErrorMetadata(code, error.retryable, chain, ms, said and (error.provider or None), said)
     return ErrorPart(error.name, sentence(error), metadata)

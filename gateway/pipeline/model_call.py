@@ -61,8 +61,6 @@ log = structlog.get_logger("trunkline.model")
 _ESTIMATE_EVERY = 32
 """Number of deltas between two estimates of the usage, for providers that report it only at the end."""
 
-_TOO_LONG = "/compact summarizes the conversation, /new starts a new one"
-
 _MAX_TOOL_SETS = 64
 """Number of tool sets whose definitions are cached: usually one for each agent and kind of run."""
 
@@ -224,12 +222,8 @@ class ModelCaller:
             if turn.assembler.next_index != begin:
                 raise
             request = await self._compactor.recover(turn, route, request, error)
-        try:
-            options = self.options(turn, route, prompt, tools)
-            return await self._call_once(turn, route, options, messages, request)
-        except ContextLengthError as error:
-            error.args = (f"{error}. {_TOO_LONG}",)
-            raise
+        options = self.options(turn, route, prompt, tools)
+        return await self._call_once(turn, route, options, messages, request)
 
     async def _call_once(
         self,

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from gateway.contract.errors import (
+    NO_REASON,
     AuthFailedError,
     BadRequestError,
     ContentFilterError,
@@ -27,6 +28,7 @@ from gateway.contract.errors import (
     RateLimitError,
     ServerFailedError,
     StreamTimeoutError,
+    reason_of,
 )
 from gateway.contract.provider import ProviderConfig
 from gateway.http_client import HttpResponse
@@ -109,11 +111,11 @@ class ErrorResponse(Struct, frozen=True):
         """Return the named error."""
         status = self.status or _BY_TYPE.get(self.kind) or _BY_TYPE.get(self.code) or 500
         kind = QuotaExceededError if "insufficient_quota" in (self.code, self.kind) else self._class(status)
-        return kind(
-            f"{_SUBJECT[status // 100 == 5]} ({status}): {self.message or 'no reason given'}",
-            status=status,
-            retry_after=self.retry_after,
-        )
+        said = self.message or NO_REASON
+        text = f"{_SUBJECT[status // 100 == 5]} ({status}): {said}"
+        error = kind(text, status=status, retry_after=self.retry_after)
+        error.original = said
+        return error
 
     def _class(self, status: int) -> type[ProviderError]:
         # The status alone is ambiguous: 400 is a bad request, a too long context or a content filter.
@@ -214,16 +216,25 @@ def parse_retry_after(headers: Mapping[str, str], now: float) -> float | None:
 def redact(error: ProviderError, config: ProviderConfig, tokens: Iterable[str] = ()) -> ProviderError:
     """Shorten the text of an error to ``TEXT_LIMIT``, remove secrets from it, and set its provider.
 
+    People see a sentence in place of the backend's own words.
+
     ``tokens`` are secrets that the configuration does not have.
     """
-    text = str(error)
-    for secret in (*config.keys, *config.credentials.values(), *config.custom_headers.values(), *tokens):
-        if secret and len(secret) >= 4:
-            text = text.replace(secret, "***")
-    text = _LOOKS_SECRET.sub("***", text)
-    error.args = (text if len(text) <= TEXT_LIMIT else f"{text[:TEXT_LIMIT]}…",)
+    secrets = (*config.keys, *config.credentials.values(), *config.custom_headers.values(), *tokens)
+    hidden = [secret for secret in secrets if len(secret) >= 4]
+    error.args = (_cut(str(error), hidden),)
+    error.original = _cut(error.original, hidden)
     error.provider = error.provider or config.id
+    if error.original:
+        error.shown = f"{error.provider} {reason_of(error)}."
     return error
+
+
+def _cut(text: str, secrets: Iterable[str]) -> str:
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    text = _LOOKS_SECRET.sub("***", text)
+    return text if len(text) <= TEXT_LIMIT else f"{text[:TEXT_LIMIT]}…"
 
 
 def unreadable_event(event: bytes, reason: Exception) -> DeltaParseError:

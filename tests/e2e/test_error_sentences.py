@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -13,26 +14,43 @@ from channels.slack import render as slack
 from channels.telegram import render as telegram
 from gateway import Message
 from gateway.cli.chat import screen
-from gateway.contract.errors import AuthFailedError, FallbackExhaustedError, PluginError, sentence
+from gateway.contract import errors
+from gateway.contract.errors import PluginError, ProviderError, TrunklineError, reason_of, sentence
+from gateway.contract.provider import ProviderConfig
 from gateway.files.answers import answer_markdown
 from gateway.pipeline.agent import error_part
+from gateway.provider_http.upstream_errors import parse_error_response, redact
 from gateway.testing.fake_models.script import Refusal
 from gateway.testing.served import serving
 from tests.e2e.page_browser import answers, chat, say
 
+
+def refused(status: int, said: str) -> ProviderError:
+    """Return the error of a response, as its provider raises it."""
+    error = parse_error_response(status, {}, f'{{"error": {{"message": "{said}"}}}}'.encode()).to_exception()
+    return redact(error, ProviderConfig(id="acme"))
+
+
 ERRORS = (
-    (AuthFailedError("The server rejected the API key (401)."), "The server rejected the API key (401)."),
-    (
-        PluginError("plugin 'x' failed in before_llm_call: ValueError: no luck"),
-        "plugin 'x' failed in before_llm_call: no luck",
-    ),
-    (FallbackExhaustedError("no model could answer (AuthFailedError)"), "no model could answer"),
+    (refused(401, "TypeError: bad key"), "acme rejected the API key (401)."),
+    (refused(403, "no"), "acme denied access (403)."),
+    (refused(400, "what"), "acme rejected the request (400)."),
+    (refused(503, "busy"), "acme failed (503)."),
     (PluginError(""), "Something went wrong."),
 )
 
 
+def test_the_page_has_the_same_english_sentences() -> None:
+    strings = Path("gateway/server/pages/shared/strings_en.js").read_text()
+    found = dict(re.findall(r'"said\.(\w+Error)": "(.*)"', strings))
+    assert len(found) == 9
+    for name, text in found.items():
+        error = getattr(errors, name)("no")
+        assert text == f"{{provider}} {reason_of(error)}{{status}}."
+
+
 @pytest.mark.parametrize(("error", "said"), ERRORS)
-def test_all_channels_and_the_terminal_say_the_sentence_of_an_error(error: PluginError, said: str) -> None:
+def test_all_channels_and_the_terminal_say_the_sentence_of_an_error(error: TrunklineError, said: str) -> None:
     assert sentence(error) == said
     part = error_part(error)
     answer = Message(id="a", session_id="s", role="assistant", parts=(part,))
@@ -72,3 +90,27 @@ async def test_the_page_exports_and_shared_pages_say_the_sentence_of_an_error(
                 text = (await response.text()).replace("&#x27;", "'")
             assert said in text
             assert "AuthFailedError" not in text
+
+
+async def test_the_page_says_the_error_of_a_provider_in_german(browser: Browser, tmp_path: Path) -> None:
+    async with (
+        serving(tmp_path) as served,
+        chat(browser, served.url, connected=False, locale="de-DE") as page,
+    ):
+        served.models.then(Refusal(401, "wrong <b>key</b>"))
+        await page.get_by_role("textbox", name="Nachricht").fill("Bist du da?")
+        await page.keyboard.press("Enter")
+        part = page.locator(".error-part")
+        await expect(part.locator("> p").first).to_have_text("openai hat den API-Schlüssel abgelehnt (401).")
+        # The provider's own words are one level below, as text.
+        await expect(part).not_to_contain_text("server refused")
+        await part.get_by_text("Einzelheiten").click()
+        await expect(part.locator("pre")).to_contain_text("original: wrong <b>key</b>")
+        assert await part.locator("pre b").count() == 0
+        async with chat(
+            browser, f"{served.url}/console/conversations", connected=False, locale="de-DE"
+        ) as console:
+            await console.goto(f"{served.url}/console/conversations/{page.url.rpartition('/')[2]}")
+            await expect(console.locator(".bubble.failed")).to_have_text(
+                "openai hat den API-Schlüssel abgelehnt (401)."
+            )

@@ -1,4 +1,4 @@
-/** Titles of errors, and what to do. Their sentences come from the gateway, the same as on all channels. */
+/** Titles of errors, and what to do. Their sentences are the same as on all channels. */
 import { t } from "/shared/language.js";
 
 const KINDS = {

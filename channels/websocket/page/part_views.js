@@ -1,6 +1,7 @@
 /** Views of parts that are not streamed (errors, files), and of folded text (reasoning, summaries). */
 import { addCopyButtons } from "/shared/copy_button.js";
 import { h } from "/shared/dom.js";
+import { errorSentence } from "/shared/error_sentence.js";
 import { errorAdvice, errorKind } from "./error_kinds.js";
 import { icon } from "/shared/icons.js";
 import { t } from "/shared/language.js";
@@ -15,7 +16,7 @@ export function errorView({ error_name, message, metadata = {} }) {
     "section",
     { class: "error-part", role: "group", "aria-label": t("error.label", { kind }) },
     h("strong", {}, icon("warning"), kind),
-    h("p", {}, message),
+    h("p", {}, errorSentence({ error_name, message, metadata })),
     h("p", { class: "advice" }, errorAdvice(error_name)),
     h(
       "div",

@@ -3,6 +3,7 @@ import { confirmed } from "/shared/confirm_dialog.js";
 import { addCopyButtons, copyButton } from "/shared/copy_button.js";
 import { openDialog } from "/shared/dialog.js";
 import { h } from "/shared/dom.js";
+import { errorSentence } from "/shared/error_sentence.js";
 import { icon } from "/shared/icons.js";
 import { t } from "/shared/language.js";
 import { openMenu } from "/shared/menu.js";
@@ -126,7 +127,7 @@ function answerView(message) {
   const shown = message.parts.flatMap((part, index) => {
     if (part.type === "text" && part.content.trim() && part.kind !== "reasoning") return [h("div", { class: part.kind === "notice" ? "bubble prose notice" : "bubble prose" }, proseOf(message.html.get(index)) ?? part.content)];
     if (part.type === "tool_call") return [toolView(part, results.get(part.tool_call_id))];
-    if (part.type === "error") return [h("div", { class: "bubble failed" }, part.message)];
+    if (part.type === "error") return [h("div", { class: "bubble failed", title: part.metadata?.original }, errorSentence(part))];
     if (part.type === "image" || part.type === "file") return [h("span", { class: "pill" }, part.path ?? part.alt_text ?? part.mime_type)];
     return [];
   });
