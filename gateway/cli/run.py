@@ -109,6 +109,7 @@ async def serve(settings: Settings, *, open_browser: bool = False) -> int:
         async with contextlib.AsyncExitStack() as stack:
             node = None if settings.cluster.url is None else await _join(settings, gateway, stack)
             if node is not None:
+                _print(f"Trunkline stands by: {node.url}  (node {node.name}, passes clients on)")
                 gateway.fence = await node.own()
                 if gateway.fence is None:
                     return gateway.exit_code

@@ -51,6 +51,7 @@ class Forwarder:
         self._server: asyncio.Server | None = None
         self._tunnels: set[_Tunnel] = set()
         self._tasks: asyncio.TaskGroup
+        self.url = ""
 
     async def __aenter__(self) -> Self:
         host, port = self._settings.host, self._settings.port
@@ -62,6 +63,8 @@ class Forwarder:
         self._server = await asyncio.get_running_loop().create_server(
             lambda: _Tunnel(self), sock=self._socket.dup(), backlog=1024
         )
+        host, port = self._socket.getsockname()[:2]
+        self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         self._tasks = await asyncio.TaskGroup().__aenter__()
         self._watching = self._tasks.create_task(self._watch())
         return self

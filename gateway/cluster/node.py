@@ -80,6 +80,16 @@ class Node:
             await self._token.close()
             await self._membership.close()
 
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._membership.name
+
+    @property
+    def url(self) -> str:
+        """The address at which clients reach it while it stands by."""
+        return self._forwarder.url
+
     async def own(self) -> Fence | None:
         """Stand by until this node owns the gateway. Return its fence, or None if it was stopped."""
         log.info("standing by", node=self._membership.name, link=self._link.address)

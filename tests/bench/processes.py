@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import socket
 import subprocess
@@ -24,6 +25,7 @@ from load import Plan, Result
 HERE = Path(__file__).parent
 TREE = HERE.parent.parent
 PATIENCE_SECONDS = 180.0
+_READY = re.compile(r"(?:ready|stands by): (\S+)")
 
 _SETTINGS = """
 {top}
@@ -134,9 +136,9 @@ class Process:
 
     def _until_ready(self) -> str:
         line = self._line()
-        while "ready: " not in line:
+        while not (said := _READY.search(line)):
             line = self._line()
-        return line.partition("ready: ")[2].split()[0]
+        return said[1]
 
     def _line(self) -> str:
         assert self._process.stdout is not None
@@ -169,6 +171,7 @@ class Lab:
         *,
         history: int = 0,
         folder: Path | None = None,
+        data: Path | None = None,
         platforms: Sequence[Platform] = (),
         python: Path | None = None,
         tree: Path = TREE,
@@ -182,7 +185,8 @@ class Lab:
         It is connected to ``platforms``; ``settings`` are those of each of their channels. ``tables`` are
         those of more providers than the model or of a database, ``top`` settings beside them. The model gets
         ``history`` tokens of a conversation; 0 is all that it takes. ``python`` is
-        of another environment than this one, and ``model`` another model server.
+        of another environment than this one, and ``model`` another model server. Its data is in ``data``, or
+        in the folder.
         """
         if folder is None:
             folder = self.folder / f"data-{self._count}"
@@ -191,7 +195,7 @@ class Lab:
         channels = "\n".join(platform.settings(settings) for platform in platforms)
         config.write_text(
             _SETTINGS.format(
-                folder=folder,
+                folder=data or folder,
                 port=_free_port(),
                 model=f"http://127.0.0.1:{(model or self.model).port}",
                 channels=channels,

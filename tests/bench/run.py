@@ -22,6 +22,7 @@ from pathlib import Path
 
 from agent_figures import AGENT_FIGURES
 from channel_figures import CHANNEL_FIGURES
+from cluster_figures import CLUSTER_FIGURES
 from coding import CODING_FIGURES
 from database_figures import DATABASE_FIGURES
 from figures import FIGURES, Bench, Row
@@ -40,6 +41,7 @@ _ALL = {
     **FIGURES,
     **LIFE_FIGURES,
     **DATABASE_FIGURES,
+    **CLUSTER_FIGURES,
     **CHANNEL_FIGURES,
     **PROVIDER_FIGURES,
     **SEARCH_FIGURES,

@@ -17,13 +17,13 @@ from tests.e2e.gateway_process import GatewayProcess
 from tests.gateway.cluster.broker import Broker
 
 
-def settings_of(folder: Path, url: str, name: str, port: int = 0) -> Settings:
+def settings_of(folder: Path, url: str, name: str) -> Settings:
     """The settings of a node."""
     file = folder / f"{name}.toml"
     file.write_text(
         f'data_dir = "{folder}/data"\n[store]\nurl = "{url}"\n'
         f'[cluster]\nurl = "amqp://guest:guest@127.0.0.1/"\nname = "{name}"\n'
-        f"[server]\nport = {port}\n"
+        "[server]\nport = 0\n"
     )
     return load_settings(file, environ={}, cwd=folder)
 

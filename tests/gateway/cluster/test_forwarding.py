@@ -65,7 +65,7 @@ async def nodes(tmp_path: Path, postgres_url: str) -> AsyncIterator[tuple[Node, 
     """Two nodes of one cluster. None works yet."""
     made: list[Node] = []
     for name in ("one", "two"):
-        node = Node(settings_of(tmp_path, postgres_url, name, free_port()), Link(ANY_PORT))
+        node = Node(settings_of(tmp_path, postgres_url, name), Link(ANY_PORT))
         made.append(node)
         node.certificate = await node.member.join("rabbit", node.link)
         await node.link.open(node.certificate)
@@ -78,13 +78,10 @@ async def nodes(tmp_path: Path, postgres_url: str) -> AsyncIterator[tuple[Node, 
 @asynccontextmanager
 async def forwarding(node: Node, local: str = "127.0.0.1") -> AsyncGenerator[aiohttp.ClientSession]:
     """Let a node forward. Yields a client of it, with a local address."""
-    url, connector = (
-        f"http://127.0.0.1:{node.settings.server.port}",
-        aiohttp.TCPConnector(local_addr=(local, 0)),
-    )
+    connector = aiohttp.TCPConnector(local_addr=(local, 0))
     async with (
-        Forwarder(node.settings, node.member, node.link),
-        aiohttp.ClientSession(url, connector=connector) as http,
+        Forwarder(node.settings, node.member, node.link) as forwarder,
+        aiohttp.ClientSession(forwarder.url, connector=connector) as http,
     ):
         yield http
 
