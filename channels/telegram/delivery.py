@@ -445,7 +445,7 @@ class MessageSearch:
         self._progress: dict[str, tuple[int, int]] = {}
         self._seen: OrderedDict[tuple[str, int], BotMessage] = OrderedDict()
         """Messages of the bot that an earlier search read. Reading one takes up to three calls, and a group
-        allows 20 a minute."""
+        allows 20 a minute. Empty for one without buttons that could not get its button yet."""
 
     async def find(self, outbound: OutboundMessage, chat: str) -> int | None:
         """Return the id of the message of a page in a chat; None if there is none.
@@ -482,12 +482,12 @@ class MessageSearch:
         The content is not compared, because a preview may show less of the answer; but a text page is never
         found in a message with a file.
         """
-        shown, has_button = self._seen.get((chat, number)), False
+        shown = self._seen.get((chat, number))
         if shown is None:
             shown = await self._read_own(chat, number)
-            has_button = shown == {}
+        has_button = shown == {}
         if has_button:
-            shown = await self._set_buttons(chat, number, reply_markup=_BUTTON)
+            shown = await self._add_button(chat, number)
         if shown is None:
             return False
         if not shown:
@@ -504,10 +504,25 @@ class MessageSearch:
         if has_button and (not found or _is_voice(outbound.page)):
             await self._set_buttons(chat, number)
         # Kept only now: an interrupted search has to remove the button before anything else.
+        self._remember(chat, number, shown)
+        return found
+
+    async def _add_button(self, chat: str, number: int) -> BotMessage | None:
+        """Add a button to a message without any, and return the message as ``_edit`` does."""
+        self._seen.pop((chat, number), None)
+        try:
+            return await self._set_buttons(chat, number, reply_markup=_BUTTON)
+        except PlacementDeferred as deferred:
+            if deferred.seconds is not None:
+                # It has no button yet. If it were read again, that would use up the one call that a chat at
+                # its limit allows after the wait, and so on each time.
+                self._remember(chat, number, {})
+            raise
+
+    def _remember(self, chat: str, number: int, shown: BotMessage) -> None:
         self._seen[chat, number] = shown
         while len(self._seen) > _MAX_SEEN:
             self._seen.popitem(last=False)
-        return found
 
     async def _takes_content(self, outbound: OutboundMessage, chat: str, number: int) -> bool:
         """Write the text or the caption of the page into a message that Telegram did not return.

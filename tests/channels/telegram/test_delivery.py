@@ -15,11 +15,11 @@ from msgspec.structs import replace
 from channels.telegram import Options, create
 from channels.telegram.api import Client
 from channels.telegram.delivery import Delivery
-from channels.telegram.fake import FakeTelegram
+from channels.telegram.fake import FakeTelegram, Figures, Rate
 from channels.telegram.limits import RateLimiter
 from channels.telegram.render import QUESTION, FilePage, Page, TextPage, pages_of
 from gateway import Attachment, ImagePart, Message, Plugin, TextPart, Tool, ToolOutput, tool_from
-from gateway.channel import Address, OutboundMessage, PlacementMismatch
+from gateway.channel import Address, OutboundMessage, PlacementDeferred, PlacementMismatch
 from gateway.delivery.pages import AnswerPages
 from gateway.extensions.registry import ChannelRegistry
 from gateway.store.inbox import Entry
@@ -584,6 +584,24 @@ async def test_a_search_reads_no_message_that_an_earlier_one_read(fake: FakeTele
     again = [call.arguments.get("message_id") for call in fake.transcript.calls[before:]]
     assert {asked + 1, asked + 2, asked + 3} <= read
     assert not {asked + 1, asked + 2, asked + 3} & {*again}
+
+
+async def test_a_search_ends_in_a_group_that_takes_one_call_at_a_time() -> None:
+    """Reading a message and adding its button are two calls, and only one is allowed after each wait."""
+    async with FakeTelegram(limits=True) as fake:
+        group = fake.group("Lab", "Ada", admin=True)
+        lost = page_for(group, TextPage("hi"), nonce="0" * 24, watermark=str(fake.say(group, "hello", "Ada")))
+        placed = await channel_of(fake).send(lost)
+        fake.limits.figures = Figures(group=Rate(1, 1))
+        restarted = channel_of(fake)
+        for _ in range(8):
+            try:
+                found = await restarted.find(lost)
+            except PlacementDeferred as deferred:
+                await asyncio.sleep(deferred.seconds or 0)
+            else:
+                break
+        assert found == placed
 
 
 async def test_a_voice_message_that_is_found_again_keeps_no_button(fake: FakeTelegram) -> None:
