@@ -16,7 +16,10 @@ from gateway.contract.plugin import CommandContext, Plugin, SlashCommand
 if TYPE_CHECKING:
     from gateway.why import Why
 
-_HOW = "Reply with `/why` to a message of yours or to its answer, or type `/why` with its link or its id."
+_HOW = (
+    "You have written no message here that can be explained. Reply with `/why` to a message of yours or to "
+    "its answer, or type `/why` with its link or its id."
+)
 
 
 class WhyCommands(Plugin):
@@ -30,15 +33,14 @@ class WhyCommands(Plugin):
 
     def commands(self) -> Sequence[SlashCommand]:
         """Return /why."""
-        description = "Explain why a message of yours got its answer, or none"
+        description = "Explain why a message of yours got its answer, or none: the last one"
         return (SlashCommand("why", description, self._tell, at_once=True),)
 
     async def _tell(self, rest: str, ctx: CommandContext) -> str:
-        # Without a message to explain nothing is searched, so it does not count against the limit.
-        if not rest and ctx.inbound.in_reply_to is None:
-            return _HOW
         asker = str(self._access.policy.user_of(ctx.channel, ctx.inbound))
         try:
-            return await self._why().tell(asker, ctx.inbound, ctx.channel, rest)
-        except (NotFoundError, TooManyRequestsError) as refusal:
+            return await self._why().tell(asker, ctx.inbound, ctx.channel, rest, ctx.session)
+        except NotFoundError as refusal:
+            return str(refusal) if rest or ctx.inbound.in_reply_to else _HOW
+        except TooManyRequestsError as refusal:
             return str(refusal)

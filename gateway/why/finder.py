@@ -25,6 +25,17 @@ _LONGEST = 500
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
 _MOST_EARLIER = 50
 """Messages of a conversation before an answer that may be the one that it answers."""
+_MOST_NEWEST = 5_000
+"""The newest messages of all conversations among which a sender's last one is searched."""
+
+
+class _Text(Struct):
+    """The part of a stored message that tells commands from other messages."""
+
+    text: str = ""
+
+
+_text = msgspec.json.Decoder(_Text).decode
 _address = msgspec.json.Decoder(Address).decode
 
 
@@ -91,6 +102,29 @@ def find_by_platform_id(connection: Connection, place: Place, message: str, key:
     if ids:
         return Found(tuple(dict.fromkeys(ids))[:MOST_FOUND])
     return Found(not_accepted=_find_not_accepted(connection, place, message, key))
+
+
+def find_last(connection: Connection, session: str, sender: str, command: str) -> Found:
+    """Find the newest message of a sender in a conversation that is not a ``command``."""
+    i, m = t.inbox.c, t.messages.c
+    # The inbox has no index of sessions: its newest rows, those that wait, and the log of the conversation.
+    newest = select(i.id).order_by(i.id.desc()).limit(_MOST_NEWEST)
+    waiting = select(i.id).where(i.session == session, i.state == "new")
+    logged = select(m.id).where(m.session_id == session, m.role == "user")
+    logged = logged.order_by(m.seq.desc()).limit(_MOST_EARLIER)
+    own = select(i.id, i.payload).where(i.session == session, i.sender == sender)
+    found: dict[str, str] = {}
+    for ids in (newest, waiting, logged):
+        query = own.where(i.id.in_(ids.subquery().select())).order_by(i.id.desc()).limit(_MOST_EARLIER)
+        found |= {row.id: _text(row.payload).text for row in connection.execute(query)}
+    said = (message for message in sorted(found, reverse=True) if not _is_command(found[message], command))
+    last = next(said, None)
+    return Found() if last is None else Found((last,))
+
+
+def _is_command(text: str, command: str) -> bool:
+    """Return whether a text calls a command, as ``/why`` or, in a room, ``/why@bot``."""
+    return text.split(maxsplit=1)[:1] != [] and text.split(maxsplit=1)[0].partition("@")[0].lower() == command
 
 
 def _in_place(place: Place) -> Iterable[ColumnElement[bool]]:

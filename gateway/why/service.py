@@ -31,7 +31,7 @@ from gateway.why.explanation import (
     explain_not_accepted,
     explain_unknown,
 )
-from gateway.why.finder import Found, Place, find_by_platform_id, find_messages
+from gateway.why.finder import Found, Place, find_by_platform_id, find_last, find_messages
 from gateway.why.same_cause import count_same_cause
 from gateway.why.stations import Station
 from gateway.why.verdict import Live
@@ -90,30 +90,32 @@ class Why:
             lambda c: _explain_missing(c, words, found, links[0][0] if links else "")
         )
 
-    async def tell(self, asker: str, message: InboundMessage, channel: str, given: str) -> str:
+    async def tell(self, asker: str, message: InboundMessage, channel: str, given: str, session: str) -> str:
         """Return what the writer of a message may know about it, as the reply to ``/why``.
 
-        The message is the one that ``message`` replies to, or that ``given`` names. ``asker`` is counted:
+        The message is the one that ``given`` names, or that ``message`` replies to, or else the last one of
+        its sender in the conversation ``session``. ``asker`` is counted:
         raises TooManyRequestsError after ten questions in a minute. Raises NotFoundError for a message that
         is not stored, is hidden, or was written by another user or in another chat.
         """
         if self._asked.used_up(asker):
             raise TooManyRequestsError("ten questions in a minute are the most; ask again in a minute")
         self._asked.count(asker)
-        found = await self._find_own(channel, message, given)
+        found = await self._find_own(channel, message, given, session)
         for message_id in found.ids:
             explained = await self._explain(message_id, self.words())
             if explained is not None and await self._may_see(explained, channel, message):
                 return render_for_writer(explained)
         raise NotFoundError(NOT_YOURS)
 
-    async def _find_own(self, channel: str, message: InboundMessage, given: str) -> Found:
+    async def _find_own(self, channel: str, message: InboundMessage, given: str, session: str) -> Found:
         address = message.address
         place = Place(channel, address.account, address.chat)
         if not given:
             reply = message.in_reply_to
             if reply is None:
-                return Found()
+                sender = message.sender.id
+                return await self._store.read(lambda c: find_last(c, session, sender, "/why"))
             key = f"{address.chat}:{reply}"
             return await self._store.read(lambda c: find_by_platform_id(c, place, reply, key))
         links = [one for one in self._links(given) if one[0] == channel and one[1].chat == address.chat]
