@@ -47,8 +47,19 @@ COMMANDS: Mapping[str, Entry] = {
     "audit": Command(
         "commands.approvals:audit", "Show who decided what: approvals, answers, pairing, shares"
     ),
-    "nodes": Command(
-        "commands.db:nodes", "List the nodes of the cluster: which one works, which ones stand by"
+    "nodes": Group(
+        "List the nodes of the cluster; let one hand over, or take part again",
+        {
+            "list": Command(
+                "commands.nodes:list_", "List the nodes of the cluster: which one works, which ones stand by"
+            ),
+            "drain": Command(
+                "commands.nodes:drain",
+                "Let a node hand over to another one, and stand by until it is resumed",
+            ),
+            "resume": Command("commands.nodes:resume", "Let a drained node take over again"),
+        },
+        default="list",
     ),
     "backup": Command("commands.backup:backup", "Back up the database and the data directory to one archive"),
     "restore": Command("commands.backup:restore", "Restore a backup"),
@@ -101,7 +112,7 @@ COMMANDS: Mapping[str, Entry] = {
                 "List the channels that can be configured, and where they come from",
             ),
             "rooms": Command(
-                "commands.rooms:list_",
+                "commands.channels:rooms",
                 "List the chats that channels have seen, the latest first, with ids for the settings",
             ),
             "status": Command(

@@ -70,16 +70,22 @@ def _import_structlog() -> None:
 
 
 class Group:
-    """Commands below a common name."""
+    """Commands below a common name. The group without a command is its ``default``."""
 
-    def __init__(self, help: str, commands: Mapping[str, Entry]) -> None:
+    def __init__(self, help: str, commands: Mapping[str, Entry], default: str | None = None) -> None:
         self.help = help
         self.commands = commands
+        self._default = default
 
     def load(self, name: str) -> Any:
         """Return the group; its commands are imported later."""
         return LazyGroup(
-            self.commands, name=name, help=self.help, no_args_is_help=True, rich_markup_mode=None
+            self.commands,
+            self._default,
+            name=name,
+            help=self.help,
+            no_args_is_help=self._default is None,
+            rich_markup_mode=None,
         )
 
 
@@ -117,10 +123,17 @@ class _LoadedOnAccess(MutableMapping[str, Any]):
 class LazyGroup(TyperGroup):
     """A group that lists its commands from a table."""
 
-    def __init__(self, entries: Mapping[str, Entry], **options: Any) -> None:
+    def __init__(self, entries: Mapping[str, Entry], default: str | None = None, **options: Any) -> None:
         super().__init__(**options)
         self._entries = entries
+        self._default = default
         self.commands = _LoadedOnAccess(entries)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Insert the default command before options that are not those of the group."""
+        if self._default is not None and args[:1] != ["--help"] and not (args and args[0][:1] != "-"):
+            args = [self._default, *args]
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names in the order of the table."""

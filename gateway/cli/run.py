@@ -99,46 +99,72 @@ def _serve(settings: Settings, open_browser: bool) -> int:
 
 
 async def serve(settings: Settings, *, open_browser: bool = False) -> int:
-    """Run a gateway with its server until it stops. Return the exit status."""
+    """Run a gateway with its server until it stops. Return the exit status.
+
+    A node of a cluster that is drained stands by again, and may run another gateway later.
+    """
     set_up_logs(settings.log, settings.cluster.log_folder(settings.data_dir))
     check_siblings()
     check_announcement(settings)
-    gateway = Gateway(settings, environ=os.environ)
-    _handle_signals(gateway.stop)
+    stop = asyncio.Event()
+    _handle_signals(stop)
+    gateway = _gateway(settings, stop)
     try:
         async with contextlib.AsyncExitStack() as stack:
-            node = None if settings.cluster.url is None else await _join(settings, gateway, stack)
-            if node is not None:
-                _print(f"Trunkline stands by: {node.url}  (node {node.name}, passes clients on)")
-                gateway.fence = await node.own()
-                if gateway.fence is None:
-                    return gateway.exit_code
-            await stack.enter_async_context(gateway.running())
-            bound = None if node is None else node.stand_aside()
-            server = await stack.enter_async_context(Server(gateway, bound=bound))
-            if node is not None:
-                await stack.enter_async_context(node.serving(server.accept))
-            _tune_gc()
-            _welcome(gateway, server.url)
-            if open_browser:
-                await asyncio.to_thread(_show_page, server.url)
-            await gateway.stand_by()
-            async with asyncio.TaskGroup() as tasks:
-                looking = tasks.create_task(_warn(gateway))
-                background = [looking, tasks.create_task(_refresh(settings))]
-                if settings.server.announce:
-                    background.append(tasks.create_task(announce(settings, server.url)))
-                await gateway.stop.wait()
-                for task in background:
-                    task.cancel()
+            node = None if settings.cluster.url is None else await _join(settings, stop, stack)
+            await _run(gateway, node, open_browser=open_browser)
+            while node is not None and not stop.is_set():
+                await node.hand_over()
+                # Else the objects of the gateway that has ended would stay.
+                gc.unfreeze()
+                gateway = _gateway(settings, stop)
+                await _run(gateway, node)
     except StoreUnavailableError:
-        if not gateway.stop.is_set():
+        if not stop.is_set():
             raise
         # Stopped while it waited for the store: a normal stop.
     return gateway.exit_code
 
 
-async def _join(settings: Settings, gateway: Gateway, stack: contextlib.AsyncExitStack) -> Node:
+def _gateway(settings: Settings, stop: asyncio.Event) -> Gateway:
+    gateway = Gateway(settings, environ=os.environ)
+    gateway.stop = stop
+    return gateway
+
+
+async def _run(gateway: Gateway, node: Node | None, *, open_browser: bool = False) -> None:
+    """Run one gateway: in a cluster, from the time that this node owns it until it is drained."""
+    if node is not None:
+        _print(f"Trunkline stands by: {node.url}  (node {node.name}, passes clients on)")
+        gateway.fence = await node.own()
+        if gateway.fence is None:
+            return
+    settings = gateway.settings
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(gateway.running())
+        bound = None if node is None else node.stand_aside()
+        server = await stack.enter_async_context(Server(gateway, bound=bound))
+        if node is not None:
+            await stack.enter_async_context(node.serving(server.accept))
+        _tune_gc()
+        _welcome(gateway, server.url)
+        if open_browser:
+            await asyncio.to_thread(_show_page, server.url)
+        await gateway.stand_by()
+        async with asyncio.TaskGroup() as tasks:
+            looking = tasks.create_task(_warn(gateway))
+            background = [looking, tasks.create_task(_refresh(settings))]
+            if settings.server.announce:
+                background.append(tasks.create_task(announce(settings, server.url)))
+            ends = [tasks.create_task(gateway.stop.wait())]
+            if node is not None:
+                ends.append(tasks.create_task(node.drained.wait()))
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            for task in (*background, *ends):
+                task.cancel()
+
+
+async def _join(settings: Settings, stop: asyncio.Event, stack: contextlib.AsyncExitStack) -> Node:
     """Join the cluster until the stack ends."""
     try:
         # Imported here: its library is an extra, and takes 0.1 s of a start without a cluster.
@@ -149,7 +175,7 @@ async def _join(settings: Settings, gateway: Gateway, stack: contextlib.AsyncExi
         raise SettingsError(
             "cluster.url is set, but RabbitMQ's client is not installed: pip install 'trunkline[cluster]'"
         ) from None
-    node = Node(settings, gateway.stop)
+    node = Node(settings, stop)
     await stack.enter_async_context(node.joined())
     return node
 

@@ -5,6 +5,7 @@ RabbitMQ passes the token of ownership on. Imported by ``trunkline run``, ``trun
 ``node`` and ``token`` need the extra ``cluster``.
 """
 
+from gateway.cluster.drain import request_drain, resume
 from gateway.cluster.membership import NodeRow, read_nodes
 
-__all__ = ["NodeRow", "read_nodes"]
+__all__ = ["NodeRow", "read_nodes", "request_drain", "resume"]

@@ -59,10 +59,7 @@ class Forwarder:
             self._socket = listening_socket(host, port)
         except OSError as error:
             raise AddressInUseError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
-        # A duplicate, which its server closes; connections to the socket itself then queue in the kernel.
-        self._server = await asyncio.get_running_loop().create_server(
-            lambda: _Tunnel(self), sock=self._socket.dup(), backlog=1024
-        )
+        await self.listen()
         host, port = self._socket.getsockname()[:2]
         self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         self._tasks = await asyncio.TaskGroup().__aenter__()
@@ -72,20 +69,37 @@ class Forwarder:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        taken = self.stand_aside()
-        if taken is not None:
-            taken.close()
+        self.close()
         self._watching.cancel()
         for tunnel in [*self._tunnels]:
             tunnel.close()
         await self._tasks.__aexit__(kind, error, trace)
 
+    async def listen(self) -> None:
+        """Accept connections, again after ``stand_aside``."""
+        if self._socket is not None:
+            # A duplicate, which its server closes; connections to the socket itself then queue in the kernel.
+            self._server = await asyncio.get_running_loop().create_server(
+                lambda: _Tunnel(self), sock=self._socket.dup(), backlog=1024
+            )
+
     def stand_aside(self) -> socket.socket | None:
-        """Accept no more connections; return the socket, whose connections queue until they are accepted."""
+        """Accept no more connections; return a socket of the same port.
+
+        Connections queue until a server accepts them at this socket, or until ``listen``.
+        """
         if self._server is not None:
             self._server.close()
-        taken, self._socket, self._server = self._socket, None, None
-        return taken
+            self._server = None
+        return None if self._socket is None else self._socket.dup()
+
+    def close(self) -> None:
+        """Accept no more connections: they are refused."""
+        if self._server is not None:
+            self._server.close()
+        if self._socket is not None:
+            self._socket.close()
+        self._socket = self._server = None
 
     async def _watch(self) -> None:
         """Follow the owner. Connections to an earlier one are closed: it may be frozen, and never answer."""

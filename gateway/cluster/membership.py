@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from msgspec import Struct
 from sqlalchemy import (
@@ -22,6 +22,7 @@ from sqlalchemy import (
     Connection,
     DateTime,
     Engine,
+    Float,
     Integer,
     MetaData,
     Row,
@@ -77,6 +78,24 @@ _OWNERSHIP = Table(
     Column("republished_at", DateTime(timezone=True), nullable=False),
 )
 """Owners by what they own; so far that is the whole gateway."""
+_DRAIN = Table(
+    "drain",
+    metadata,
+    Column("start_id", Text, primary_key=True),
+    Column("done", Boolean, nullable=False),
+)
+"""Processes that are to hand over, or have done so, and do not take over again. A restart ends that, since it
+changes the start id."""
+_SUBSCRIBER = Table("subscriber", metadata, Column("start_id", Text, primary_key=True))
+"""Processes that hold the token or wait for it. The broker does not show those that wait."""
+_TAKEOVER = Table(
+    "takeover",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("epoch", BigInteger, nullable=False),
+    Column("seconds", Float, nullable=False),
+)
+"""The last takeover after which the gateway was ready, and how long it took."""
 
 GATEWAY = "gateway"
 HEARTBEAT_SECONDS = 1.0
@@ -86,7 +105,7 @@ SETTLED_SECONDS = 13.0
 """Seconds after which no call of an earlier owner can reach a platform: a call begins within 2 s of a commit,
 and lasts 10 s at most."""
 _MOST_CLOCK_SECONDS = 2.0
-_JOINING = 0x636C7573746572
+JOINING = 0x636C7573746572
 """Advisory lock that is held while a node joins."""
 _ID_FILE = "cluster.id"
 _LIVE = f"heartbeat_at > clock_timestamp() - interval '{LIVE_SECONDS} s'"
@@ -98,19 +117,30 @@ _FENCE = (
 takeover wait for the commit: without it an old owner could commit after the new one has read the inbox."""
 
 
-class NodeRow(Struct, frozen=True):
-    """One node. ``state`` is ``active``, ``standby`` or, without a recent heartbeat, ``gone``.
+NodeState = Literal["starting", "active", "standby", "draining", "drained", "gone"]
 
-    ``started_at`` and ``heartbeat_at`` are in ISO 8601, ``owner_since`` that of the active node.
+
+class NodeRow(Struct, frozen=True):
+    """One node. The one that works is ``active``, the others stand by (``standby``).
+
+    A node that took over is ``starting`` until it is ready. One that is to hand over is ``draining``, and
+    ``drained`` once it stands by for good. One without a recent heartbeat is ``gone``.
+
+    ``started_at`` and ``heartbeat_at`` are in ISO 8601, ``heartbeat_age`` is in seconds. The last three are
+    those of the node that works: since when, the number of its takeover, and how many seconds that took from
+    the token until the gateway was ready.
     """
 
     name: str
-    state: str
+    state: NodeState
     version: str
     machine: str
     started_at: str
     heartbeat_at: str
+    heartbeat_age: float
     owner_since: str | None = None
+    epoch: int | None = None
+    takeover_seconds: float | None = None
 
 
 class Owner(NamedTuple):
@@ -202,7 +232,7 @@ class Membership:
         return connection.execute(text(query), {"name": self.name}).first()
 
     def _enter(self, connection: Connection, broker: str, link: Link) -> Certificate:
-        connection.execute(text("SELECT pg_advisory_xact_lock(:id)"), {"id": _JOINING})
+        connection.execute(text("SELECT pg_advisory_xact_lock(:id)"), {"id": JOINING})
         self._check_clock(connection)
         self._check_broker(connection, broker)
         self._check_addresses(connection, link)
@@ -223,6 +253,9 @@ class Membership:
         )
         named = {"name": self.name, "start": self.start_id, "version": VERSION, "address": link.address}
         connection.execute(text(enter), {**named, "machine": socket.gethostname()})
+        for table in (_DRAIN.name, _SUBSCRIBER.name):
+            stale = f"DELETE FROM {table} WHERE start_id NOT IN (SELECT start_id FROM node)"  # noqa: S608 - a constant
+            connection.execute(text(stale))
         owned = (
             "INSERT INTO ownership VALUES (:name, 0, NULL, NULL, NULL, clock_timestamp(), true, 'epoch') "
             "ON CONFLICT DO NOTHING"
@@ -296,12 +329,24 @@ class Membership:
         row = await self._run(lambda c: c.execute(text(query), {"name": GATEWAY}).one())
         return Owner(row[0], row[1], None if row[2] is None else float(row[2]), row[3], row[4])
 
-    async def serve(self, address: str | None) -> None:
-        """Let the other nodes know where this one, the owner, serves clients; None if it does not."""
+    async def serve(self, address: str | None, seconds: float = 0) -> None:
+        """Let the other nodes know where this one, the owner, serves clients; None if it does not.
+
+        ``seconds`` is the time that this takeover took.
+        """
         serve = "UPDATE ownership SET address = :address WHERE start_id = :start"
-        await self._run(
-            lambda c: c.execute(text(serve), {"address": address, "start": self.start_id}) and None
+        record = (
+            "INSERT INTO takeover SELECT name, epoch, :seconds FROM ownership WHERE start_id = :start "
+            "AND address IS NOT NULL ON CONFLICT (name) DO UPDATE SET epoch = excluded.epoch, "
+            "seconds = excluded.seconds"
         )
+        named = {"address": address, "seconds": seconds, "start": self.start_id}
+
+        def run(connection: Connection) -> None:
+            connection.execute(text(serve), named)
+            connection.execute(text(record), named)
+
+        await self._run(run)
 
     async def take(self) -> Fence:
         """Become the owner: raise the epoch, once the commits of the earlier owner have ended."""
@@ -315,10 +360,35 @@ class Membership:
             before = connection.execute(text(lock), {"name": GATEWAY}).one()
             named = {"name": GATEWAY, "node": self.name, "start": self.start_id}
             epoch = connection.execute(text(take), named).scalar_one()
+            # It was drained, but no other node lives.
+            connection.execute(text("DELETE FROM drain WHERE start_id = :start"), {"start": self.start_id})
             settled_at = boot_time() + (0 if before.released else SETTLED_SECONDS)
             return Fence(Statement(_FENCE, (GATEWAY, epoch)), settled_at)
 
         return await self._run(run)
+
+    async def is_drained(self) -> bool:
+        """Return whether this node is to leave the work to another one, which lives and can get the token."""
+        query = (
+            "SELECT EXISTS (SELECT 1 FROM drain WHERE start_id = :start) AND EXISTS (SELECT 1 FROM node "  # noqa: S608 - a constant
+            f"JOIN subscriber USING (start_id) WHERE {_LIVE} AND start_id <> :start "
+            "AND start_id NOT IN (SELECT start_id FROM drain))"
+        )
+        return await self._run(lambda c: bool(c.execute(text(query), {"start": self.start_id}).scalar_one()))
+
+    async def set_subscribed(self, subscribed: bool) -> None:
+        """Record whether this node holds the token or waits for it."""
+        change = (
+            "INSERT INTO subscriber VALUES (:start) ON CONFLICT DO NOTHING"
+            if subscribed
+            else "DELETE FROM subscriber WHERE start_id = :start"
+        )
+        await self._run(lambda c: c.execute(text(change), {"start": self.start_id}))
+
+    async def set_drained(self) -> None:
+        """Record that this node stands by, and does not wait for the token any more."""
+        done = "UPDATE drain SET done = true WHERE start_id = :start AND NOT done"
+        await self._run(lambda c: c.execute(text(done), {"start": self.start_id}))
 
     async def may_republish(self) -> bool:
         """Return whether this node is to put a new token in the queue, because it may have been lost.
@@ -332,18 +402,27 @@ class Membership:
         )
         return await self._run(lambda c: c.execute(text(claim), {"name": GATEWAY}).rowcount == 1)
 
+    async def release(self) -> None:
+        """Give up ownership in order."""
+        await self._run(self._release_ownership)
+
     async def leave(self) -> None:
         """Give up ownership in order, and leave the list of nodes."""
+
+        def run(connection: Connection) -> None:
+            self._release_ownership(connection)
+            for table in (_NODE.name, _DRAIN.name, _SUBSCRIBER.name):
+                leave = f"DELETE FROM {table} WHERE start_id = :start"  # noqa: S608 - a constant
+                connection.execute(text(leave), {"start": self.start_id})
+
+        await self._run(run)
+
+    def _release_ownership(self, connection: Connection) -> None:
         release = (
             "UPDATE ownership SET node = NULL, start_id = NULL, address = NULL, released = true, "
             "republished_at = clock_timestamp() WHERE start_id = :start"
         )
-
-        def run(connection: Connection) -> None:
-            connection.execute(text(release), {"start": self.start_id})
-            connection.execute(text("DELETE FROM node WHERE start_id = :start"), {"start": self.start_id})
-
-        await self._run(run)
+        connection.execute(text(release), {"start": self.start_id})
 
     async def close(self) -> None:
         """Close the connection, which frees its lock."""
@@ -383,27 +462,43 @@ class Membership:
 
 def _create_tables(connection: Connection) -> None:
     # Two nodes may join an empty database at once.
-    connection.execute(text("SELECT pg_advisory_xact_lock(:id)"), {"id": _JOINING})
+    connection.execute(text("SELECT pg_advisory_xact_lock(:id)"), {"id": JOINING})
     metadata.create_all(connection)
 
 
 def read_nodes(connection: Connection) -> Sequence[NodeRow]:
     """Read all nodes by name; none where no cluster ever used the database."""
-    if not inspect(connection).has_table(_NODE.name):
+    if not inspect(connection).has_table(_DRAIN.name):
         return ()
     query = (
-        f"SELECT n.*, {_LIVE} AS live, o.since FROM node n "  # noqa: S608 - a constant
-        "LEFT JOIN ownership o ON o.start_id = n.start_id ORDER BY n.name"
+        f"SELECT n.*, {_LIVE} AS live, extract(epoch FROM clock_timestamp() - n.heartbeat_at) AS age, "  # noqa: S608 - a constant
+        "o.since, o.epoch, t.seconds, d.done FROM node n "
+        "LEFT JOIN ownership o ON o.start_id = n.start_id "
+        "LEFT JOIN takeover t ON t.name = o.name AND t.epoch = o.epoch "
+        "LEFT JOIN drain d ON d.start_id = n.start_id ORDER BY n.name"
     )
     return [
         NodeRow(
             row.name,
-            "gone" if not row.live else "standby" if row.since is None else "active",
+            _state(row),
             row.version,
             row.machine,
             row.started_at.isoformat(timespec="seconds"),
             row.heartbeat_at.isoformat(timespec="milliseconds"),
+            round(float(row.age), 3),
             None if row.since is None else row.since.isoformat(timespec="seconds"),
+            row.epoch,
+            row.seconds,
         )
         for row in connection.execute(text(query))
     ]
+
+
+def _state(row: Row[Any]) -> NodeState:
+    if not row.live:
+        return "gone"
+    if row.done is not None:
+        return "drained" if row.done else "draining"
+    if row.since is None:
+        return "standby"
+    return "starting" if row.seconds is None else "active"

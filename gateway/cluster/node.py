@@ -41,7 +41,8 @@ TAKEN_OVER = 75
 class Node:
     """This process as a node of the cluster in the settings.
 
-    ``stop`` ends the wait for ownership.
+    ``stop`` ends the wait for ownership. ``drained`` is set while this node is to leave the work to another
+    one, which waits for the token; the owner then stops the gateway and calls ``hand_over``.
     """
 
     def __init__(self, settings: Settings, stop: asyncio.Event) -> None:
@@ -49,6 +50,9 @@ class Node:
         self._stop = stop
         self._membership = Membership(settings)
         self._token = TokenQueue(_url(settings), _QUEUE)
+        self.drained = asyncio.Event()
+        self._owns = False
+        self._watch = _FrozenWatch()
         self._link: Link
         self._forwarder: Forwarder
 
@@ -99,21 +103,38 @@ class Node:
                 return fence
         return None
 
+    async def hand_over(self) -> None:
+        """Give up ownership once the gateway has stopped, and leave the token to another node."""
+        await self._membership.release()
+        self._owns = False
+        self._watch.end()
+        await self._token.pause()
+        log.info("handed over")
+
     def stand_aside(self) -> socket.socket | None:
         """Pass on no new connections; return the listening socket for the gateway's own server."""
         return self._forwarder.stand_aside()
 
     @asynccontextmanager
     async def serving(self, accept: Accept) -> AsyncGenerator[None]:
-        """Take connections of other nodes until the block ends; ``accept`` makes the protocol of each."""
+        """Serve clients of all nodes until the block ends; ``accept`` makes the protocol of a connection.
+
+        The gateway is ready at the beginning: record how long that took from the token on. If the node is
+        drained at the end, new connections wait for the next owner.
+        """
         self._link.accept = accept
-        await self._membership.serve(self._link.address)
+        seconds = asyncio.get_running_loop().time() - self._token.held_since
+        await self._membership.serve(self._link.address, seconds)
         try:
             yield
         finally:
             self._link.accept = None
             with suppress(StoreError):  # the next owner writes its own address
                 await self._membership.serve(None)
+            if self.drained.is_set() and not self._stop.is_set():
+                await self._forwarder.listen()
+            else:
+                self._forwarder.close()
 
     async def _join(self) -> Certificate:
         deadline = time.monotonic() + self._settings.store.wait_ms / 1000
@@ -130,7 +151,16 @@ class Node:
                     await self._stop.wait()
 
     async def _is_due(self) -> bool:
-        """Wait up to a second for the token; put a new one in its queue if it may be lost."""
+        """Wait up to a second for the token; put a new one in its queue if it may be lost.
+
+        A drained node does not wait for the token.
+        """
+        if self.drained.is_set():
+            await self._token.pause()
+            with suppress(StoreUnavailableError):
+                await self._membership.set_drained()
+        else:
+            self._token.resume()
         with suppress(TimeoutError):
             async with asyncio.timeout(HEARTBEAT_SECONDS):
                 async with asyncio.TaskGroup() as tasks:
@@ -160,7 +190,9 @@ class Node:
             await self._token.hand_back()
             await asyncio.sleep(2 * HEARTBEAT_SECONDS)
             return None
-        _exit_when_frozen()
+        self._owns = True
+        self.drained.clear()
+        self._watch.start()
         return fence
 
     async def _owner_lives(self) -> bool:
@@ -193,12 +225,22 @@ class Node:
                         f"cluster.name: another node took the name {self._membership.name!r}; "
                         "give each node a name of its own"
                     )
+                await self._membership.set_subscribed(self._token.connected)
+                await self._read_drain()
             now = time.monotonic()
             if self._token.held.is_set() and now - renewed_at > _RENEW_SECONDS:
                 with suppress(BrokerUnavailableError):
                     await self._token.put()
                     renewed_at = now
             await asyncio.sleep(HEARTBEAT_SECONDS)
+
+    async def _read_drain(self) -> None:
+        """Set ``drained`` as the database has it. An owner that lost the token cannot pass it on."""
+        if not await self._membership.is_drained():
+            self.drained.clear()
+        elif not self.drained.is_set() and (not self._owns or self._token.held.is_set()):
+            log.info("asked to leave the work to another node", works=self._owns)
+            self.drained.set()
 
 
 async def find_broker(settings: Settings) -> tuple[str, str]:
@@ -222,19 +264,26 @@ def _url(settings: Settings) -> str:
     return url
 
 
-def _exit_when_frozen() -> None:
-    """End the process when it has not run for a while, such as after SIGSTOP or a suspended machine.
+class _FrozenWatch:
+    """A thread that ends the process when it has not run for a while, such as after SIGSTOP or a suspension.
 
     In a thread: the event loop may first continue what it was about to send.
     """
 
-    def watch() -> None:
+    def __init__(self) -> None:
+        self._ended = threading.Event()
+
+    def start(self) -> None:
+        self._ended = threading.Event()
+        threading.Thread(target=self._run, args=(self._ended,), name="frozen-watch", daemon=True).start()
+
+    def end(self) -> None:
+        self._ended.set()
+
+    def _run(self, ended: threading.Event) -> None:
         seen = boot_time()
-        while True:
-            time.sleep(_LOOK_SECONDS)
+        while not ended.wait(_LOOK_SECONDS):
             if (now := boot_time()) - seen > _FROZEN_SECONDS:
                 log.critical("this process did not run for a while; it exits, and another node continues")
                 os._exit(TAKEN_OVER)
             seen = now
-
-    threading.Thread(target=watch, name="frozen-watch", daemon=True).start()

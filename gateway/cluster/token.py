@@ -55,7 +55,11 @@ class TokenQueue:
         self._channel: AbstractChannel | None = None
         self._message: AbstractIncomingMessage | None = None
         self._lost = asyncio.Event()
+        self._wanted = asyncio.Event()
+        self._wanted.set()
         self.held = asyncio.Event()
+        self.held_since = 0.0
+        """Time of the event loop at which the node got the token."""
         self.subscribed_at = 0.0
         """Time of the event loop at which the present subscription began."""
 
@@ -90,9 +94,10 @@ class TokenQueue:
         return _text(facts.get("cluster_name")), version
 
     async def run(self) -> None:
-        """Stay subscribed until cancelled."""
+        """Stay subscribed until cancelled, but for pauses."""
         reported = False
         while True:
+            await self._wanted.wait()
             try:
                 await self._subscribe()
                 reported = False
@@ -120,6 +125,8 @@ class TokenQueue:
 
     async def _receive(self, message: AbstractIncomingMessage) -> None:
         older, self._message = self._message, message
+        if not self.held.is_set():
+            self.held_since = asyncio.get_running_loop().time()
         self.held.set()
         if older is not None:
             await older.ack()
@@ -133,6 +140,15 @@ class TokenQueue:
             await self._channel.default_exchange.publish(token, self._queue, timeout=_CONNECT_SECONDS)
         except (*CONNECTION_EXCEPTIONS, TimeoutError) as error:
             raise BrokerUnavailableError(f"cannot publish to RabbitMQ: {error}") from None
+
+    async def pause(self) -> None:
+        """Return the token, if this node holds it, and do not wait for it until ``resume``."""
+        self._wanted.clear()
+        await self.hand_back()
+
+    def resume(self) -> None:
+        """Wait for the token again, after a pause."""
+        self._wanted.set()
 
     async def hand_back(self) -> None:
         """Return the token to the queue, which gives it to the next subscriber; ``run`` subscribes again."""

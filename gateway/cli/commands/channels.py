@@ -1,30 +1,44 @@
-"""Commands of channels: ``channels list``, ``channels status``, ``<platform> manifest`` and ``dev fake``."""
+"""Commands of channels: ``channels list``, ``rooms``, ``status``, ``<platform> manifest``, ``dev fake``."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
+import msgspec
 import typer
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
+from gateway.access import Access
 from gateway.app import Gateway
 from gateway.cli.command_group import channels_with
 from gateway.cli.gateway_client import call
+from gateway.cli.gateway_or_store import GatewayOrStore
 from gateway.cli.options import REFUSED, AsJson, File, fail, fail_without_testing, settings_from, to_json
+from gateway.cli.output import echo_json, moment, plain, print_table
 from gateway.contract.errors import TrunklineError
 from gateway.contract.plugin import SlashCommand
 from gateway.extensions.loader import known_channels
-from gateway.settings import Settings
+from gateway.extensions.registry import ChannelRegistry
+from gateway.server.access import RoomInfo, RoomList
+from gateway.settings import MAIN, Settings
 from gateway.settings.sections import StoreSettings
+from gateway.store import Store
+
+Only = Annotated[
+    str | None,
+    typer.Argument(metavar="[CHANNEL]", help="Only this channel, or channel.account.", show_default=False),
+]
 
 
 def list_(as_json: AsJson = False, config: File = None) -> None:
@@ -49,6 +63,71 @@ def list_(as_json: AsJson = False, config: File = None) -> None:
     for row in found:
         table.add_row(escape(str(row["name"])), "yes" if row["enabled"] else "no", escape(str(row["source"])))
     Console().print(table)
+
+
+def rooms(channel: Only = None, as_json: AsJson = False, config: File = None) -> None:
+    """List the chats that channels have seen, the latest first, with ids for the settings.
+
+    Asks the running gateway; without one, reads the store.
+
+    \b
+    Examples:
+      trunkline channels rooms
+      trunkline channels rooms telegram --json
+    """
+    settings = settings_from(config)
+    found = [
+        room for room in _rooms(settings) if channel in (None, room.channel, room.channel.partition(".")[0])
+    ]
+    if as_json:
+        echo_json([_described(room, settings) for room in found])
+    elif found:
+        _print_rooms(found, settings)
+    else:
+        typer.echo("No chat has been seen yet.", err=True)
+
+
+def _rooms(settings: Settings) -> list[RoomInfo]:
+    access = GatewayOrStore(settings)
+    if access.running:
+        return msgspec.convert(access.request("GET", "/api/rooms"), RoomList).rooms
+
+    async def read(store: Store) -> list[RoomInfo]:
+        return (await RoomList.of(Access(store, settings.rules, ChannelRegistry()))).rooms
+
+    return access.run_in_store(read)
+
+
+def _described(room: RoomInfo, settings: Settings) -> dict[str, Any]:
+    return {**msgspec.structs.asdict(room), "agent": _agent(room, settings)}
+
+
+def _agent(room: RoomInfo, settings: Settings) -> str:
+    return settings.agent_of(room.channel, room.chat) or MAIN
+
+
+def _print_rooms(found: list[RoomInfo], settings: Settings) -> None:
+    table = Table(box=None, header_style="bold")
+    table.add_column("channel")
+    table.add_column("id", no_wrap=True)
+    table.add_column("name", overflow="fold")
+    for title in ("kind", "enabled", "groups", "agent", "allow", "last seen"):
+        table.add_column(title)
+    for room in found:
+        # Quoted as a key of TOML, to paste into the settings.
+        cells = (
+            room.channel,
+            json.dumps(room.chat),
+            room.name,
+            room.kind,
+            "yes" if room.enabled else "no",
+            room.groups if room.kind == "group" else "",
+            _agent(room, settings),
+            "*" if room.allow is None else str(room.allow),
+            moment(room.seen_at),
+        )
+        table.add_row(*(Text(" ".join(plain(cell).split())) for cell in cells))
+    print_table(table, width=200)
 
 
 def status(as_json: AsJson = False, config: File = None) -> None:

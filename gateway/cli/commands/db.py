@@ -1,20 +1,16 @@
-"""``trunkline db`` and ``nodes``: state, integrity and upgrade of the database; the nodes that share it."""
+"""``trunkline db``: state, integrity and upgrade of the database."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import typer
-from rich import box
-from rich.table import Table
 from sqlalchemy import Connection, Engine, func, make_url, select
 from sqlalchemy.exc import DatabaseError
 
 from gateway.cli.database_copy import find_problems
 from gateway.cli.options import FAILED, AsJson, File, refuse, settings_from, to_json
-from gateway.cli.output import echo_json, plain, print_table
-from gateway.cli.store_reader import reader, reading, store_file
-from gateway.cluster import read_nodes
+from gateway.cli.store_reader import reader, store_file
 from gateway.contract.errors import StoreError
 from gateway.settings import Settings
 from gateway.store import migrate, open_locked
@@ -176,32 +172,3 @@ def _print(found: dict[str, Any]) -> None:
     for name in ("bytes", "sessions", "messages", "waiting", "dead"):
         if name in found:
             typer.echo(f"  {name} {found[name]:,}")
-
-
-def nodes(as_json: AsJson = False, config: File = None) -> None:
-    """List the nodes of the cluster: which one works, which ones stand by.
-
-    A node without a heartbeat for 5 s is shown as gone; one that was stopped in order is not listed.
-
-    \b
-    Examples:
-      trunkline nodes
-      trunkline nodes --json
-    """
-    try:
-        with reading(settings_from(config)) as connection:
-            found = read_nodes(connection)
-    except StoreError as error:
-        refuse(error)
-    if as_json:
-        echo_json(found)
-    elif not found:
-        typer.echo("no cluster uses this database; set cluster.url to start one")
-    else:
-        table = Table("node", "state", "since", "version", "machine", "last heartbeat", box=box.SIMPLE_HEAD)
-        for node in found:
-            since = node.owner_since or node.started_at
-            table.add_row(
-                *map(plain, (node.name, node.state, since, node.version, node.machine, node.heartbeat_at))
-            )
-        print_table(table)

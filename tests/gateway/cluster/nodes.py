@@ -56,7 +56,7 @@ class Cluster:
             (folder / "data").symlink_to(self._shared)
         store, broker = changed.get("store", self._url), changed.get("broker", self.broker.url)
         settings = (
-            f"log.file = true\nlimits.drain_seconds = 1\n"
+            f"log.file = true\nlimits.drain_seconds = {changed.get('drain_seconds', '1')}\n"
             f'[store]\nurl = "{store}"\nwait_ms = {changed.get("wait_ms", "60000")}\n'
             f'[cluster]\nurl = "{broker}"\nname = "{name}"\n'
             f'[channels.telegram]\ntoken = "{self.telegram.token}"\napi_base_url = "{self.telegram.url}"\n'
@@ -76,6 +76,10 @@ class Cluster:
     def nodes(self) -> list[str]:
         """The names of all nodes that have not left."""
         return [name for (name,) in self._rows("SELECT name FROM node ORDER BY name")]
+
+    def draining(self) -> list[bool]:
+        """For each node that is to hand over, whether it has done so."""
+        return [done for (done,) in self._rows("SELECT done FROM drain")]
 
     def _rows(self, query: str) -> list[Any]:
         with self._engine.connect() as connection:

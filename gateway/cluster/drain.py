@@ -1,0 +1,75 @@
+"""Requests of an operator that a node hands over, or takes part again; the node reads them each second."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, text
+
+from gateway.cluster.membership import JOINING, NodeRow, read_nodes
+from gateway.contract.errors import InvalidStateError, NotFoundError
+from gateway.store import schema as t
+from gateway.store.writes import audit_op
+
+_WORKING = ("starting", "active")
+
+
+def request_drain(connection: Connection, name: str | None, by: str) -> NodeRow:
+    """Ask a node to hand over, without a name the one that works. Return the node as it was.
+
+    Raises NotFoundError for an unknown name, and InvalidStateError if no other node could take over.
+    """
+    _lock(connection)
+    nodes = read_nodes(connection)
+    node = _find(nodes, name)
+    if node.state in ("draining", "drained"):
+        return node
+    if node.state == "gone":
+        raise InvalidStateError(f"node {node.name} is gone: its last heartbeat was at {node.heartbeat_at}")
+    if not any(other.state in (*_WORKING, "standby") for other in nodes if other is not node):
+        others = ", ".join(f"{other.name} ({other.state})" for other in nodes if other is not node)
+        raise InvalidStateError(
+            f"no other node could take over from {node.name}: "
+            + (
+                f"{others}; start or resume one first"
+                if others
+                else "it is the only one; start another first"
+            )
+        )
+    drain = "INSERT INTO drain SELECT start_id, false FROM node WHERE name = :name"
+    connection.execute(text(drain), {"name": node.name})
+    _record(connection, by, "node.drain", node.name)
+    return node
+
+
+def resume(connection: Connection, name: str, by: str) -> NodeRow:
+    """Let a drained node take over again. Return the node as it was. Raises NotFoundError."""
+    _lock(connection)
+    node = _find(read_nodes(connection), name)
+    remove = "DELETE FROM drain WHERE start_id = (SELECT start_id FROM node WHERE name = :name)"
+    if connection.execute(text(remove), {"name": name}).rowcount:
+        _record(connection, by, "node.resume", name)
+    return node
+
+
+def _lock(connection: Connection) -> None:
+    """Let requests wait for one another, so that two of them do not drain all nodes."""
+    connection.execute(text("SELECT pg_advisory_xact_lock(:id)"), {"id": JOINING})
+
+
+def _find(nodes: Sequence[NodeRow], name: str | None) -> NodeRow:
+    known = ", ".join(node.name for node in nodes)
+    if name is None:
+        found = next((node for node in nodes if node.owner_since is not None), None)
+        if found is None:
+            raise NotFoundError(f"no node works at the moment; name one of {known}")
+        return found
+    found = next((node for node in nodes if node.name == name), None)
+    if found is None:
+        raise NotFoundError(f"no node is named {name!r}; the nodes are {known}")
+    return found
+
+
+def _record(connection: Connection, by: str, action: str, name: str) -> None:
+    _write, row = audit_op(by, action, name)
+    connection.execute(t.audit.insert(), dict(zip(t.audit.columns.keys(), row, strict=True)))
