@@ -73,6 +73,7 @@ from gateway.models import (
 )
 from gateway.models.credentials import CredentialStore
 from gateway.models.providers import LoginWatcher, provider_config
+from gateway.pacing import confirming
 from gateway.pipeline.agent import Agent, AgentDefaults
 from gateway.pipeline.compactor import Compactor
 from gateway.pipeline.intake import Bounds, Intake
@@ -211,6 +212,8 @@ class Gateway:
         async with AsyncExitStack() as stack:
             store = await self.open_store()
             stack.push_async_callback(_stop_step, "store", store.close)
+            if self.fence is not None:
+                confirming.set(store.confirm_owner)
             stack.push_async_callback(_stop_step, "processes", self.processes.close)
             stack.push_async_callback(_stop_step, "providers", self.providers.close)
             # It ends after the plugins, which cancel their tasks. An error of the start is not its own.

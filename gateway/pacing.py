@@ -11,8 +11,9 @@ import asyncio
 import heapq
 import itertools
 from collections import OrderedDict, deque
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import Protocol
 
@@ -22,6 +23,10 @@ Key = str | tuple[str, ...]
 """The subject of a limit: a kind such as "chat", or a kind with the name of one such thing."""
 
 _FORGET_EVERY = 60.0
+
+confirming: ContextVar[Callable[[], Awaitable[None]] | None] = ContextVar("confirming", default=None)
+"""Check that is awaited before each admitted call, which may have waited for long. In a cluster it fails once
+another node has taken over."""
 
 
 class Limit(Struct, frozen=True):
@@ -85,6 +90,8 @@ class Pacer:
     async def turn(self, *keys: Key, urgent: bool = False) -> AsyncGenerator[None]:
         """Wait until a call is admitted; it is made in the block. A cancelled wait is not counted."""
         await self._admission(tuple(dict.fromkeys(keys)), urgent)
+        if (confirm := confirming.get()) is not None:
+            await confirm()
         yield
 
     def hold(self, key: Key, seconds: float) -> None:

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
+from gateway.app import Gateway
 from gateway.cluster.link import ANY_PORT, Link
 from gateway.cluster.membership import GATEWAY, SETTLED_SECONDS, Membership
 from gateway.contract.errors import SettingsError, StoreError
+from gateway.pacing import Limit, Pacer
 from gateway.store import Fence, Op, Store
 from gateway.store.drivers import FencedError
 from gateway.store.engine import lock, open_engine
@@ -118,6 +120,28 @@ async def test_a_platform_is_called_only_after_a_recent_commit_as_the_owner(node
     store.writer.confirmed_at -= 3
     with pytest.raises(StoreError):
         await store.confirm_owner()
+
+
+async def test_a_call_that_waited_for_a_rate_limit_is_not_made_after_a_takeover(
+    nodes: Nodes, tmp_path: Path, postgres_url: str
+) -> None:
+    first, second = await nodes.join("one"), await nodes.join("two")
+    gateway = Gateway(settings_of(tmp_path, postgres_url, "one"), on_fatal=nodes.fatal.append)
+    gateway.fence = await first.take()
+    pacer, made = Pacer({"all": Limit(1, 0.5)}), list[str]()
+
+    async def call() -> None:
+        async with pacer.turn("all"):
+            made.append("call")
+
+    async with gateway.running():
+        await call()
+        waiting = asyncio.create_task(call())
+        await second.take()
+        gateway.parts.store.writer.confirmed_at -= 3
+        with pytest.raises(StoreError):
+            await waiting
+    assert made == ["call"]
 
 
 @asynccontextmanager
