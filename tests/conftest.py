@@ -161,6 +161,13 @@ def rabbitmq_path() -> str:
 
 
 @pytest.fixture(scope="session")
+def postgres_programs() -> Path:
+    """Path of the folder with the programs of PostgreSQL, for a server of one's own."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    return found[-1].parent if found else _lacking("no programs of PostgreSQL: install postgresql")
+
+
+@pytest.fixture(scope="session")
 def synapse_python() -> Path:
     """Path of a Python that has Synapse."""
     named = os.environ.get("TRUNKLINE_TEST_SYNAPSE")

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,9 @@ KINDS = {
         "slack.socket",
     ),
     "mixed-accounts": ("--seconds", "2", "--rate", "3", "--drain", "5", "--channels", "discord"),
+    # These start a PostgreSQL and a RabbitMQ, and need no long drain: what is wrong stays so.
+    "no-epoch-check": ("--seconds", "6", "--drain", "4", *FEW, "--nodes", "2"),
+    "hasty-reconcile": ("--seconds", "6", "--drain", "10", "--channels", "line", "--nodes", "2"),
     "none": ("--seconds", "6"),  # the last test; it takes long
     "unkept-decisions": ("--seconds", "8", "--drain", "20", "--channels", "websocket,discord.one"),
     "no-recovery": ("--seconds", "5", "--drain", "5", *FEW),
@@ -80,7 +83,8 @@ class Storm:
     def _start(self, seed: int, times: int) -> None:
         plant = () if self._planted == "none" else ("--planted", self._planted)
         seconds, *others = KINDS[self._planted][1:]
-        flags = ("--engine", "sqlite", "--seed", str(seed), "--json", "--seconds", str(int(seconds) * times))
+        engine = "postgres" if "--nodes" in others else "sqlite"
+        flags = ("--engine", engine, "--seed", str(seed), "--json", "--seconds", str(int(seconds) * times))
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the storm
         self.process = subprocess.Popen(
             [sys.executable, STORM, *flags, *plant, *others],
@@ -260,6 +264,34 @@ def test_a_gateway_that_ends_a_replaced_plugin_at_once_is_found_out(storms: Stor
 
 def test_a_gateway_that_ignores_what_a_plugin_blocks_is_found_out(storms: Storms) -> None:
     storms["unblocked"].must_find(lambda found: found.says("was not blocked", kind="wrong"))
+
+
+@pytest.mark.usefixtures("rabbitmq_path", "postgres_programs")
+def test_a_node_that_works_on_after_another_one_took_over_is_found_out(storms: Storms) -> None:
+    storms["no-epoch-check"].must_find(
+        lambda found: found.count("seq") + found.count("out_of_order") + found.count("duplicate") > 0
+    )
+
+
+@pytest.mark.usefixtures("rabbitmq_path", "postgres_programs")
+def test_a_node_that_does_not_wait_for_calls_of_a_killed_one_is_found_out(storms: Storms) -> None:
+    storms["hasty-reconcile"].must_find(lambda found: found.says("has one more: ", kind="duplicate"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("--nodes", "0"), "--nodes is 1 or more"),
+        (("--nodes", "3", "--engine", "sqlite"), "--nodes needs PostgreSQL"),
+        (("--planted", "no-epoch-check"), "--planted no-epoch-check needs --nodes 2 or more"),
+    ],
+)
+def test_a_storm_with_nodes_that_are_not_possible_is_refused(flags: Sequence[str], told: str) -> None:
+    storm = subprocess.run(
+        [sys.executable, STORM, *flags], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert storm.returncode == 2
+    assert told in storm.stderr
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ The processes of a storm share a directory: ``armed`` names the point, ``pid`` t
 from __future__ import annotations
 
 import os
+import random
 import signal
 from collections import Counter
 from collections.abc import Sequence
@@ -89,6 +90,11 @@ def placed_on(platform: str) -> str:
     return f"placed, before {platform} answers"
 
 
+_PATIENCE, _LONGEST_PATIENCE = 0.9, 3.6
+"""Seconds to wait for a failpoint to be reached before the life is ended at random. They are more for one
+that was missed: on a busy machine few lives come as far as an answer in the first of them."""
+
+
 class Failpoints:
     """The failpoints of one storm, seen from one of its processes."""
 
@@ -97,10 +103,10 @@ class Failpoints:
         self._pid = directory / "pid"
         self._hits = directory / "hits"
 
-    def arm(self, point: str) -> None:
-        """The next process to reach the point kills the gateway."""
+    def arm(self, point: str, number: signal.Signals = signal.SIGKILL) -> None:
+        """The next process to reach the point kills the gateway, or sends it another signal."""
         fresh = self._armed.with_suffix(".new")
-        fresh.write_text(point)
+        fresh.write_text(f"{point}\n{number}")
         fresh.replace(self._armed)
 
     def disarm(self) -> None:
@@ -109,10 +115,15 @@ class Failpoints:
 
     def armed(self) -> str | None:
         """The point that is armed."""
+        return self._read()[0]
+
+    def _read(self) -> tuple[str | None, int]:
+        """Return the point that is armed, and the number of the signal for it."""
         try:
-            return self._armed.read_text()
+            point, number = self._armed.read_text().splitlines()
         except FileNotFoundError:
-            return None
+            return None, 0
+        return point, int(number)
 
     def target(self, pid: int) -> None:
         """The gateway runs as this process now."""
@@ -121,21 +132,55 @@ class Failpoints:
         fresh.replace(self._pid)
 
     def reach(self, point: str) -> None:
-        """The process is at the point: if it is armed, the gateway dies now."""
-        if self.armed() != point:
+        """The process is at the point: if it is armed, the gateway dies now, or is frozen."""
+        armed, number = self._read()
+        if armed != point:
             return
         try:
             self._armed.unlink()
         except FileNotFoundError:
             return  # another process was faster
         pid = int(self._pid.read_text())
-        with self._hits.open("a") as hits:
-            hits.write(f"{point}\n")
+        if number == signal.SIGKILL:
+            with self._hits.open("a") as hits:
+                hits.write(f"{point}\n")
         try:
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, number)
         except ProcessLookupError:
             return
 
     def hits(self) -> Counter[str]:
         """How often each point was hit."""
         return Counter(self._hits.read_text().splitlines() if self._hits.exists() else ())
+
+
+class Aims:
+    """The failpoints to kill at, in random order; those that were never hit come first."""
+
+    def __init__(self, failpoints: Failpoints, points: Sequence[str], dice: random.Random) -> None:
+        self._failpoints = failpoints
+        self._points = points
+        self._dice = dice
+        self._to_come: list[str] = []
+        self._missed: Counter[str] = Counter()
+
+    def next(self) -> str:
+        """Return the next one."""
+        if not self._to_come:
+            hits = self._failpoints.hits()
+            points = [point for point in self._points if not hits[point]] or self._points
+            self._to_come = self._dice.sample(points, len(points))
+        return self._to_come.pop()
+
+    def drop_hit(self) -> None:
+        """Leave out those to come that were hit before."""
+        hits = self._failpoints.hits()
+        self._to_come = [point for point in self._to_come if not hits[point]]
+
+    def miss(self, point: str) -> None:
+        """Note that one was not reached in time."""
+        self._missed[point] += 1
+
+    def patience(self, point: str, least: float = 0.0) -> float:
+        """Return how many seconds to wait for one."""
+        return max(least, min(_LONGEST_PATIENCE, _PATIENCE * (1 + self._missed[point])))

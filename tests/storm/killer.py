@@ -4,50 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import random
 import signal
-import sys
+import socket
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-from failpoints import Failpoints
+from failpoints import Aims, Failpoints
+from lives import BrokenStormError, Life, Parent
 
-_AT_START = ("before recovery", "after recovery", "after the claim")
-_PATIENCE, _LONGEST_PATIENCE = 0.9, 3.6
-"""Seconds to wait for a failpoint to be reached before the life is ended at random. They are more for one
-that was missed: on a busy machine few lives come as far as an answer in the first of them."""
+AT_START = ("before recovery", "after recovery", "after the claim")
 _INSISTENCE = 12.0
 """Seconds to wait for a failpoint that is all that is missing: a bot may log in once in 5 s."""
 _CLOCKS = (0, 0, 0, -3_600, 3_600)
 """How many seconds a life's wall clock is ahead."""
 _SLOWEST_START = 20.0
 _STARTS = 5
-
-
-class BrokenStormError(Exception):
-    """The storm itself could not be held, so nothing can be said about the gateway."""
-
-
-class Life:
-    """One process of the gateway, as its parent reports it."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.begun = asyncio.Event()
-        """It is ready, or it ended before it was."""
-        self.gone = asyncio.Event()
-        self.status: int | None = None
-
-    async def ends_within(self, seconds: float) -> bool:
-        """Wait for its end. Returns whether it came in time."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self.gone.wait()
-        except TimeoutError:
-            return False
-        return True
 
 
 class Killer:
@@ -58,50 +32,28 @@ class Killer:
     ) -> None:
         self.kills = 0
         self.lives = 0
+        self.faults: Counter[str] = Counter()
+        self.exits: Counter[int] = Counter()
         self.unexpected: list[str] = []
-        self._directory = directory
+        self._parent = Parent(directory)
         self._failpoints = failpoints
-        self._points = points
+        self._aims = Aims(failpoints, points, dice)
         self._dice = dice
-        self._to_come: list[str] = []
-        self._missed: Counter[str] = Counter()
         self._raging = False
-        self._process: asyncio.subprocess.Process | None = None
         self._life: Life | None = None
-        self._forked: asyncio.Queue[Life] = asyncio.Queue(1)
+
+    async def open(self, environment: dict[str, str]) -> tuple[int, dict[str, Any]]:
+        """Return the port where the gateway will be, and what of its settings depends on that."""
+        port = free_port()
+        return port, {"port": port}
 
     async def warm_up(self, config: Path, environment: dict[str, str]) -> None:
         """Start the process that gateways are forked from."""
-        with (self._directory / "gateway.log").open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                str(Path(__file__).parent / "victim.py"),
-                str(config),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=log,
-                env=environment,
-            )
-        assert self._process.stdout is not None
-        if not await self._process.stdout.readline():
-            raise BrokenStormError(f"no gateway can be started: {end_of(self._directory / 'gateway.log')}")
+        await self._parent.warm_up(config, environment)
 
     async def listen(self) -> None:
         """Follow what the parent reports, until it ends."""
-        assert self._process is not None
-        assert self._process.stdout is not None
-        while line := await self._process.stdout.readline():
-            what, _, pid = line.decode().strip().partition(" ")
-            if what == "forked":
-                self._life = Life(int(pid))
-                self._failpoints.target(self._life.pid)
-                await self._forked.put(self._life)
-            elif what == "ready" and self._life is not None and self._life.pid == int(pid):
-                self._life.begun.set()
-            elif what.startswith("gone") and self._life is not None:
-                self._life.status = int(what.split(":")[1])
-                self._life.gone.set()
-                self._life.begun.set()
+        await self._parent.listen()
 
     async def rage(self, over: Callable[[], bool], insist: Callable[[], bool]) -> None:
         """Kill until it is over, first the present life. ``insist``: only at failpoints, with patience."""
@@ -110,18 +62,18 @@ class Killer:
             await self._end(self._life)
         while not over():
             if insist():
-                self._to_come = [point for point in self._to_come if not self._failpoints.hits()[point]]
+                self._aims.drop_hit()
                 await self._at_a_failpoint(_INSISTENCE)
             elif self.lives and self._dice.random() < 0.6:
                 await self._at_a_failpoint()
             else:
                 await self._at_random()
 
-    async def relent(self) -> Life:
-        """The last life, which nobody ends."""
+    async def relent(self) -> None:
+        """Begin the last life, which nobody ends."""
         self._raging = False
         self._failpoints.disarm()
-        return await self.start()
+        await self.start()
 
     async def start(self) -> Life:
         """A new life; a start that is refused is tried again."""
@@ -135,28 +87,23 @@ class Killer:
             if not life.gone.is_set():
                 return life
             self._count(life)
-        raise BrokenStormError(f"the gateway does not start: {end_of(self._directory / 'gateway.log')}")
+        raise BrokenStormError(f"the gateway does not start: {self._parent.log_end}")
 
     async def stop(self) -> int | None:
         """End the last life in good order. Returns its exit status."""
         life = self._life
         if life is not None and not life.gone.is_set():
-            os.kill(life.pid, signal.SIGTERM)
+            life.send(signal.SIGTERM)
             await life.ends_within(30)
-        if self._process is not None and self._process.returncode is None:
-            self._process.kill()
-            await self._process.wait()
+        await self._parent.stop()
         return life.status if life is not None else None
 
     async def _fork(self) -> Life:
-        assert self._process is not None
-        assert self._process.stdin is not None
         # The first life and the last one know what time it is.
         ahead = self._dice.choice(_CLOCKS) if self._raging else 0
-        self._process.stdin.write(f"start {ahead}\n".encode())
-        await self._process.stdin.drain()
+        self._life = await self._parent.fork(ahead=ahead)
         self.lives += 1
-        return await self._forked.get()
+        return self._life
 
     async def _at_random(self) -> None:
         """Kill some time after the fork: in the start, in the recovery, or in the work, also at length."""
@@ -165,28 +112,21 @@ class Killer:
         await life.ends_within(self._dice.uniform(*seconds))
         await self._end(life)
 
-    async def _at_a_failpoint(self, least: float = _PATIENCE) -> None:
-        if not self._to_come:
-            hits = self._failpoints.hits()
-            points = [point for point in self._points if not hits[point]] or self._points
-            self._to_come = self._dice.sample(points, len(points))
-        point = self._to_come.pop()
-        if point in _AT_START:
+    async def _at_a_failpoint(self, least: float = 0.0) -> None:
+        point = self._aims.next()
+        if point in AT_START:
             self._failpoints.arm(point)
             life = await self._fork()
         else:
             life = await self.start()
             self._failpoints.arm(point)
-        patience = max(least, min(_LONGEST_PATIENCE, _PATIENCE * (1 + self._missed[point])))
-        self._missed[point] += not await life.ends_within(patience)
+        if not await life.ends_within(self._aims.patience(point, least)):
+            self._aims.miss(point)
         self._failpoints.disarm()
         await self._end(life)
 
     async def _end(self, life: Life) -> None:
-        if not life.gone.is_set():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(life.pid, signal.SIGKILL)
-            await life.gone.wait()
+        await life.kill()
         self._count(life)
 
     def _count(self, life: Life) -> None:
@@ -196,6 +136,10 @@ class Killer:
             self.unexpected.append(f"exit {life.status}")
 
 
-def end_of(log: Path) -> str:
-    """The last lines of a log."""
-    return log.read_text()[-2000:]
+def free_port() -> int:
+    """A port that no client is given while the gateway is down: it might find itself at the other end."""
+    while True:
+        port = random.randrange(20_000, 30_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from verdict import Verdict
 
 _KILLS_PER_SECOND = 80 / 60
+_NODES_PER_SECOND = 20 / 60
+_FAULT_SECONDS = 20.0
+"""Seconds of a storm for which each kind of fault has to happen once more: RabbitMQ takes 8 s to start."""
 _LONG_ENOUGH = 45
 """Seconds from which on a storm has to kill at every failpoint."""
 
@@ -31,16 +34,23 @@ class Plan:
     """Seconds that the calm after it may take: what is owed is paid at the platforms' rates."""
     plugins: bool = False
     """Whether confined plugins run, and are replaced."""
+    nodes: int = 1
+    """How many nodes of a cluster there are; 1 for a gateway without a cluster."""
 
     @property
     def fewest_kills(self) -> float:
-        """How often it has to kill to prove anything."""
-        return self.seconds * _KILLS_PER_SECOND
+        """How often it has to kill to prove anything. A node that was killed joins again after 3 s."""
+        return self.seconds * (_KILLS_PER_SECOND if self.nodes == 1 else _NODES_PER_SECOND)
+
+    @property
+    def fewest_of_each(self) -> int:
+        """How often each kind of fault has to happen to nodes and servers."""
+        return 0 if self.nodes == 1 else int(self.seconds // _FAULT_SECONDS)
 
     @property
     def needs_every_failpoint(self) -> bool:
         """Return whether the storm only passes if it killed at each failpoint."""
-        return self.seconds >= _LONG_ENOUGH
+        return self.seconds >= _LONG_ENOUGH and self.nodes == 1
 
 
 @dataclass
@@ -69,6 +79,10 @@ class Outcome:
     acked: int
     kills: int
     lives: int
+    faults: Mapping[str, int]
+    """How often each kind of fault of nodes and servers happened."""
+    exits: Mapping[int, int]
+    """How often nodes ended by themselves and were started again, by exit status."""
     hits: dict[str, int]
     drained: bool
     drain_seconds: float

@@ -33,6 +33,9 @@ def complaints(outcome: Outcome) -> list[str]:
         found.append(f"not everything was answered {plan.drain:g} s after the storm")
     if outcome.kills < plan.fewest_kills:
         found.append(f"only {outcome.kills} kills, which proves too little")
+    for fault, times in outcome.faults.items():
+        if times < plan.fewest_of_each:
+            found.append(f"{fault}: only {times} times, which proves too little")
     if outcome.messages < 0.8 * plan.rate * plan.seconds:
         found.append(f"only {outcome.messages} messages, which proves too little")
     if plan.plugins and not (outcome.blocked and outcome.exchanged):
@@ -102,6 +105,8 @@ def _figures(outcomes: Sequence[Outcome]) -> Table:
         **{f"  on {name}": _said_on(name) for name in outcomes[0].said},
         "accepted": lambda o: o.acked,
         "kill -9": lambda o: o.kills,
+        **{f"  {fault}": _happened(fault) for fault in outcomes[0].faults},
+        **{f"  node ended with {status}": _ended(status) for status in sorted(outcomes[0].exits)},
         "summaries": lambda o: o.summaries,
         "notices": lambda o: o.notices,
         "inquiries": lambda o: o.inquiries,
@@ -124,6 +129,14 @@ def _figures(outcomes: Sequence[Outcome]) -> Table:
 
 def _said_on(platform: str) -> Callable[[Outcome], object]:
     return lambda outcome: outcome.said[platform]
+
+
+def _happened(fault: str) -> Callable[[Outcome], object]:
+    return lambda outcome: outcome.faults[fault]
+
+
+def _ended(status: int) -> Callable[[Outcome], object]:
+    return lambda outcome: outcome.exits[status]
 
 
 def _failpoints(outcomes: Sequence[Outcome]) -> Table:
@@ -166,6 +179,8 @@ def summary(outcomes: Sequence[Outcome], seed: int) -> dict[str, object]:
                 "said": dict(outcome.said),
                 "acked": outcome.acked,
                 "kills": outcome.kills,
+                "faults": dict(outcome.faults),
+                "exits": {str(status): times for status, times in outcome.exits.items()},
                 "summaries": outcome.summaries,
                 "notices": outcome.notices,
                 "inquiries": outcome.inquiries,

@@ -12,17 +12,19 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
-from killer import BrokenStormError
+from lives import BrokenStormError
+from nodes import PLANTED as PLANTED_IN_NODES
 from plan import Outcome, Plan
 from platforms import PLATFORMS, meant_by
 from plugged import why_not
 from report import Show, display, passed, print_outcomes, summary
 from rich.console import Console
+from servers import NoServersError, servers
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from storm import Storm
@@ -69,7 +71,11 @@ was it answered once, whole, in order, in its last wording, in its place, and do
 Did its files arrive, and those of its answer? Did what was stopped, deleted or allowed stay so? Was
 each forbidden call blocked, and did no turn end with a plugin? Is each notice there once, in its newest
 wording? Did the plugin and the model get each answer, once? Is the version shown that was chosen last,
-and are the others there? Did each task run once?"""
+and are the others there? Did each task run once?
+
+With --nodes, so many gateways are one cluster with a PostgreSQL and a RabbitMQ of their own, and people
+reach it through any node. Nodes are also frozen, stopped and cut off from the servers, calls of killed
+nodes arrive late, and both servers are killed and started again."""
 
 EPILOG = f"""\
 The exit status is 0 if nothing was lost, doubled, left over or out of order, and enough was killed to say
@@ -79,6 +85,7 @@ names, with a user who may create databases (else {SERVER}).
 examples:
   make storm                                          SQLite and, where there is a server, PostgreSQL
   make storm STORM_ARGS="--engine sqlite --seconds 20"
+  make storm STORM_ARGS="--nodes 3"                    a cluster
   make storm STORM_ARGS="--planted blind-resend"       a bug that it has to find: exit status 1"""
 
 
@@ -92,10 +99,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console(stderr=given.json)
     outcomes: list[Outcome] = []
     try:
-        for engine in _engines(given.engine, console):
+        for engine in ["postgres"] if given.nodes > 1 else _engines(given.engine, console):
             with display(console, engine, given.seconds) as show:
                 outcomes.append(_hold(engine, given, console, show))
-    except (NoServerError, BrokenStormError) as error:
+    except (NoServerError, NoServersError, BrokenStormError) as error:
         Console(stderr=True).print(f"[red]{error}[/red]", highlight=False, soft_wrap=True)
         return UNTRIED
     print_outcomes(console, outcomes, given.seed)
@@ -114,16 +121,24 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--engine", choices=("sqlite", "postgres", "both"), default="both", help="where it is kept (both)")
     add("--seconds", type=float, default=60, help="how long each engine is stormed (60)")
+    add("--nodes", type=int, default=1, help="nodes of a cluster, on PostgreSQL with servers of its own (1)")
     add("--channels", type=_channels, default=CHANNELS, help=f"with commas between ({','.join(CHANNELS)})")
     add("--rate", type=float, default=18, help="messages per second, from all together (18)")
     add("--faults", type=float, default=0.1, help="share of model and platform calls that fail (0.1)")
     add("--files", type=float, default=0.1, help="share of messages that carry a file, or ask for one (0.1)")
     add("--drain", type=float, default=200, help="seconds that the calm afterwards may take (200)")
     add("--seed", type=int, default=random.randrange(1_000_000), help="of all that is random (random)")
-    add("--planted", choices=PLANTED, help="plant a bug, which has to be found")
+    add("--planted", choices=(*PLANTED, *PLANTED_IN_NODES), help="plant a bug, which has to be found")
     add("--json", action="store_true", help="one JSON line on standard output, all else on standard error")
     add("--keep", action="store_true", help="keep the directory with the database and the gateways' log")
-    return parser.parse_args(argv)
+    given = parser.parse_args(argv)
+    if given.nodes < 1:
+        parser.error("--nodes is 1 or more")
+    if given.nodes > 1 and given.engine == "sqlite":
+        parser.error("--nodes needs PostgreSQL")
+    if given.nodes == 1 and given.planted in PLANTED_IN_NODES:
+        parser.error(f"--planted {given.planted} needs --nodes 2 or more")
+    return given
 
 
 def _channels(names: str) -> tuple[str, ...]:
@@ -139,7 +154,12 @@ def _channels(names: str) -> tuple[str, ...]:
 def _hold(engine: str, given: argparse.Namespace, console: Console, show: Show) -> Outcome:
     directory = Path(tempfile.mkdtemp(prefix="trunkline-storm-"))
     try:
-        with _database(engine, directory) as url:
+        with ExitStack() as stack:
+            found = stack.enter_context(servers()) if given.nodes > 1 else None
+            if found is None:
+                url = stack.enter_context(_database(engine, directory))
+            else:
+                url = found[0].url(found[0].port)
             plan = Plan(
                 url,
                 given.seconds,
@@ -151,8 +171,9 @@ def _hold(engine: str, given: argparse.Namespace, console: Console, show: Show) 
                 given.files,
                 given.drain,
                 given.planted in (None, *OF_PLUGINS) and not why_not(),
+                given.nodes,
             )
-            return asyncio.run(Storm(plan, directory).run(show))
+            return asyncio.run(Storm(plan, directory, found).run(show))
     finally:
         if given.keep:
             console.print(f"kept: {directory}", highlight=False, soft_wrap=True)

@@ -6,10 +6,9 @@ import asyncio
 import contextlib
 import json
 import random
-import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -22,14 +21,28 @@ from checker import check, check_deletions, lines_of, words_of
 from choices import check_choices
 from client import Client, Hooks
 from decisions import Pressed, check_decisions
-from failpoints import ANSWERED, DECIDED, DELETED, PRESSED, QUESTIONED, STOPPED, TASKED, Failpoints, points_of
+from failpoints import (
+    ANSWERED,
+    BETWEEN,
+    DECIDED,
+    DELETED,
+    PRESSED,
+    QUESTIONED,
+    STOPPED,
+    TASKED,
+    Failpoints,
+    points_of,
+)
 from inquiries import Ledger, check_inquiries, is_choice, typed_answer, typed_word, word_of_choice
-from killer import BrokenStormError, Killer, end_of
+from killer import Killer
+from lives import BrokenStormError, end_of
 from model import WORD
+from nodes import FAULTS, PLANTED, Nodes
 from notices import Notebook, check_notices
 from person import Person, name_of
 from plan import Outcome, Plan, Progress
 from record import Record
+from servers import Postgres
 from sqlalchemy import Engine, create_engine, func, select
 from tasks import check_tasks
 from trails import check_trails
@@ -38,6 +51,7 @@ from versions import EDITORS, Editor, check_versions
 from world import World, environment
 
 from gateway.store import schema as t
+from tests.gateway.cluster.broker import Broker
 
 CLIENTS = 12
 """How many there are on websockets."""
@@ -48,6 +62,7 @@ _WEARY = 4
 _PLANTED_POINTS = {
     "asked-anew": (QUESTIONED,),
     "forgotten-answers": (ANSWERED,),
+    "no-row-lock": ("before the final commit", BETWEEN),
     "second-runs": (TASKED,),
     "unkept-decisions": (DECIDED, PRESSED),
     "unwritten-signals": (STOPPED, DELETED),
@@ -73,7 +88,7 @@ _DAWN = 150.0
 class Storm:
     """A storm in a directory of its own."""
 
-    def __init__(self, plan: Plan, directory: Path) -> None:
+    def __init__(self, plan: Plan, directory: Path, servers: tuple[Postgres, Broker] | None = None) -> None:
         self.plan = plan
         self.progress = Progress()
         self._directory = directory
@@ -85,7 +100,20 @@ class Storm:
         if plan.planted in _PLANTED_POINTS:
             self._points = tuple(point for point in _PLANTED_POINTS[plan.planted] if point in self._points)
         dice = random.Random(plan.seed + 1)
-        self._killer = Killer(directory, self._failpoints, self._points, dice)
+        self._killer: Killer | Nodes = (
+            Killer(directory, self._failpoints, self._points, dice)
+            if servers is None
+            else Nodes(
+                plan.nodes,
+                servers,
+                directory,
+                self._failpoints,
+                self._points,
+                dice,
+                plan.seconds,
+                PLANTED.get(plan.planted or "", FAULTS),
+            )
+        )
         self._platforms: list[Platform] = []
         self._clients: list[Client] = []
         self._persons: list[Person] = []
@@ -93,7 +121,7 @@ class Storm:
         self._pressed = Pressed()
         self._chosen: set[str] = set()
         """The words for which the model's question was answered in a room, as the gateway acknowledged."""
-        self._port = _free_port()
+        self._server = ""
         self._begun = time.monotonic()
 
     async def run(self, show: Callable[[Progress], None]) -> Outcome:
@@ -108,14 +136,16 @@ class Storm:
 
     async def _run(self, show: Callable[[Progress], None]) -> Outcome:
         async with AsyncExitStack() as stack:
+            port, found = await self._killer.open(environment())
+            self._server = f"http://127.0.0.1:{port}"
             world = World(stack, self._directory, self.plan.faults, self.plan.seed, self._server)
             model = await world.model()
             for name in self.plan.channels:
                 if name != "websocket":
                     self._platforms.append(await world.platform(name))
             http = await stack.enter_async_context(aiohttp.ClientSession())
-            await self._prepare(model, http)
-            engine = create_engine(self.plan.store)
+            await self._prepare(model, http, found)
+            engine = create_engine(self.plan.store, pool_pre_ping=True)
             stack.callback(engine.dispose)
             left: list[Question] = []
             try:
@@ -171,18 +201,22 @@ class Storm:
         outcome.summaries = sum(len(found) for _, found in record.summaries.values())
         return outcome
 
-    async def _prepare(self, model: str, http: aiohttp.ClientSession) -> None:
+    async def _prepare(self, model: str, http: aiohttp.ClientSession, found: Mapping[str, Any]) -> None:
         settings = {platform.name: platform.settings for platform in self._platforms}
         own: dict[str, Any] = {"websocket": {}} if "websocket" in self.plan.channels else {}
-        given = {
+        given: dict[str, Any] = {
             "directory": str(self._directory),
             "store": self.plan.store,
-            "port": self._port,
+            **found,
             "model": model,
             "channels": own | settings,
             "planted": self.plan.planted,
             "plugins": self.plan.plugins,
         }
+        if isinstance(self._killer, Nodes):
+            urls = {platform.name: platform.url for platform in self._platforms}
+            for node, channels in (await self._killer.reach(given["channels"], urls)).items():
+                given["nodes"][node]["channels"] = channels
         if self.plan.plugins:
             plugged.write_plugins(self._directory)
         config = self._directory / "victim.json"
@@ -231,10 +265,6 @@ class Storm:
 
     def _wants_press(self) -> bool:
         return self._failpoints.armed() == PRESSED
-
-    @property
-    def _server(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
 
     def _die(self) -> random.Random:
         return random.Random(self._dice.getrandbits(32))
@@ -317,12 +347,17 @@ class Storm:
     def _is_over(self) -> bool:
         """Return whether it raged long enough; a slow machine gets four times as long to prove something."""
         elapsed = self._elapsed
-        if self.plan.planted in _PLANTED_POINTS and elapsed < _LONGEST * self.plan.seconds:
+        if (
+            self.plan.planted in _PLANTED_POINTS
+            and self.plan.nodes == 1
+            and elapsed < _LONGEST * self.plan.seconds
+        ):
             hits = self._failpoints.hits()
             return elapsed > self.plan.seconds and all(hits[point] >= _HITS for point in self._points)
         if elapsed <= self.plan.seconds or elapsed > 4 * self.plan.seconds or self.plan.planted:
             return elapsed > self.plan.seconds
-        return not self._lacks_failpoints() and self._killer.kills >= self.plan.fewest_kills
+        is_enough = min(self._killer.faults.values(), default=0) >= self.plan.fewest_of_each
+        return is_enough and not self._lacks_failpoints() and self._killer.kills >= self.plan.fewest_kills
 
     def _lacks_failpoints(self) -> bool:
         """Return whether it raged long enough, and the kills at some failpoints are still to be made."""
@@ -425,6 +460,8 @@ class Storm:
             acked=sum(s.message_id is not None for s in sent),
             kills=self._killer.kills,
             lives=self._killer.lives,
+            faults=self._killer.faults,
+            exits=self._killer.exits,
             hits={point: hits[point] for point in self._points},
             drained=drained,
             drain_seconds=seconds,
@@ -439,12 +476,3 @@ def _reasons(group: BaseExceptionGroup[BrokenStormError]) -> list[str]:
     for error in group.exceptions:
         found += _reasons(error) if isinstance(error, BaseExceptionGroup) else [str(error)]
     return found
-
-
-def _free_port() -> int:
-    """A port that no client is given while the gateway is down: it might find itself at the other end."""
-    while True:
-        port = random.randrange(20_000, 30_000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port

@@ -2,8 +2,8 @@
 
 Every life is a process of its own. They are forked from one that has imported everything already, so that a
 restart takes a tenth of a second and a storm has room for many. On its standard input that process takes
-``start SECONDS``, which its wall clock is ahead; on its standard output it says ``forked PID``, ``ready PID``
-and ``gone PID``.
+``start NAME SECONDS``: the name of the node, and how far its wall clock is ahead. On its standard output it
+says ``forked PID``, ``joined PID`` (to a cluster), ``ready PID`` and ``gone:STATUS PID``.
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ import gc
 import importlib
 import json
 import os
+import selectors
 import signal
 import sys
 import time
 import traceback
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
+from io import FileIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -75,8 +78,9 @@ from gateway.channel import (
     Signal,
     StopRequest,
 )
+from gateway.cluster.node import Node
 from gateway.contract.channel import Deletes
-from gateway.contract.errors import StoreError
+from gateway.contract.errors import SettingsError, StoreError, TrunklineError
 from gateway.conversations.branches import Branches
 from gateway.logs import set_up_logs
 from gateway.pipeline.intake import Intake
@@ -86,7 +90,7 @@ from gateway.server import Server
 from gateway.session import Session
 from gateway.session.log import DROP_PARTS, PUT_MESSAGE
 from gateway.settings import LogSettings, Settings
-from gateway.store import Inserted, LockedDatabase, Op, Store
+from gateway.store import Fence, Inserted, LockedDatabase, Op, Store
 from gateway.store import schema as t
 from gateway.store.drivers import Driver, driver_of
 from gateway.store.inbox import ACCEPT, CLAIM, Backlog, Entry
@@ -109,10 +113,12 @@ AHEAD = (
 )
 """What a gateway imports when it first needs it."""
 
-REFUSED = 3
+REFUSED, UNAVAILABLE = 3, 75
 SUMMARY = '"custom_type":"summary"'
 PATIENCE_MS = 5_000
 """How long a tool waits for a person's word."""
+_STORE_SECONDS = 60.0
+"""Seconds that a node waits for the database."""
 LONGEST_WAIT = 8.0
 """Seconds that a message waits which the gateway died with many times, as all of them do in a storm."""
 
@@ -124,9 +130,11 @@ class TrippedStore(Store):
     questions: Path
     """The file that gets the word of each question of the model that was stored."""
 
-    def __init__(self, base: LockedDatabase, on_fatal: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self, base: LockedDatabase, on_fatal: Callable[[BaseException], None], fence: Fence | None = None
+    ) -> None:
         writer_module.driver_of = self._open_driver
-        super().__init__(base, on_fatal)
+        super().__init__(base, on_fatal, fence)
         self.submit_whole = self.submit
         self.submit, self.write = self.submitted, self.written
         self._notices: set[str] = set()
@@ -391,7 +399,11 @@ class Victim(Gateway):
     async def open_store(self) -> Store:
         kind = HastyStore if self.planted == "ack-before-commit" else TrippedStore
         kind.failpoints, kind.questions = self.failpoints, Path(self.settings.data_dir) / "questions"
-        return kind.open(self.settings.store_url, self.settings.durability, self._on_fatal)
+        settings = self.settings
+        if self.fence is None:
+            return kind.open(settings.store_url, settings.durability, self._on_fatal)
+        found = (settings.store_url, settings.durability, self._on_fatal)
+        return await kind.open_when_available(*found, _STORE_SECONDS, self.stop, self.fence)
 
     async def replace(self, name: str, folder: str) -> None:
         """Replace a plugin by a new instance. Raises PluginError."""
@@ -531,6 +543,7 @@ def compose(given: Mapping[str, Any]) -> Victim:
             "store": {"url": given["store"]},
             "server": {"port": given["port"]},
             "channels": _tables(channels),
+            "cluster": given.get("cluster", {}),
             "providers": {"openai": {"base_url": given["model"], "api_key": "none"}},
             "model": "openai/fake-small",
             # One long answer, or thirty short ones, are more than it may be sent again.
@@ -574,12 +587,42 @@ def _tables(channels: Mapping[str, Any]) -> dict[str, Any]:
     return tables
 
 
+def _spoilt_fence(fence: Fence | None, planted: str | None) -> Fence | None:
+    """Return a fence with the planted bug, if that is in fences."""
+    if fence is None:
+        return None
+    text, values = fence.statement
+    match planted:
+        case "no-epoch-check":
+            return fence._replace(statement=Statement("SELECT 1 WHERE 1 = 0", ()))
+        case "no-row-lock":
+            return fence._replace(statement=Statement(text.replace("FOR SHARE", ""), values))
+        case "hasty-reconcile":
+            return fence._replace(settled_at=0.0)
+        case _:
+            return fence
+
+
 async def live(given: Mapping[str, Any]) -> None:
     """One life."""
     set_up_logs(LogSettings(level="warning", format="json"))
     victim = compose(given)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, victim.stop.set)
-    async with victim.running(), Server(victim), asyncio.TaskGroup() as tasks:
+    async with AsyncExitStack() as stack:
+        node = Node(victim.settings, victim.stop) if "cluster" in given else None
+        if node is not None:
+            await stack.enter_async_context(node.joined())
+            _tell("joined", os.getpid())
+            victim.fence = _spoilt_fence(await node.own(), victim.planted)
+            if victim.fence is None:
+                return
+        victim.failpoints.target(os.getpid())
+        await stack.enter_async_context(victim.running())
+        bound = None if node is None else node.stand_aside()
+        server = await stack.enter_async_context(Server(victim, bound=bound))
+        if node is not None:
+            await stack.enter_async_context(node.serving(server.accept))
+        tasks = await stack.enter_async_context(asyncio.TaskGroup())
         _tell("ready", os.getpid())
         exchange = plugged.exchange(victim.replace, Path(given["directory"])) if given["plugins"] else None
         exchanging = tasks.create_task(exchange) if exchange is not None else None
@@ -611,17 +654,35 @@ def _child(given: Mapping[str, Any], ahead: int) -> None:
         sys.setswitchinterval(0.0005)
         importlib.import_module("uvloop").run(live(given))
         status = 0
-    except StoreError:
-        status = REFUSED
-    except BaseException:  # noqa: BLE001 - the child of a fork must end here, whatever happened
-        traceback.print_exc()
+    except BaseException as error:  # noqa: BLE001 - the child of a fork must end here, whatever happened
+        status = _status_after(error)
+        if status != UNAVAILABLE:
+            traceback.print_exc()
     finally:
         sys.stderr.flush()
         os._exit(status)
 
 
+def _status_after(error: BaseException) -> int:
+    """Return the exit status that `trunkline run` has after an error; 1 for a defect."""
+    leaves = [*_leaves(error)]
+    if not all(isinstance(leaf, StoreError | SettingsError) for leaf in leaves):
+        return 1
+    return (
+        UNAVAILABLE if any(leaf.retryable for leaf in leaves if isinstance(leaf, TrunklineError)) else REFUSED
+    )
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for part in error.exceptions:
+            yield from _leaves(part)
+    else:
+        yield error
+
+
 def main(config: str) -> None:
-    """Fork a gateway whenever told to, one after the other."""
+    """Fork a gateway whenever told to. Those of one name live one after the other."""
     _die_with_parent()
     given = json.loads(Path(config).read_text())
     kinds = {name.partition(".")[0] for name in given["channels"]} - {"line"}
@@ -630,16 +691,36 @@ def main(config: str) -> None:
         importlib.import_module(name)
     gc.freeze()
     _tell("warm", os.getpid())
-    for line in sys.stdin:
-        what, _, ahead = line.strip().partition(" ")
-        if what != "start":
-            break
-        pid = os.fork()
-        if pid == 0:
-            _child(given, int(ahead))
-        _tell("forked", pid)
-        _, status = os.waitpid(pid, 0)
-        _tell(f"gone:{os.waitstatus_to_exitcode(status)}", pid)
+    with selectors.DefaultSelector() as selector:
+        commands = FileIO(0, closefd=False)  # unbuffered: what is read ahead would not be selected
+        selector.register(commands, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.data is not None:
+                    _bury(selector, key)
+                elif not _fork(selector, given, commands.readline().decode()):
+                    return
+
+
+def _fork(selector: selectors.BaseSelector, given: Mapping[str, Any], line: str) -> bool:
+    """Obey one line. Returns whether it is not the last one."""
+    if not line:
+        return False
+    _, name, ahead = line.split()
+    pid = os.fork()
+    if pid == 0:
+        _child({**given, **given.get("nodes", {}).get(name, {})}, int(ahead))
+    _tell("forked", pid)
+    selector.register(os.pidfd_open(pid), selectors.EVENT_READ, pid)
+    return True
+
+
+def _bury(selector: selectors.BaseSelector, ended: selectors.SelectorKey) -> None:
+    """Tell of the end of a child."""
+    selector.unregister(ended.fd)
+    os.close(ended.fd)
+    _, status = os.waitpid(ended.data, 0)
+    _tell(f"gone:{os.waitstatus_to_exitcode(status)}", ended.data)
 
 
 if __name__ == "__main__":

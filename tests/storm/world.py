@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from chat_platform import Platform
-from killer import BrokenStormError, end_of
+from lives import BrokenStormError, end_of
 from platforms import PLATFORMS, arrived
 
 HOME = Path(__file__).parent

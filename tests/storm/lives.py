@@ -1,0 +1,127 @@
+"""The lives of gateways: processes that are forked from one that has imported everything already."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from pathlib import Path
+
+ONLY = "gateway"
+"""The name of a gateway that is the only one."""
+
+
+class BrokenStormError(Exception):
+    """The storm itself could not be held, so nothing can be said about the gateway."""
+
+
+class Life:
+    """One process of a gateway, as its parent reports it."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.joined = asyncio.Event()
+        """It is a node of the cluster, or it ended before it was."""
+        self.begun = asyncio.Event()
+        """It is ready, or it ended before it was."""
+        self.gone = asyncio.Event()
+        self.status: int | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether it works."""
+        return self.begun.is_set() and not self.gone.is_set()
+
+    async def ends_within(self, seconds: float) -> bool:
+        """Wait for its end. Returns whether it came in time."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.gone.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal, unless it ended."""
+        if not self.gone.is_set():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    async def kill(self) -> None:
+        """Kill it, unless it ended, and wait for its end."""
+        self.send(signal.SIGKILL)
+        await self.gone.wait()
+
+
+class Parent:
+    """The process that gateways are forked from."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._process: asyncio.subprocess.Process | None = None
+        self._forking = asyncio.Lock()
+        self._forked: asyncio.Queue[Life] = asyncio.Queue(1)
+        self._lives: dict[int, Life] = {}
+
+    async def warm_up(self, config: Path, environment: dict[str, str]) -> None:
+        """Start the process."""
+        with (self._directory / "gateway.log").open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                str(Path(__file__).parent / "victim.py"),
+                str(config),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                env=environment,
+            )
+        assert self._process.stdout is not None
+        if not await self._process.stdout.readline():
+            raise BrokenStormError(f"no gateway can be started: {self.log_end}")
+
+    async def listen(self) -> None:
+        """Follow what the process reports, until it ends."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        while line := await self._process.stdout.readline():
+            what, _, pid = line.decode().strip().partition(" ")
+            if what == "forked":
+                self._lives[int(pid)] = Life(int(pid))
+                await self._forked.put(self._lives[int(pid)])
+                continue
+            life = self._lives[int(pid)]
+            if what in ("joined", "ready"):
+                life.joined.set()
+            if what == "ready":
+                life.begun.set()
+            elif what.startswith("gone"):
+                life.status = int(what.split(":")[1])
+                for event in (life.gone, life.joined, life.begun):
+                    event.set()
+
+    async def fork(self, name: str = ONLY, ahead: int = 0) -> Life:
+        """Begin a new life of a gateway, whose wall clock is so many seconds ahead."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        async with self._forking:
+            self._process.stdin.write(f"start {name} {ahead}\n".encode())
+            await self._process.stdin.drain()
+            return await self._forked.get()
+
+    async def stop(self) -> None:
+        """End the process, and all lives with it."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+
+    @property
+    def log_end(self) -> str:
+        """The last lines of the gateways' log."""
+        return end_of(self._directory / "gateway.log")
+
+
+def end_of(log: Path) -> str:
+    """The last lines of a log."""
+    return log.read_text()[-2000:]

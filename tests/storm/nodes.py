@@ -1,0 +1,399 @@
+"""Nodes of one cluster, and whoever kills them: one works, the others stand by, and all are started again
+when they end, as by a service manager.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from failpoints import Aims, Failpoints
+from killer import AT_START, free_port
+from links import Links
+from lives import BrokenStormError, Life, Parent
+from servers import Postgres
+
+from tests.gateway.cluster.broker import Broker
+
+ACTIVE_KILLED = "active node killed"
+STANDBY_KILLED = "standby killed"
+FROZEN = "active node frozen"
+HANDED = "active node frozen and followed at once"
+STOPPED = "node stopped"
+BROKER_KILLED = "RabbitMQ killed"
+DATABASE_KILLED = "PostgreSQL killed"
+DATABASE_CUT = "node cut from PostgreSQL"
+BROKER_CUT = "node cut from RabbitMQ"
+LATE = "calls of a killed node arrived late"
+
+_ENDS = {ACTIVE_KILLED: 6, STANDBY_KILLED: 2, STOPPED: 2, LATE: 2}
+"""Faults that end nodes, and how often one is chosen in proportion to the others."""
+_FREEZES = {FROZEN: 1, HANDED: 2}
+_OF_SERVERS = {BROKER_KILLED: 1, DATABASE_KILLED: 1, DATABASE_CUT: 3, BROKER_CUT: 3}
+"""Faults of servers and of the connections to them."""
+FAULTS = (*_ENDS, *_FREEZES, *_OF_SERVERS)
+
+PLANTED = {"no-epoch-check": (BROKER_CUT,), "no-row-lock": (HANDED,), "hasty-reconcile": (LATE,)}
+"""The planted bugs of nodes, and the faults that each needs to show."""
+
+_LEFT_OFF = (70, 75)
+"""Exit statuses after which a service manager starts a node again: the store failed, or it was taken over."""
+_RESTART = (0.05, 0.5)
+"""Seconds after which it does."""
+_WORKS = 40.0
+"""Seconds in which a node has to work, whatever happened before."""
+_ANSWERS, _TAKES_OVER = 2.0, 4.0
+"""Seconds to wait at least for a failpoint of the node that works, and for one of its successor."""
+_STOPS = 30.0
+"""Seconds in which a node ends that is told to stop."""
+_STABLE = 4.0
+"""Seconds without an end of a node after which none ends any more because of earlier faults."""
+_RECKONED = 10.0
+"""Seconds after which RabbitMQ drops a frozen node."""
+_LONGEST_CUT = 8.0
+_LATE = (2.0, 5.0)
+"""Seconds by which calls are late. A node counts on 10 s at most."""
+_LOOKS = 0.02
+
+
+class Node:
+    """A node of the storm, its present life, and the port of its server."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.port = free_port()
+        self.life: Life | None = None
+        self.told_to_stop = False
+        self.occupied = False
+        """A fault of it is under way."""
+        self.frozen = False
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether it works, or did until it was followed by another one."""
+        return self.life is not None and self.life.is_ready
+
+    @property
+    def stands(self) -> bool:
+        """Return whether it is in the cluster."""
+        return self.life is not None and self.life.joined.is_set() and not self.life.gone.is_set()
+
+
+class Nodes:
+    """Starts the nodes and kills them. Its counts are for the report."""
+
+    def __init__(
+        self,
+        count: int,
+        servers: tuple[Postgres, Broker],
+        directory: Path,
+        failpoints: Failpoints,
+        points: Sequence[str],
+        dice: random.Random,
+        seconds: float,
+        faults: Sequence[str] = FAULTS,
+    ) -> None:
+        self.kills = 0
+        self.lives = 0
+        self.faults = Counter(dict.fromkeys(faults, 0))
+        self.exits: Counter[int] = Counter()
+        """How often nodes ended by themselves, as they are to do, by exit status."""
+        self.unexpected: list[str] = []
+        self._nodes = [Node(f"node-{number + 1}") for number in range(count)]
+        self._database, self._broker = servers
+        self._parent = Parent(directory)
+        self._links = Links()
+        self._failpoints = failpoints
+        self._seconds = seconds
+        self._points = points
+        self._aims = Aims(failpoints, points, dice)
+        self._dice = dice
+        self._calm = True
+        self._over: Callable[[], bool] = lambda: False
+        self._ended_at = 0.0
+        self._wanted = asyncio.Event()
+        self._active: Node | None = None
+        self._platforms: list[str] = []
+
+    async def open(self, environment: dict[str, str]) -> tuple[int, dict[str, Any]]:
+        """Open the links. Returns the port that leads to any node, and the settings of the nodes."""
+        await self._links.start(environment)
+        given: dict[str, Any] = {}
+        for node in self._nodes:
+            store = await self._links.open(f"{node.name}-database", self._database.port)
+            broker = await self._links.open(f"{node.name}-broker", self._broker.port)
+            url = self._broker.url.replace(str(self._broker.port), str(broker))
+            given[node.name] = {
+                "port": node.port,
+                "store": self._database.url(store),
+                "cluster": {"url": url, "name": node.name},
+            }
+        return await self._links.open("front", *(node.port for node in self._nodes)), {"nodes": given}
+
+    async def reach(self, channels: Mapping[str, Any], urls: Mapping[str, str]) -> dict[str, Any]:
+        """Return the channels' settings by node, each with its own links to the platforms at ``urls``."""
+        found: dict[str, Any] = {}
+        self._platforms = [*urls]
+        for node in self._nodes:
+            settings = json.dumps(channels)
+            for name, url in urls.items():
+                address = urlsplit(url).netloc
+                port = await self._links.open(f"{node.name}-{name}", int(address.rpartition(":")[2]))
+                settings = settings.replace(f"//{address}", f"//127.0.0.1:{port}")
+            found[node.name] = json.loads(settings)
+        return found
+
+    async def warm_up(self, config: Path, environment: dict[str, str]) -> None:
+        """Start the process that nodes are forked from."""
+        await self._parent.warm_up(config, environment)
+
+    async def listen(self) -> None:
+        """Follow what the parent reports, and start nodes again when they end."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._parent.listen())
+            for node in self._nodes:
+                tasks.create_task(self._keep(node))
+
+    async def start(self) -> None:
+        """Start all nodes, and return once one of them works and the others stand by."""
+        self._wanted.set()
+        if not await self._until(lambda: all(node.stands for node in self._nodes), _WORKS):
+            raise BrokenStormError(f"the nodes do not start: {self._parent.log_end}")
+        await self._free()
+
+    async def rage(self, over: Callable[[], bool], insist: Callable[[], bool]) -> None:
+        """Do harm to nodes, servers and connections until it is over."""
+        self._calm, self._over = False, over
+        acts: dict[str, Callable[[], Coroutine[None, None, bool]]] = {
+            ACTIVE_KILLED: self._kill_active,
+            STANDBY_KILLED: self._kill_standby,
+            FROZEN: self._freeze,
+            HANDED: lambda: self._freeze(handed=True),
+            STOPPED: self._stop_node,
+            LATE: self._kill_amid_calls,
+            BROKER_KILLED: lambda: self._restart(self._broker, 2.0),
+            DATABASE_KILLED: lambda: self._restart(self._database, 1.5),
+            DATABASE_CUT: lambda: self._cut("database"),
+            BROKER_CUT: lambda: self._cut("broker"),
+        }
+        async with asyncio.TaskGroup() as tasks:
+            for kinds, pauses in ((_ENDS, (0.0, 0.1)), (_FREEZES, (0.5, 3.0)), (_OF_SERVERS, (0.2, 1.5))):
+                wanted = {kind: often for kind, often in kinds.items() if kind in self.faults}
+                if wanted:
+                    tasks.create_task(self._harm(wanted, acts, pauses))
+
+    async def _harm(
+        self,
+        kinds: Mapping[str, int],
+        acts: Mapping[str, Callable[[], Coroutine[None, None, bool]]],
+        pauses: tuple[float, float],
+    ) -> None:
+        """Do one harm after the other; each kind once before the choice is at random."""
+        to_come = self._dice.sample([*kinds], len(kinds))
+        while not self._over():
+            [kind] = [to_come.pop()] if to_come else self._dice.choices([*kinds], [*kinds.values()])
+            self.faults[kind] += await acts[kind]()
+            await self._pause(self._dice.uniform(*pauses))
+
+    async def relent(self) -> None:
+        """Let all nodes live from now on."""
+        self._failpoints.disarm()
+        await self.start()
+        loop = asyncio.get_running_loop()
+        while loop.time() < self._ended_at + _STABLE or not all(node.stands for node in self._nodes):
+            await asyncio.sleep(_LOOKS)
+        self._calm = True
+
+    async def stop(self) -> int | None:
+        """End all nodes in good order. Returns an exit status that is not 0, if there is one."""
+        self._wanted.clear()
+        lives = [node.life for node in self._nodes if node.life is not None]
+        for node in self._nodes:
+            node.told_to_stop = True
+        for life in lives:
+            life.send(signal.SIGTERM)
+        for life in lives:
+            await life.ends_within(30)
+        await self._parent.stop()
+        await self._links.stop()
+        return next((life.status for life in lives if life.status != 0), 0)
+
+    async def _keep(self, node: Node) -> None:
+        while True:
+            await self._wanted.wait()
+            node.told_to_stop = False
+            life = node.life = await self._parent.fork(node.name)
+            self.lives += 1
+            await life.begun.wait()
+            if not life.gone.is_set():
+                self._active = node
+            await life.gone.wait()
+            self._judge(node, life)
+            if self._active is node:  # one that was followed before it was ready said so late
+                self._active = next((other for other in self._nodes if other.is_ready), node)
+            await asyncio.sleep(self._dice.uniform(*_RESTART))
+
+    def _balance(self) -> None:
+        """Send new connections to any node that runs, as a load balancer does."""
+        self._links.tell("aim", "front", *(node.port for node in self._nodes if not node.frozen))
+
+    def _judge(self, node: Node, life: Life) -> None:
+        self._ended_at = asyncio.get_running_loop().time()
+        if life.status == -signal.SIGKILL:
+            self.kills += 1
+        elif life.status in _LEFT_OFF and not self._calm:
+            self.exits[life.status] += 1
+        elif life.status != 0 or not node.told_to_stop:
+            self.unexpected.append(f"{node.name}: exit {life.status}")
+
+    async def _free(self) -> tuple[Node, Life] | None:
+        """Wait a while for a node that works and to which nothing happens."""
+        active = lambda: self._active is not None and self._active.is_ready and not self._active.occupied  # noqa: E731
+        if not await self._until(lambda: active() or self._over(), _WORKS):
+            raise BrokenStormError(f"no node works: {self._parent.log_end}")
+        assert self._active is not None
+        assert self._active.life is not None
+        return (self._active, self._active.life) if active() else None
+
+    async def _kill_active(self) -> bool:
+        """Kill the active node at a failpoint, or some time after it began to work; or the next one early."""
+        if (found := await self._free()) is None:
+            return False
+        _, life = found
+        if self._dice.random() < 0.6:
+            await self._kill_at_failpoint(life)
+        else:
+            seconds = self._dice.choice(((0.02, 0.3), (0.5, 1.4), (1.4, 3.0)))
+            await life.ends_within(self._dice.uniform(*seconds))
+            await life.kill()
+        return True
+
+    async def _kill_at_failpoint(self, life: Life) -> None:
+        point = self._aims.next()
+        self._failpoints.arm(point)
+        if point in AT_START:
+            await life.kill()  # the next one is to be killed when it takes over
+        patience = self._aims.patience(point, _TAKES_OVER if point in AT_START else _ANSWERS)
+        if not await self._until(lambda: self._failpoints.armed() is None, patience):
+            self._aims.miss(point)
+            self._failpoints.disarm()
+            await life.kill()
+
+    async def _kill_amid_calls(self) -> bool:
+        """Kill the active node while its calls are on their way to the platforms: they arrive later."""
+        if (found := await self._free()) is None:
+            return False
+        node, life = found
+        names = [f"{node.name}-{platform}" for platform in self._platforms]
+        for name in names:
+            self._links.tell("hold", name)
+        await self._pause(self._dice.uniform(0.3, 1.5))
+        await life.kill()
+        await self._pause(self._dice.uniform(*_LATE))
+        for name in names:
+            self._links.tell("mend", name)
+        return bool(names)
+
+    async def _kill_standby(self) -> bool:
+        standbys = [
+            node for node in self._nodes if node.stands and node is not self._active and not node.occupied
+        ]
+        if not standbys:
+            await self._pause(0.2)
+            return False
+        life = self._dice.choice(standbys).life
+        assert life is not None
+        await self._pause(self._dice.uniform(0.02, 0.5))
+        await life.kill()
+        return True
+
+    async def _freeze(self, *, handed: bool = False) -> bool:
+        """Freeze the active node, at the instants around its commits and calls or at any other, and wake it.
+
+        It is followed by another node as soon as RabbitMQ drops it; at once if it is ``handed`` over.
+        """
+        if (found := await self._free()) is None:
+            return False
+        node, life = found
+        node.occupied = True
+        try:
+            points = [point for point in self._points if point.startswith(("before", "placed"))]
+            points = [point for point in points if point not in AT_START]
+            if points and self._dice.random() < 0.8:
+                self._failpoints.arm(self._dice.choice(points), signal.SIGSTOP)
+                await self._until(lambda: self._failpoints.armed() is None, 1.5)
+                self._failpoints.disarm()
+            life.send(signal.SIGSTOP)
+            node.frozen = True
+            self._balance()
+            if handed:
+                self._links.tell("cut", f"{node.name}-broker")
+                await self._pause(self._dice.uniform(0.5, 4.0))
+                self._links.tell("mend", f"{node.name}-broker")
+            else:
+                longest = min(20.0, max(12.0, self._seconds / 3))
+                lasts = self._dice.choice(((1.0, 4.0), (_RECKONED, longest)))
+                await self._pause(self._dice.uniform(*lasts))
+        finally:
+            for each in self._nodes:  # the failpoint may have met the next owner
+                if each.life is not None:
+                    each.life.send(signal.SIGCONT)
+            node.occupied = node.frozen = False
+            self._balance()
+        return True
+
+    async def _stop_node(self) -> bool:
+        """Stop a node in good order."""
+        nodes = [node for node in self._nodes if node.stands and not node.occupied]
+        if not nodes:
+            await self._pause(0.2)
+            return False
+        node = self._dice.choice(nodes)
+        assert node.life is not None
+        node.occupied = node.told_to_stop = True
+        try:
+            node.life.send(signal.SIGTERM)
+            if not await node.life.ends_within(_STOPS):
+                self.unexpected.append(f"{node.name}: does not stop")
+                await node.life.kill()
+        finally:
+            node.occupied = False
+        return True
+
+    async def _restart(self, server: Postgres | Broker, longest: float) -> bool:
+        """Kill a server, and start it again."""
+        await asyncio.to_thread(server.kill)
+        await self._pause(self._dice.uniform(0, longest))
+        await asyncio.to_thread(server.start)
+        return True
+
+    async def _cut(self, server: str) -> bool:
+        """Cut a node off from a server for some time: nothing passes, or nothing connects."""
+        node = self._active if self._active is not None and self._dice.random() < 0.7 else None
+        name = f"{(node or self._dice.choice(self._nodes)).name}-{server}"
+        self._links.tell(self._dice.choice(("hold", "cut")), name)
+        await self._pause(
+            self._dice.choice((self._dice.uniform(0.2, 2), self._dice.uniform(2, _LONGEST_CUT)))
+        )
+        self._links.tell("mend", name)
+        return True
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait so long, or until it is over."""
+        await self._until(self._over, seconds)
+
+    async def _until(self, true: Callable[[], bool], seconds: float) -> bool:
+        """Wait until it is true. Returns whether that came in time."""
+        deadline = asyncio.get_running_loop().time() + seconds
+        while not true():
+            if asyncio.get_running_loop().time() > deadline:
+                return False
+            await asyncio.sleep(_LOOKS)
+        return True
