@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct
-from sqlalchemy import ColumnElement, Connection, Exists, RowMapping, and_, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Label, RowMapping, and_, func, or_, select
 
 from gateway.contract.channel import Address, Cursor, InboundMessage, Rejected, Sender
 from gateway.contract.errors import NotFoundError
@@ -23,7 +23,7 @@ from gateway.store import schema as t
 from gateway.store.database import Store
 from gateway.store.writes import Op, Write
 from gateway.trail import NO_TRAIL, Trail
-from gateway.trail.recorder import DROP_WITHDRAWN_TRAIL
+from gateway.trail.recorder import DROP_WITHDRAWN_TRAIL, newest_row
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(InboundMessage).decode
@@ -131,6 +131,8 @@ class Entry(Struct, kw_only=True):
     """It is a command that acts beside the running answer; None until that is decided."""
     closed: bool = False
     """The write that settles the announcement was submitted: newer content needs another delivery."""
+    trail_row: int = 0
+    """The number of the newest row of its trail, if it was read from the database."""
     trail: Trail = NO_TRAIL
     """The recorder of its steps, from its first attempt in this process; nested runs share it."""
 
@@ -383,18 +385,15 @@ def _read_backlogs(connection: Connection, most: int, session: str | None) -> di
     # The body is committed with page 0, before the answer is shown as final: it marks a durable answer.
     answer = (t.outbox.c.inbox_id == c.id, t.outbox.c.part == 0, t.outbox.c.body.is_not(None))
     answered = select(t.outbox.c.id).where(*answer).exists().label("answered")
-    recorded = (
-        select(one.c.inbox_id).where(one.c.inbox_id == c.id).exists() for one in (t.turn_step, t.question)
-    )
+    begun = (select(by.c.inbox_id).where(by.c.inbox_id == c.id).exists() for by in (t.turn_step, t.question))
     shown = is_shown.label("shown")
-    announced = _is_announced(c.id).label("announced")
     # The deletion is stored at the original only; its revisions are rows of their own.
     original = t.inbox.alias("original")
     same = (original.c.channel == c.channel, original.c.account == c.account)
     deleted = (*same, original.c.dedup_key == c.original, original.c.interrupted == "withdrawn")
     withdrawn = select(original.c.id).where(*deleted).exists().label("withdrawn")
     first = (
-        select(t.inbox, answered, or_(*recorded).label("begun"), shown, withdrawn, announced)
+        select(t.inbox, answered, or_(*begun).label("begun"), shown, withdrawn, *_facts(c.id))
         .join(ranked, ranked.c.id == c.id)
         .where(ranked.c.place <= most)
     )
@@ -451,15 +450,17 @@ def _supersede_by_stored(
 
 def read_entry(connection: Connection, entry_id: str) -> Entry:
     """Read an entry by its id. Raises NotFoundError."""
-    announced = _is_announced(t.inbox.c.id).label("announced")
-    row = connection.execute(select(t.inbox, announced).where(t.inbox.c.id == entry_id)).mappings().first()
+    c = t.inbox.c
+    row = connection.execute(select(t.inbox, *_facts(c.id)).where(c.id == entry_id)).mappings().first()
     if row is None:
         raise NotFoundError(f"no accepted message has the id {entry_id!r}")
     return _entry(row)
 
 
-def _is_announced(entry_id: ColumnElement[str]) -> Exists:
-    return select(t.announcement.c.id).where(t.announcement.c.inbox_id == entry_id).exists()
+def _facts(entry_id: ColumnElement[str]) -> tuple[Label[bool], Label[int | None]]:
+    """Return columns: whether an entry is an announcement, and the newest row of its trail."""
+    announced = select(t.announcement.c.id).where(t.announcement.c.inbox_id == entry_id).exists()
+    return announced.label("announced"), newest_row(entry_id).label("trail_row")
 
 
 def _find(connection: Connection, entry: Entry) -> Entry:
@@ -495,6 +496,7 @@ def _entry(values: RowMapping) -> Entry:
         has_steps=bool(values.get("begun", False)),
         shown=bool(values.get("shown", False)),
         refused=values["priority"] == REFUSED,
+        trail_row=values.get("trail_row") or 0,
         silent=interrupted == "withdrawn",
         interrupted=interrupted,
     )

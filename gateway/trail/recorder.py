@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from msgspec.structs import replace
-from sqlalchemy import Dialect
+from sqlalchemy import ColumnElement, Dialect, ScalarSelect, func, select
 
 from gateway.contract.deltas import ToolResultEnd
 from gateway.contract.messages import Part, ToolCallPart, now_ms, to_json
@@ -62,9 +62,6 @@ DROP_WITHDRAWN_TRAIL = OwnStatement(
 )
 """Delete the trail of a message that its sender deleted."""
 
-_ATTEMPT_BITS = 42
-"""Bits of the time in the number of a row. The attempt is above: the clock may have been set back since."""
-
 AFTER = "not asked after "
 """Begin of the reason of models that were not reached; the name of the error follows."""
 NO_PROVIDER = "no provider or key for it"
@@ -88,10 +85,9 @@ _FAILED: frozenset[State] = frozenset(("failed", "refused", "unrecorded"))
 
 
 class Trail:
-    """Recorder of a message. ``mask`` returns a text without secrets."""
+    """Recorder of a message. ``mask`` returns a text without secrets. Rows come after the row ``newest``."""
 
     __slots__ = (
-        "_first",
         "_full",
         "_judged",
         "_key",
@@ -108,14 +104,13 @@ class Trail:
         "outcome",
     )
 
-    def __init__(self, inbox_id: str, mode: TrailMode = "full", mask: Mask = str, attempt: int = 0) -> None:
+    def __init__(self, inbox_id: str, mode: TrailMode = "full", mask: Mask = str, newest: int = 0) -> None:
         self.inbox_id = inbox_id
-        self._first = attempt << _ATTEMPT_BITS
         self.outcome, self.code = "", ""
         """Outcome of the turn, once it is decided; its answer may still have to be placed."""
         self._full = mode == "full"
         self._mask = mask
-        self._n = 0
+        self._n = newest
         self._omitted = 0
         self._reopened = False
         self._steps: list[Step] = []
@@ -147,7 +142,6 @@ class Trail:
 
     def start(self, attempt: int, received_at: int, *, recovered: bool) -> list[Op]:
         """Record that a message which waited, or was accepted by an earlier process, is now answered."""
-        self._first = attempt << _ATTEMPT_BITS
         if recovered or attempt > 1:
             self.add("restart", attempt=attempt)
         else:
@@ -309,7 +303,8 @@ class Trail:
         if self._reopened:
             put = PUT_TRAIL_AGAIN
         else:
-            self._n = max(self._n + 1, self._first + now)
+            # The clock may have been set back since the last row.
+            self._n = max(self._n + 1, now)
         self._taken, self._steps, self._omitted, self._reopened = steps, [], 0, False
         self._passed.clear()
         return [(put, (self.inbox_id, self._n, now, pack(steps, self._mask)))]
@@ -364,6 +359,11 @@ def _text(arguments: Mapping[str, Any]) -> str:
     return to_json(dict(sorted(arguments.items()))).decode()
 
 
-def begin_trail(mode: TrailMode, inbox_id: str, mask: Mask, attempt: int) -> Trail:
+def begin_trail(mode: TrailMode, inbox_id: str, mask: Mask, newest: int) -> Trail:
     """Return the recorder of a message, as the settings want it."""
-    return NO_TRAIL if mode == "off" else Trail(inbox_id, mode, mask, attempt)
+    return NO_TRAIL if mode == "off" else Trail(inbox_id, mode, mask, newest)
+
+
+def newest_row(inbox_id: ColumnElement[str]) -> ScalarSelect[int | None]:
+    """Return the query for the number of the newest row of a message; None without any."""
+    return select(func.max(t.trail.c.n)).where(t.trail.c.inbox_id == inbox_id).scalar_subquery()

@@ -12,18 +12,21 @@ from msgspec.structs import replace
 from sqlalchemy import func, select
 
 from gateway import Message, Plugin, PluginContext, TextPart, TurnContext, now_ms
+from gateway.app import Gateway
 from gateway.channel import Address, InvalidRequestError, OutboundMessage, OverloadedError, Placed
 from gateway.contract.errors import ForbiddenError, InvalidStateError
 from gateway.session.frames import MessageFrame, Replayed
 from gateway.session.log import read_messages
 from gateway.settings import ChannelRules
 from gateway.store import schema as t
+from gateway.store.inbox import CLAIM
 from gateway.store.retention import Retention
 from gateway.testing.chat import Chat, chatting
 from gateway.testing.fake_models.script import Gate, Reply, Say
 from gateway.testing.fake_platform import Fault
 from gateway.testing.polling_channel import PollingChannel, text_of
 from gateway.testing.polling_platform import PollingPlatform
+from gateway.trail import read as read_trail
 from tests.e2e.test_placing import gateway_on, settled, states, until
 
 KITCHEN = Address("line", "bot", "kitchen")
@@ -103,6 +106,46 @@ async def test_an_announcement_is_delivered_after_a_restart(tmp_path: Path) -> N
             log = await gateway.parts.store.read(lambda c: read_messages(c, "line:bot:kitchen"))
     assert platform.answers("kitchen") == ["number 0", "number 1", "number 2"]
     assert [message.text for _, message in log] == ["number 0", "number 1", "number 2"]
+
+
+class Frozen(Editor):
+    """The first edit never ends."""
+
+    async def edit(self, placed: Placed, outbound: OutboundMessage) -> None:
+        self.edits.append(text_of(outbound.message))
+        await asyncio.Event().wait()
+
+
+async def test_the_path_of_a_changed_announcement_goes_on_where_it_ended(tmp_path: Path) -> None:
+    """The new content counts attempts anew, also in the next process."""
+
+    async def entry(gateway: Gateway) -> str:
+        return await gateway.parts.store.read(lambda c: c.execute(select(t.inbox.c.id)).scalar_one())
+
+    async def path(gateway: Gateway) -> list[str]:
+        steps = (await read_trail(gateway.parts.store, await entry(gateway))).steps
+        return [step.kind for step in steps if step.kind in ("restart", "placement", "final")]
+
+    herald = Herald()
+    async with PollingPlatform() as platform:
+        frozen, editor = Frozen(platform.url), Editor(platform.url)
+        async with gateway_on(tmp_path, platform.url, herald, editor) as gateway:
+            platform.then(*["slow_down"] * 3)
+            await herald("one", "morning")
+            await until(lambda: platform.sends > 0)
+            gateway.parts.dispatcher.cancel()
+            # As if two gateways had been killed since.
+            await gateway.parts.store.write((CLAIM, (await entry(gateway), 2, 0)))
+        async with gateway_on(tmp_path, platform.url, herald, frozen) as gateway:
+            await settled(gateway, "done")
+            first = await path(gateway)
+            await herald("two", "morning")
+            await until(lambda: frozen.edits == ["two"])
+            gateway.parts.dispatcher.cancel()
+        async with gateway_on(tmp_path, platform.url, herald, editor) as gateway:
+            await settled(gateway, "done")
+            assert await path(gateway) == [*first, "restart", "restart", "final"]
+    assert platform.answers("kitchen") == ["two"]
 
 
 async def test_announcements_and_answers_have_one_order_in_the_chat_and_the_log(tmp_path: Path) -> None:
