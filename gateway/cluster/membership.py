@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, NamedTuple, TypeVar
 
+import msgspec
 from msgspec import Struct
 from sqlalchemy import (
     BigInteger,
@@ -33,6 +34,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DatabaseError
 
+from gateway.cluster.fingerprint import Fingerprint, differences, fingerprint
 from gateway.cluster.link import Certificate, Link, is_local, new_certificate
 from gateway.contract.errors import SettingsError, StoreError, StoreLockedError
 from gateway.settings import Settings
@@ -64,6 +66,7 @@ _NODE = Table(
     Column("started_at", DateTime(timezone=True), nullable=False),
     Column("heartbeat_at", DateTime(timezone=True), nullable=False),
     Column("address", Text, nullable=False),
+    Column("settings", Text, nullable=False),
 )
 _OWNERSHIP = Table(
     "ownership",
@@ -128,7 +131,8 @@ class NodeRow(Struct, frozen=True):
 
     ``started_at`` and ``heartbeat_at`` are in ISO 8601, ``heartbeat_age`` is in seconds. The last three are
     those of the node that works: since when, the number of its takeover, and how many seconds that took from
-    the token until the gateway was ready.
+    the token until the gateway was ready. ``differs`` has the keys of the settings that are not those of the
+    node that works.
     """
 
     name: str
@@ -141,6 +145,7 @@ class NodeRow(Struct, frozen=True):
     owner_since: str | None = None
     epoch: int | None = None
     takeover_seconds: float | None = None
+    differs: Sequence[str] = ()
 
 
 class Owner(NamedTuple):
@@ -247,12 +252,15 @@ class Membership:
         connection.execute(text(upsert), {"id": cluster_id, "broker": broker, **made._asdict()})
         enter = (
             "INSERT INTO node "
-            "VALUES (:name, :start, :version, :machine, clock_timestamp(), clock_timestamp(), :address) "
+            "VALUES (:name, :start, :version, :machine, clock_timestamp(), clock_timestamp(), :address, "
+            ":settings) "
             "ON CONFLICT (name) DO UPDATE SET start_id = :start, version = :version, machine = :machine, "
-            "started_at = clock_timestamp(), heartbeat_at = clock_timestamp(), address = :address"
+            "started_at = clock_timestamp(), heartbeat_at = clock_timestamp(), address = :address, "
+            "settings = :settings"
         )
         named = {"name": self.name, "start": self.start_id, "version": VERSION, "address": link.address}
-        connection.execute(text(enter), {**named, "machine": socket.gethostname()})
+        written = msgspec.json.encode(fingerprint(self._settings, made.key)).decode()
+        connection.execute(text(enter), {**named, "machine": socket.gethostname(), "settings": written})
         for table in (_DRAIN.name, _SUBSCRIBER.name):
             stale = f"DELETE FROM {table} WHERE start_id NOT IN (SELECT start_id FROM node)"  # noqa: S608 - a constant
             connection.execute(text(stale))
@@ -319,6 +327,11 @@ class Membership:
         beat = "UPDATE node SET heartbeat_at = clock_timestamp() WHERE name = :name AND start_id = :start"
         named = {"name": self.name, "start": self.start_id}
         return await self._run(lambda c: c.execute(text(beat), named).rowcount == 1)
+
+    async def find_differences(self) -> Sequence[str]:
+        """Return the keys of the settings that are not those of the node that works."""
+        rows = await self._run(read_nodes)
+        return next((row.differs for row in rows if row.name == self.name), ())
 
     async def find_owner(self) -> Owner:
         """Read the owner of the gateway."""
@@ -477,6 +490,9 @@ def read_nodes(connection: Connection) -> Sequence[NodeRow]:
         "LEFT JOIN takeover t ON t.name = o.name AND t.epoch = o.epoch "
         "LEFT JOIN drain d ON d.start_id = n.start_id ORDER BY n.name"
     )
+    rows = connection.execute(text(query)).all()
+    written = {row.name: msgspec.json.decode(row.settings, type=Fingerprint) for row in rows}
+    own = next((written[row.name] for row in rows if row.since is not None and row.live), None)
     return [
         NodeRow(
             row.name,
@@ -489,8 +505,9 @@ def read_nodes(connection: Connection) -> Sequence[NodeRow]:
             None if row.since is None else row.since.isoformat(timespec="seconds"),
             row.epoch,
             row.seconds,
+            () if own is None else differences(own, written[row.name]),
         )
-        for row in connection.execute(text(query))
+        for row in rows
     ]
 
 

@@ -97,6 +97,9 @@ class Node:
     async def own(self) -> Fence | None:
         """Stand by until this node owns the gateway. Return its fence, or None if it was stopped."""
         log.info("standing by", node=self._membership.name, link=self._link.address)
+        with suppress(StoreError):  # only a warning depends on it
+            if differs := await self._membership.find_differences():
+                log.warning("this node has other settings than the node that works", settings=differs)
         while not self._stop.is_set():
             if await self._is_due() and (fence := await self._take()) is not None:
                 log.info("took over", node=self._membership.name, epoch=fence.statement.values[1])

@@ -40,7 +40,8 @@ NameOrActive = Annotated[
 def list_(as_json: AsJson = False, config: File = None) -> None:
     """List the nodes of the cluster: which one works, which ones stand by.
 
-    A node without a heartbeat for 5 s is shown as gone; one that was stopped in order is not listed.
+    A node without a heartbeat for 5 s is shown as gone; one that was stopped in order is not listed. Below
+    the table are the settings, and the approved plugins, that are not those of the node that works.
 
     \b
     Examples:
@@ -60,6 +61,9 @@ def list_(as_json: AsJson = False, config: File = None) -> None:
                 *map(plain, (node.name, node.state, since, node.version, node.machine, node.heartbeat_at))
             )
         print_table(table)
+        for node in found:
+            if node.differs and node.state != "gone":
+                typer.echo(plain(f"{node.name} has other settings: {', '.join(node.differs)}"))
 
 
 def drain(name: NameOrActive = None, as_json: AsJson = False, config: File = None) -> None:
