@@ -241,10 +241,13 @@ class _Tunnel(asyncio.Protocol):
     def pass_back(self, data: bytes) -> None:
         """Send what the node sent."""
         self._answered = True
-        self._transport.write(data)
+        if not self._transport.is_closing():
+            self._transport.write(data)
 
     def node_lost(self) -> None:
         """End with the connection to the node; a request without any answer gets one."""
+        if self._transport.is_closing():
+            return
         if not self._answered:
             self._transport.write(self._forwarder.lost())
         self._transport.close()
@@ -277,11 +280,13 @@ class _Tunnel(asyncio.Protocol):
 
     def pause_reading(self) -> None:
         """Read no more of the client: the node takes no more."""
-        self._transport.pause_reading()
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
 
     def resume_reading(self) -> None:
         """Read on."""
-        self._transport.resume_reading()
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
 
 
 class _Node(asyncio.Protocol):

@@ -198,8 +198,9 @@ class Membership:
         url, durability = self._settings.store_url, self._settings.durability
         engine = engines.open_engine(url, durability)
         try:
-            with engines.connect(engine):
-                found = migrate.current(engine)
+            found = migrate.current(engine)
+        except DatabaseError as error:
+            raise engines.open_error(engine, error) from None
         finally:
             engine.dispose()
         if found == migrate.head():

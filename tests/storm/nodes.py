@@ -40,6 +40,9 @@ _OF_SERVERS = {BROKER_KILLED: 1, DATABASE_KILLED: 1, DATABASE_CUT: 3, BROKER_CUT
 """Faults of servers and of the connections to them."""
 FAULTS = (*_ENDS, *_FREEZES, *_OF_SERVERS)
 
+ONE_ADDRESS = ("line", "telegram")
+"""Platforms of which all calls go to the address in the settings, so that a link can lead there."""
+
 PLANTED = {"no-epoch-check": (BROKER_CUT,), "no-row-lock": (HANDED,), "hasty-reconcile": (LATE,)}
 """The planted bugs of nodes, and the faults that each needs to show."""
 

@@ -37,7 +37,7 @@ from inquiries import Ledger, check_inquiries, is_choice, typed_answer, typed_wo
 from killer import Killer
 from lives import BrokenStormError, end_of
 from model import WORD
-from nodes import FAULTS, PLANTED, Nodes
+from nodes import FAULTS, ONE_ADDRESS, PLANTED, Nodes
 from notices import Notebook, check_notices
 from person import Person, name_of
 from plan import Outcome, Plan, Progress
@@ -214,7 +214,7 @@ class Storm:
             "plugins": self.plan.plugins,
         }
         if isinstance(self._killer, Nodes):
-            urls = {platform.name: platform.url for platform in self._platforms}
+            urls = {found.name: found.url for found in self._platforms if found.kind in ONE_ADDRESS}
             for node, channels in (await self._killer.reach(given["channels"], urls)).items():
                 given["nodes"][node]["channels"] = channels
         if self.plan.plugins:

@@ -14,7 +14,7 @@ from sqlalchemy import create_engine, text
 from gateway.app import Gateway
 from gateway.cluster.link import ANY_PORT, Link
 from gateway.cluster.membership import GATEWAY, SETTLED_SECONDS, Membership
-from gateway.contract.errors import SettingsError, StoreError
+from gateway.contract.errors import SettingsError, StoreError, StoreUnavailableError
 from gateway.pacing import Limit, Pacer
 from gateway.store import Fence, Op, Store
 from gateway.store.drivers import FencedError
@@ -223,6 +223,24 @@ async def test_a_node_joins_again_although_a_heartbeat_of_its_killed_process_was
         assert await killed.beat()
     assert await (await joining).beat()
     assert not await killed.beat()
+
+
+async def test_a_joining_node_whose_connection_ends_may_try_again(nodes: Nodes, postgres_url: str) -> None:
+    await nodes.join("one")
+    engine = create_engine(postgres_url)
+    watching = engine.execution_options(isolation_level="AUTOCOMMIT")
+    end = text(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    )
+    with engine.connect() as locking, watching.connect() as connection:
+        locking.execute(text("LOCK TABLE alembic_version"))
+        joining = asyncio.create_task(nodes.join("two"))
+        while not joining.done() and connection.execute(end).first() is None:
+            await asyncio.sleep(0.01)
+        with pytest.raises(StoreUnavailableError):
+            await joining
+    engine.dispose()
 
 
 async def test_live_nodes_need_one_broker(nodes: Nodes) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import aiohttp
 import msgspec
 import pytest
+import uvloop
 from aiohttp import web
 from playwright.async_api import Browser, expect
 from sqlalchemy import create_engine, text
@@ -60,12 +61,12 @@ class Node:
         await self.member.serve(self.link.address)
 
 
-@pytest.fixture
-async def nodes(tmp_path: Path, postgres_url: str) -> AsyncIterator[tuple[Node, Node]]:
+@asynccontextmanager
+async def pair(folder: Path, url: str) -> AsyncGenerator[tuple[Node, Node]]:
     """Two nodes of one cluster. None works yet."""
     made: list[Node] = []
     for name in ("one", "two"):
-        node = Node(settings_of(tmp_path, postgres_url, name), Link(ANY_PORT))
+        node = Node(settings_of(folder, url, name), Link(ANY_PORT))
         made.append(node)
         node.certificate = await node.member.join("rabbit", node.link)
         await node.link.open(node.certificate)
@@ -73,6 +74,12 @@ async def nodes(tmp_path: Path, postgres_url: str) -> AsyncIterator[tuple[Node, 
     for node in made:
         node.link.close()
         await node.member.close()
+
+
+@pytest.fixture
+async def nodes(tmp_path: Path, postgres_url: str) -> AsyncIterator[tuple[Node, Node]]:
+    async with pair(tmp_path, postgres_url) as made:
+        yield made
 
 
 @asynccontextmanager
@@ -102,6 +109,28 @@ async def test_a_request_waits_for_a_node_that_works(nodes: tuple[Node, Node]) -
             assert (await answered.json())["bytes"] == 3
         async with http.get("/readyz") as ready:
             assert ready.status == 200
+
+
+def test_a_client_that_leaves_before_it_is_answered_causes_no_error(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    failures: list[str] = []
+
+    async def leave() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, found: failures.append(found["message"]))
+        async with pair(tmp_path, postgres_url) as (one, two), forwarding(two) as http:
+            one.silent = True
+            await one.work()
+            asking = asyncio.create_task(http.get("/"))
+            await one.taken.wait()
+            asking.cancel()
+            await asyncio.wait([asking])
+            one.silent = False
+            async with http.get("/") as answered:
+                assert answered.status == 200
+
+    uvloop.run(leave())  # as the gateway runs: it refuses what a closed connection is asked for
+    assert failures == []
 
 
 async def test_the_client_is_known_by_its_own_address_and_a_large_body_arrives_whole(
