@@ -289,7 +289,7 @@ class Gateway:
     async def _forget(self, session: str) -> None:
         """Delete what else is kept of a session that was deleted."""
         await self.outputs.forget(session)
-        await self.parts.questions.forget_session(session)
+        self.parts.questions.forget_session(session)
         await self.parts.host.changes.forget(session)
 
     def _mask_secrets(self) -> None:

@@ -42,7 +42,7 @@ from gateway.session import Session, Sessions
 from gateway.session.log import DROP_CONTEXT
 from gateway.store import Inserted, Op, Store
 from gateway.store.inbox import WITHDRAW, Entry, Inbox, cursor_op, quarantine_op, withdraw_ops
-from gateway.trail.recorder import DROP_WITHDRAWN_TRAIL
+from gateway.trail.deletion import withdrawn_ops
 from gateway.trail.refused import RefusalLog
 
 _LOADED_AT_ONCE = 100
@@ -338,7 +338,7 @@ class Intake:
         """
         name = (channel, account, dedup_key)
         found = self._dispatcher.withdraw(*name)
-        gone = (DROP_WITHDRAWN_TRAIL, name), (WITHDRAW, (*name, "withdrawn"))
+        gone = *withdrawn_ops(*name), (WITHDRAW, (*name, "withdrawn")), *self._questions.conceal(*name, found)
         await self._store.write(*gone, *(entry.interrupt() for entry in found))
         return bool(found)
 
@@ -357,7 +357,8 @@ class Intake:
             case Withdrawal():
                 name = (channel, signal.account, signal.dedup_key)
                 found = self._dispatcher.withdraw(*name)
-                return [*(entry.interrupt() for entry in found), *withdraw_ops(*name)]
+                gone = *withdraw_ops(*name), *self._questions.conceal(*name, found)
+                return [*(entry.interrupt() for entry in found), *gone]
             case StopRequest():
                 # Messages that were sent before a chat was moved still run in its own session.
                 moved = self._access.moved_chats.session_of(signal.session)

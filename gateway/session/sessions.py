@@ -35,7 +35,7 @@ from gateway.session.log import (
 from gateway.session.redaction import NO_SECRETS, Redactor
 from gateway.session.session import LOG_WINDOW, Post, Render, Session
 from gateway.store import Store
-from gateway.trail.recorder import DROP_SESSION_TRAIL
+from gateway.trail.deletion import session_ops
 
 _MAX_BYTES = 128 * 1024 * 1024
 """Maximum memory of all sessions, in bytes; idle ones beyond it are dropped."""
@@ -172,8 +172,8 @@ class Sessions:
         nested = await self._store.read(lambda c: read_nested(c, session_id))
         for each in (session_id, *nested):
             self._drop(each)
-        trail = DROP_SESSION_TRAIL, (session_id,)
-        await self._store.write(trail, (DROP_SESSION, (session_id,)), (DROP_CHILDREN, (session_id,)))
+        also = await self._store.read(lambda c: session_ops(c, session_id, nested))
+        await self._store.write(*also, (DROP_SESSION, (session_id,)), (DROP_CHILDREN, (session_id,)))
         for each in (session_id, *nested):
             if self.on_delete is not None:
                 await self.on_delete(each)

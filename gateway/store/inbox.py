@@ -23,7 +23,8 @@ from gateway.store import schema as t
 from gateway.store.database import Store
 from gateway.store.writes import Op, Write
 from gateway.trail import NO_TRAIL, Trail
-from gateway.trail.recorder import DROP_WITHDRAWN_TRAIL, newest_row
+from gateway.trail.deletion import withdrawn_ops
+from gateway.trail.recorder import newest_row
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(InboundMessage).decode
@@ -286,8 +287,7 @@ def withdraw_ops(channel: str, account: str, dedup_key: str) -> list[Op]:
     # Signals and messages may arrive in either order; the unique key decides which insert wins.
     deleted = InboundMessage(session="", dedup_key=dedup_key, address=address, sender=Sender(""))
     row = (channel, account, dedup_key, "withdrawn")
-    gone: Op = DROP_WITHDRAWN_TRAIL, row[:3]
-    return [gone, Entry.of(channel, deleted, 0, 0).accept("done"), (WITHDRAW, row)]
+    return [*withdrawn_ops(*row[:3]), Entry.of(channel, deleted, 0, 0).accept("done"), (WITHDRAW, row)]
 
 
 def quarantine_op(channel: str, rejected: Rejected) -> Op:

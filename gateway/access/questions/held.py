@@ -31,7 +31,7 @@ SHOWN = Write("update", 86, t.question, "id shown")
 ACKNOWLEDGE = Write("update", 87, t.question, "id acknowledged")
 CLOSE = Write("update", 87, t.question, "id closed")
 SPEND = Write("update", 87, t.question, "id key inbox_id acknowledged closed")
-DROP = Write("delete", 88, t.question, "id")
+CONCEAL = Write("update", 87, t.question, "id body")
 DROP_OF_MESSAGE = Write("delete", 89, t.question, "inbox_id", key="inbox_id")
 
 
@@ -59,6 +59,8 @@ class Held:
         """Its owner withdrew it, so its end is not delivered."""
         self.spent = False
         """Its turn needs it no longer. Its row stays for the list of what was decided."""
+        self.concealed = False
+        """Its message was deleted, so its row goes as soon as the chat shows its end."""
         self.closed = False
         """The chat shows its outcome."""
         self.delivering = False
@@ -106,6 +108,15 @@ class Held:
         # questions are deleted. Both are still known by the new key.
         self.spent, name = True, self.question.id
         return SPEND, (name, f"{self.inbox_id} {name}", "", now_ms(), int(closed))
+
+    def conceal(self) -> Op:
+        """Return the write that removes what the question says: the message that led to it was deleted."""
+        self.concealed, asked = True, self.question
+        nothing: dict[str, Any] = {"title": "", "detail": "", "choices": ()}
+        if isinstance(asked, ApprovalRequest):
+            nothing |= {"arguments": {}, "reason": "", "always": None}
+        body = json.dumps(msgspec.to_builtins(structs.replace(asked, **nothing)), default=str)
+        return CONCEAL, (asked.id, body)
 
     def end(self, state: QuestionState, values: Sequence[str] = (), by: str = "") -> Answer:
         """Return an end of the question."""
@@ -155,6 +166,7 @@ def read_held(row: RowMapping) -> Held:
     """Return a stored question."""
     held = Held(_question(row), row["inbox_id"], row["subject"])
     held.closed = bool(row["closed"])
+    held.concealed = bool(row["body"]) and not held.question.title
     held.spent = bool(row["acknowledged"] and row["subject"])
     held.ended_at = row["settled_at"]
     if held.spent:

@@ -4,7 +4,7 @@ A question is durable before it is shown, and its answer before it is acknowledg
 that their owners have not taken yet are in memory, too. A question of a turn belongs to the turn's message: a
 turn that is repeated after a restart finds it again instead of asking twice, until the message is answered.
 Any other question is answered to the handler of its owner. The latest 200 that ended stay in the database,
-for the list of what was decided; those of a deleted session do not.
+for the list of what was decided; those of a deleted session or message do not.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from gateway.access.policy import Access
 from gateway.access.questions.held import (
     ACKNOWLEDGE,
     CLOSE,
-    DROP,
     DROP_OF_MESSAGE,
     SHOWN,
     Held,
@@ -68,6 +67,7 @@ from gateway.store import Inserted, Op, Store
 from gateway.store import schema as t
 from gateway.store.inbox import Entry
 from gateway.store.writes import audit_op
+from gateway.trail.deletion import DROP_QUESTION
 
 log = structlog.get_logger("trunkline.questions")
 
@@ -190,16 +190,37 @@ class Questions:
 
         rows, old = await self._store.read(read)
         known = {held.question.id: held for held in (*self._held.values(), *self._unclosed)}
-        self.decided.extend(known.get(row["id"]) or read_held(row) for row in reversed(rows))
+        ended_ones = [known.get(row["id"]) or read_held(row) for row in reversed(rows)]
+        self.decided.extend(held for held in ended_ones if not held.concealed)
+        old += [held.question.id for held in ended_ones if held.concealed and held.spent and held.closed]
         if old:
-            await self._store.write(*((DROP, (each,)) for each in old))
+            await self._store.write(*((DROP_QUESTION, (each,)) for each in old))
 
-    async def forget_session(self, session: str) -> None:
-        """Delete the decided questions of a session that was deleted."""
-        gone = [held for held in self.decided if held.question.session == session]
-        for held in gone:
+    def forget_session(self, session: str) -> None:
+        """Forget the decided questions of a session; their rows were deleted with it."""
+        self._keep_decided(lambda held: held.question.session != session)
+
+    def conceal(self, channel: str, account: str, dedup_key: str, entries: Iterable[Entry]) -> list[Op]:
+        """Forget what the questions of a message said that its sender deleted.
+
+        ``entries`` are those of the message that are not settled. Returns the writes for their questions; the
+        rows of earlier ones are deleted with the message.
+        """
+        ids = {entry.id for entry in entries}
+        ops = [held.conceal() for held in self._held.values() if held.inbox_id in ids]
+        if self._tasks is not None and self.decided:
+            self._tasks.create_task(self._forget_message(channel, account, dedup_key), context=Context())
+        return ops
+
+    async def _forget_message(self, channel: str, account: str, dedup_key: str) -> None:
+        i = t.inbox.c
+        query = select(i.id).where(i.channel == channel, i.account == account, i.dedup_key == dedup_key)
+        gone = set(await self._store.read(lambda connection: connection.execute(query).scalars().all()))
+        self._keep_decided(lambda held: held.inbox_id not in gone)
+
+    def _keep_decided(self, is_kept: Callable[[Held], bool]) -> None:
+        for held in [held for held in self.decided if not is_kept(held)]:
             self.decided.remove(held)
-        await self._store.write(*((DROP, (held.question.id,)) for held in gone if held.spent))
 
     async def run(self) -> None:
         """Show questions and deliver answers, until cancelled."""
@@ -422,7 +443,7 @@ class Questions:
 
     def _take(self, question_id: str) -> Op:
         held = self._held.pop(question_id, None)
-        return (DROP, (question_id,)) if held is None else self._spend(held)
+        return (DROP_QUESTION, (question_id,)) if held is None else self._spend(held)
 
     def _spend(self, held: Held) -> Op:
         """Return the write after which a turn's question is only one of those that were decided."""
@@ -435,8 +456,9 @@ class Questions:
             return
         held.taken, held.answer, held.ended_at = True, answer, now_ms()
         if len(self.decided) == _DECIDED and self.decided[0].spent and self.decided[0].closed:
-            self._write_later((DROP, (self.decided[0].question.id,)))
-        self.decided.append(held)
+            self._write_later((DROP_QUESTION, (self.decided[0].question.id,)))
+        if not held.concealed:
+            self.decided.append(held)
         if held.timer is not None:
             held.timer.cancel()
         question = held.question
@@ -678,7 +700,9 @@ class Questions:
             self._spawn(partial(self._close, attempts=attempts, seconds=again), held)
             return
         held.closed = True
-        if held.spent or not held.inbox_id:
+        if held.spent and held.concealed:
+            self._write_later((DROP_QUESTION, (held.question.id,)))
+        elif held.spent or not held.inbox_id:
             self._write_later((CLOSE, (held.question.id, 1)))
 
     async def _close_once(self, held: Held, attempts: _Attempts) -> float | None:

@@ -80,6 +80,7 @@ class Pier(Plugin):
     """Registers the line, a tool that has to be approved, and a hook that keeps some messages."""
 
     name = "pier"
+    channel: type[Line] = Line
 
     def __init__(self, platform: PollingPlatform) -> None:
         self.platform = platform
@@ -90,7 +91,7 @@ class Pier(Plugin):
         async def no_cursors(_channel: str) -> list[Any]:
             return []
 
-        self.line = Line(self.platform.url, no_cursors)
+        self.line = self.channel(self.platform.url, no_cursors)
         ctx.channels.register(self.line)
 
     async def transform_user_input(self, text: str, ctx: TurnContext) -> UserInput:
@@ -179,18 +180,19 @@ async def line(
     """Serve a gateway with the line. ``engine`` are settings of its database, besides those of ``store``."""
     if engine:
         settings["store"] = {**engine["store"], **settings.get("store", {})}
+    pier = settings.pop("pier", Pier)
     channels = settings.pop("channels", {"line": {"allow": ["ada", "ben"]}})
     async with (
         PollingPlatform() as platform,
         serving(
-            tmp_path / "data", pier := Pier(platform), fake=fake, channels=channels, **settings
+            tmp_path / "data", made := pier(platform), fake=fake, channels=channels, **settings
         ) as served,
     ):
         config = tmp_path / "trunkline.toml"
         port = served.url.rpartition(":")[2]
         store = f'[store]\nurl = "{engine["store"]["url"]}"\n' if engine else ""
         config.write_text(f'data_dir = "{tmp_path / "data"}"\n[server]\nport = {port}\n{store}')
-        yield Case(served, platform, config, pier)
+        yield Case(served, platform, config, made)
 
 
 def texts(found: Found) -> list[str]:
