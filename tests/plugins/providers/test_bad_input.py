@@ -32,11 +32,11 @@ async def test_bad_input_ends_in_a_named_error_or_a_mended_answer(setup: Provide
 @pytest.mark.parametrize("setup", {b.id: b for b in ONE_OF_EACH}.values(), ids=named)
 async def test_the_chat_gets_one_clear_answer_to_each(setup: ProviderSetup, tmp_path: Path) -> None:
     async with RudeServer() as other, RudeServer() as rude:
-        provider: dict[str, Any] = {"base_url": rude.url, "api_key": KEY, "max_retries": 0, "timeout": 5000}
+        provider: dict[str, Any] = {"base_url": rude.url, "api_key": KEY, "max_retries": 0, "timeout": 2000}
         settings: dict[str, Any] = {
             "model": f"{setup.id}/fake-small",
             "providers": {setup.id: {**provider, "region": "eu-west-1"}},
-            "stream_timeout_ms": 2_000,
+            "stream_timeout_ms": 1_000,
             "limits": {"max_llm_calls": 2},
         }
         async with chatting(tmp_path, **settings) as chat:
