@@ -29,6 +29,7 @@ ANY_PORT = "127.0.0.1:0"
 CONNECT_SECONDS = 2.0
 _LONGEST_HEAD = 512
 _ACCEPTED = b"\n"
+_REFUSED = b"without server.token it takes no clients of other machines"
 _FIRST = datetime.datetime(2020, 1, 1)
 _LAST = datetime.datetime(9999, 12, 31)
 
@@ -66,8 +67,11 @@ class Link:
     """This node's end of the link.
 
     ``address`` is the host and the port at which other nodes reach it. ``accept`` makes the protocol of a
-    connection that another node passes on; while it is None they are closed.
+    connection that another node passes on; while it is None they are closed. ``open_to_all`` is False for a
+    gateway without a token: it takes no clients of other machines, although another node may.
     """
+
+    open_to_all = False
 
     def __init__(self, address: str) -> None:
         self._host, port = _split(address)
@@ -132,8 +136,12 @@ class _Departing(asyncio.Protocol):
         self._accepted = accepted
 
     def data_received(self, data: bytes) -> None:
-        if not self._accepted.done():
+        if self._accepted.done():
+            return
+        if data == _ACCEPTED:
             self._accepted.set_result(None)
+        else:
+            self._accepted.set_exception(ConnectionRefusedError(data.decode(errors="replace")))
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self._accepted.done():
@@ -163,6 +171,10 @@ class _Arriving(asyncio.Protocol):
             log.warning("a node passed on a connection without its client's address; it was closed")
             client = None
         if client is None or self._link.accept is None:
+            self._transport.close()
+            return
+        if not (self._link.open_to_all or is_loopback(client)):
+            self._transport.write(_REFUSED)
             self._transport.close()
             return
         self._transport.write(_ACCEPTED)

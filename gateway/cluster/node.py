@@ -125,6 +125,7 @@ class Node:
         The gateway is ready at the beginning: record how long that took from the token on. If the node is
         drained at the end, new connections wait for the next owner.
         """
+        self._link.open_to_all = self._settings.server.token is not None
         self._link.accept = accept
         seconds = asyncio.get_running_loop().time() - self._token.held_since
         await self._membership.serve(self._link.address, seconds)

@@ -57,7 +57,7 @@ class Node:
         await self.member.take()
         server = web.ServerRunner(web.Server(self.answer))
         await server.setup()
-        self.link.accept = server.server
+        self.link.accept, self.link.open_to_all = server.server, True
         await self.member.serve(self.link.address)
 
 
@@ -148,6 +148,17 @@ async def test_the_client_is_known_by_its_own_address_and_a_large_body_arrives_w
         "bytes": len(body),
         "sum": sum(body),
     }
+
+
+async def test_a_node_without_a_token_takes_no_clients_of_other_machines(nodes: tuple[Node, Node]) -> None:
+    one, two = nodes
+    await one.work()
+    one.link.open_to_all = False
+    with pytest.raises(ConnectionRefusedError, match=r"without server\.token"):
+        await two.link.connect(one.link.address, "203.0.113.7", asyncio.Protocol())
+    assert not one.taken.is_set()
+    async with forwarding(two) as http, http.get("/") as answered:
+        assert answered.status == 200
 
 
 async def test_a_request_to_a_node_that_ends_is_answered_with_503(nodes: tuple[Node, Node]) -> None:
