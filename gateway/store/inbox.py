@@ -283,10 +283,9 @@ def withdraw_ops(channel: str, account: str, dedup_key: str) -> list[Op]:
 
     If the message has not arrived, a settled row takes its key, so that it is a duplicate when it arrives.
     """
-    address = Address(channel, account)
-    # Signals and messages may arrive in either order; the unique key decides which insert wins.
-    deleted = InboundMessage(session="", dedup_key=dedup_key, address=address, sender=Sender(""))
     row = (channel, account, dedup_key, "withdrawn")
+    # Signals and messages may arrive in either order; the unique key decides which insert wins.
+    deleted = InboundMessage(session="", dedup_key=dedup_key, address=Address(*row[:2]), sender=Sender(""))
     return [*withdrawn_ops(*row[:3]), Entry.of(channel, deleted, 0, 0).accept("done"), (WITHDRAW, row)]
 
 
