@@ -129,9 +129,9 @@ class NodeRow(Struct, frozen=True):
     A node that took over is ``starting`` until it is ready. One that is to hand over is ``draining``, and
     ``drained`` once it stands by for good. One without a recent heartbeat is ``gone``.
 
-    ``started_at`` and ``heartbeat_at`` are in ISO 8601, ``heartbeat_age`` is in seconds. The last three are
-    those of the node that works: since when, the number of its takeover, and how many seconds that took from
-    the token until the gateway was ready. ``differs`` has the keys of the settings that are not those of the
+    ``started_at`` and ``heartbeat_at`` are in ISO 8601, ``heartbeat_age`` is in seconds. The node that works
+    also has: since when, the number of its takeover, and how many seconds that took from the token until the
+    gateway was ready. ``differs`` has the keys of the settings that are not those of the
     node that works.
     """
 

@@ -46,6 +46,7 @@ _OPERATOR_PATHS = (
     "/api/dead",
     "/api/models/providers",
     "/api/models/test",
+    "/api/nodes",
     "/api/plugins/states",
     "/api/questions",
     "/api/settings",

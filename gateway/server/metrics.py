@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, get_args
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 from sqlalchemy import Connection, func, select
 
 from gateway.app import Gateway
+from gateway.cluster import NodeRow, NodeState, read_nodes
 from gateway.contract.errors import RateLimitError
 from gateway.contract.messages import now_ms
 from gateway.contract.plugin import Figure
@@ -42,6 +43,8 @@ class Metrics:
     async def respond(self) -> web.Response:
         """Return the current metrics in the text format."""
         self._collector.ages = await self._gateway.parts.store.read(_ages)
+        if self._gateway.settings.cluster.url is not None:
+            self._collector.nodes = await self._gateway.parts.store.read(read_nodes)
         self._collector.of_plugins = await self._gateway.registry.collect_figures()
         return web.Response(
             body=generate_latest(self._registry),
@@ -54,6 +57,8 @@ class _GatewayCollector(Collector):
         self._gateway = gateway
         self.ages: tuple[int | None, int | None] = (None, None)
         """When the oldest open message was received and the oldest unfinished delivery was sent, in ms."""
+        self.nodes: Sequence[NodeRow] = ()
+        """The nodes of the cluster, if there is one."""
         self.of_plugins: tuple[Mapping[str, Sequence[Figure]], Sequence[str]] = {}, ()
         """The figures of plugins by name, and the plugins that failed to give theirs."""
 
@@ -79,6 +84,8 @@ class _GatewayCollector(Collector):
             ["owner"],
             self._gateway.events.dropped,
         )
+        if self.nodes:
+            yield from _node_metrics(self.nodes)
         figures, failed = self.of_plugins
         yield _labelled_gauge(
             "trunkline_missing_figures",
@@ -128,6 +135,25 @@ def _message_counters(counters: Counters) -> Iterator[Metric]:
     yield _counter("trunkline_coalesced_events", "Events merged for slow readers", counters.coalesced)
     yield _counter(
         "trunkline_dropped_readers", "Readers disconnected because they were too slow", counters.dropped
+    )
+
+
+def _node_metrics(nodes: Sequence[NodeRow]) -> Iterator[Metric]:
+    states = dict.fromkeys(get_args(NodeState), 0.0)
+    for node in nodes:
+        states[node.state] += 1
+        if node.epoch is not None:
+            yield _counter("trunkline_takeovers", "Changes of the node that works", node.epoch)
+        if node.takeover_seconds is not None:
+            yield _gauge(
+                "trunkline_takeover_seconds",
+                "Time from the token to readiness in the last takeover",
+                node.takeover_seconds,
+            )
+    yield _labelled_gauge("trunkline_nodes", "Nodes of the cluster", "state", states)
+    ages = {node.name: node.heartbeat_age for node in nodes}
+    yield _labelled_gauge(
+        "trunkline_node_heartbeat_seconds", "Age of the last heartbeat of a node", "node", ages
     )
 
 

@@ -15,6 +15,7 @@ from gateway.server.console.settings import SettingsRoutes
 from gateway.server.now import Observer
 from gateway.server.operator.audit import AuditRoutes
 from gateway.server.operator.dead_letters import DeadLetterRoutes
+from gateway.server.operator.nodes import NodeRoutes
 from gateway.server.operator.questions import QuestionRoutes
 from gateway.server.plugins.states import PluginStateRoutes
 from gateway.server.providers import ProviderKeys, ProviderRoutes
@@ -38,6 +39,7 @@ def operator_routes(
         *QuestionRoutes(parts.questions, tools, session_of, parts.store, reader_of).routes(),
         *AuditRoutes(AuditLog(parts.store), reader_of).routes(),
         *DeadLetterRoutes(parts.dead_letters, parts.replays, parts.why).routes(),
+        *NodeRoutes(gateway.settings.cluster, parts.store).routes(),
         *ConsoleAccess(logins, parts.host.auth).routes(),
         *SettingsRoutes(parts.store, live, keys, values, file).routes(),
         *AgentRoutes(gateway, values).routes(),

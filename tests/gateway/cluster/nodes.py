@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import create_engine, text
 
 from channels.telegram.fake import FakeTelegram
+from gateway.app import Gateway
+from gateway.cluster.link import ANY_PORT, Link
+from gateway.cluster.membership import Membership
+from gateway.server import Server
 from gateway.settings import Settings, load_settings
 from gateway.testing.fake_models.server import FakeModels
 from tests.e2e.gateway_process import GatewayProcess
@@ -99,3 +103,32 @@ async def standing_by(cluster: Cluster, node: GatewayProcess) -> AsyncGenerator[
         starting = asyncio.create_task(node.start())
         await until(lambda: len(cluster.nodes()) > known)
         yield starting
+
+
+@asynccontextmanager
+async def working_beside(folder: Path, url: str) -> AsyncGenerator[str]:
+    """The address of a node "one" that works beside "two", both in this process and without a broker."""
+    async with AsyncExitStack() as stack:
+        members: list[Membership] = []
+        for name in ("one", "two"):
+            member, link = Membership(settings_of(folder, url, name)), Link(ANY_PORT)
+            stack.callback(link.close)
+            stack.push_async_callback(member.close)
+            await member.join("rabbit@here", link)
+            members.append(member)
+        tasks = await stack.enter_async_context(asyncio.TaskGroup())
+        beating = tasks.create_task(_beat(members))
+        stack.callback(beating.cancel)
+        gateway = Gateway(settings_of(folder, url, "one"))
+        gateway.fence = await members[0].take()
+        await stack.enter_async_context(gateway.running())
+        server = await stack.enter_async_context(Server(gateway))
+        await members[0].serve("127.0.0.1:1", 0.75)
+        yield server.url
+
+
+async def _beat(members: list[Membership]) -> None:
+    while True:
+        for member in members:
+            await member.beat()
+        await asyncio.sleep(0.5)

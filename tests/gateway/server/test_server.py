@@ -276,6 +276,7 @@ async def test_every_route_is_described(tmp_path: Path) -> None:
             ("POST", "/api/why/{id}/plan"),
             ("POST", "/api/why/same-cause/{key}/plan"),
             ("POST", "/api/why/plans/{plan}"),
+            ("GET", "/api/nodes"),
             ("GET", "/api/approvals"),
             ("DELETE", "/api/approvals/{id}"),
             ("GET", "/api/rooms"),

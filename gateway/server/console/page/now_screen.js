@@ -4,7 +4,8 @@ import { t } from "/shared/language.js";
 import { emptyState, showLoading } from "/shared/states.js";
 import { Table } from "/shared/table.js";
 import { clock, counted, lasted, moment } from "./amounts.js";
-import { ageOf, channelRows, endedSentence, figureCells, needRows, providerRows, queueFacts, smallLine } from "./now_parts.js";
+import { read } from "./api.js";
+import { ageOf, channelRows, endedSentence, figureCells, needRows, nodeRows, providerRows, queueFacts, smallLine } from "./now_parts.js";
 import { NowStream } from "./now_stream.js";
 import { addressOf } from "./router.js";
 import { shortChannel, shortId, word } from "./words.js";
@@ -13,6 +14,8 @@ import { shortChannel, shortId, word } from "./words.js";
 const DRAW_MS = 250;
 const SLOW_MS = 15_000;
 const SHOWN_ENDED = 12;
+/** Milliseconds between two readings of the nodes. */
+const NODES_MS = 5_000;
 const WAITS = new Set(["waited", "question"]);
 
 class Now {
@@ -24,6 +27,8 @@ class Now {
   #live = false;
   #timer = 0;
   #clock = 0;
+  #nodesTimer = 0;
+  #over = new AbortController();
   #paused = false;
   #filter = "all";
 
@@ -47,7 +52,10 @@ class Now {
     this.channels = h("ul", { class: "rows channels" });
     this.providers = h("ul", { class: "rows" });
     this.queues = h("dl", { class: "facts num" });
-    this.body = h("div", { class: "stack", hidden: true }, this.needsCard, this.figures, h("div", { class: "two" }, h("div", { class: "stack" }, this.running, this.activity), h("div", { class: "stack" }, card("channels", t("now.four_hours"), this.channels), card("providers", t("now.circuits"), this.providers), card("queues", "", h("div", { class: "body" }, this.queues)))));
+    this.nodes = h("ul", { class: "rows channels" });
+    this.nodesCard = card("nodes", "", this.nodes);
+    this.nodesCard.hidden = true;
+    this.body = h("div", { class: "stack", hidden: true }, this.needsCard, this.figures, h("div", { class: "two" }, h("div", { class: "stack" }, this.running, this.activity), h("div", { class: "stack" }, card("channels", t("now.four_hours"), this.channels), card("providers", t("now.circuits"), this.providers), card("queues", "", h("div", { class: "body" }, this.queues)), this.nodesCard)));
     host.append(h("header", { class: "head" }, this.headline, this.time), this.body);
     this.loaded = showLoading(host);
     context.keys({
@@ -58,10 +66,13 @@ class Now {
     // What was held while the pointer or the focus was there is drawn when they leave.
     for (const element of [this.running, this.activity]) for (const type of ["pointerleave", "focusout"]) element.addEventListener(type, () => this.#soon());
     this.#clock = setInterval(() => this.#tick(), 1_000);
+    this.#followNodes();
     this.#stream = new NowStream((state, live) => ((this.#state = state), (this.#live = live), this.#soon()));
   }
 
   dispose() {
+    this.#over.abort();
+    clearTimeout(this.#nodesTimer);
     this.#stream.close();
     clearInterval(this.#clock);
     clearTimeout(this.#timer);
@@ -69,6 +80,21 @@ class Now {
   }
 
   update() {}
+
+  /** Show the nodes until the screen is left. A gateway that is no node of a cluster is asked once. */
+  async #followNodes() {
+    const { signal } = this.#over;
+    try {
+      const { nodes } = await read("/api/nodes", {}, { signal });
+      if (nodes.length === 0) return;
+      this.nodesCard.hidden = false;
+      this.nodes.replaceChildren(...nodeRows(nodes));
+    } catch (error) {
+      // Without a connection the screen is dated; during a takeover the next reading succeeds.
+      if (error.name === "AbortError" || error.status === 401) return;
+    }
+    this.#nodesTimer = setTimeout(() => this.#followNodes(), NODES_MS);
+  }
 
   #choose(name) {
     this.#filter = name;
