@@ -22,7 +22,7 @@ from gateway.conversations import ConversationFinder, Selection
 from gateway.plugin_services.configuration import PluginConfigs
 from gateway.plugin_services.organization import TeamDirectory
 from gateway.server.access import AccessRoutes
-from gateway.server.connections import HEAD_SECONDS, connection_factory
+from gateway.server.connections import HEAD_SECONDS, Proxies, connection_factory
 from gateway.server.console import ConsolePages, ConsoleSessions
 from gateway.server.events import GatewayEvents, SessionEvents
 from gateway.server.guard import Guard
@@ -218,6 +218,7 @@ class Server:
         # Not a site of aiohttp: that takes no protocol factory.
         self.accept = connection_factory(
             self._settings.connections_per_peer,
+            Proxies(self._settings.trusted_proxies),
             self._head_seconds,
             self._runner,
             loop,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from typing import cast
 
@@ -27,14 +28,46 @@ _REFUSAL = (
 )
 
 
+class Proxies:
+    """The reverse proxies that may say whose requests they pass on, by their networks."""
+
+    def __init__(self, networks: Sequence[str]) -> None:
+        self._networks = [ipaddress.ip_network(network, strict=False) for network in networks]
+
+    def __contains__(self, host: str) -> bool:
+        if not self._networks:
+            return False
+        try:
+            address = ipaddress.ip_address(host)
+        except ValueError:
+            return False
+        return any(address in network for network in self._networks)
+
+    def client_of(self, request: web.BaseRequest) -> str:
+        """Return the address of the client: the last one in ``X-Forwarded-For`` that is none of the proxies.
+
+        Entries before that one may be inventions of the client. Without a proxy it is the peer's.
+        """
+        peer = client = request.remote or ""
+        for hop in reversed(",".join(request.headers.getall("X-Forwarded-For", ())).split(",")):
+            if client not in self:
+                break
+            try:
+                client = str(ipaddress.ip_address(hop.strip().strip("[]")))
+            except ValueError:
+                return peer
+        return client
+
+
 class Peers:
     """Counter of the open connections of each address. IPv6 clients count by their /64 network.
 
-    A peer may have ``limit`` connections; 0 means no limit.
+    A peer may have ``limit`` connections; 0 means no limit. ``proxies`` are not counted.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, proxies: Proxies | None = None) -> None:
         self._limit = limit
+        self.proxies = proxies or Proxies(())
         self._open: Counter[str] = Counter()
 
     def enter(self, peer: str) -> bool:
@@ -79,8 +112,11 @@ class Connection(web.RequestHandler):
         """Accept the connection, or answer 503 and close it."""
         super().connection_made(transport)
         address = transport.get_extra_info("peername")
-        peer = _network(str(address[0])) if address else ""
-        if self._peers.enter(peer):
+        host = str(address[0]) if address else ""
+        peer = _network(host)
+        if host in self._peers.proxies:
+            self._start_head_timer()
+        elif self._peers.enter(peer):
             self._peer = peer
             self._start_head_timer()
         else:
@@ -115,6 +151,7 @@ class Connection(web.RequestHandler):
 
 def connection_factory(
     limit: int,
+    proxies: Proxies,
     head_seconds: float,
     runner: web.AppRunner,
     loop: asyncio.AbstractEventLoop,
@@ -123,7 +160,7 @@ def connection_factory(
     """Return the protocol factory of a listener. Call ``runner.setup()`` first."""
     assert runner.server is not None, "the runner is set up"
     options["keepalive_timeout"] = IDLE_SECONDS
-    return partial(Connection, Peers(limit), head_seconds, runner.server, loop, **options)
+    return partial(Connection, Peers(limit, proxies), head_seconds, runner.server, loop, **options)
 
 
 def _network(host: str) -> str:

@@ -16,6 +16,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from gateway.contract.errors import InternalError, InvalidRequestError, TrunklineError
+from gateway.server.connections import Proxies
 from gateway.server.errors import ForeignPageError, MisdirectedRequestError
 from gateway.server.openai.errors import OPENAI_ROOT, openai_error_response
 from gateway.server.responses import ErrorFormat, error_response, map_http_exception
@@ -52,6 +53,7 @@ class Guard:
         self._shared_host = urlsplit(shared_at or "").netloc.lower()
         self._local = is_loopback(server.host)
         self._origins = frozenset(origin.rstrip("/").lower() for origin in server.allowed_origins)
+        self._proxies = Proxies(server.trusted_proxies)
         self._hosts = frozenset(urlsplit(origin).netloc for origin in self._origins)
 
     @property
@@ -63,7 +65,8 @@ class Guard:
             render = openai_error_response if request.path.startswith(OPENAI_ROOT) else error_response
             try:
                 self._check(request)
-                return await handler(request)
+                client = self._proxies.client_of(request)
+                return await handler(request if client == request.remote else request.clone(remote=client))
             except TrunklineError as error:
                 return render(error)
             except web.HTTPException as error:

@@ -75,6 +75,18 @@ _NEAR = 0.8
 """Similarity, 0 to 1, from which a key of a channel without declared keys is taken for a misspelt one."""
 
 
+def networks(given: tuple[str, ...]) -> tuple[str, ...]:
+    """Return addresses and networks, unless one is none."""
+    for each in given:
+        try:
+            ipaddress.ip_network(each, strict=False)
+        except ValueError:
+            raise ValueError(
+                f"{each!r} is not an IP address or network, such as 127.0.0.1 or 10.0.0.0/24"
+            ) from None
+    return given
+
+
 class ServerSettings(Section):
     """The HTTP server: address, token and connection limits."""
 
@@ -104,10 +116,15 @@ class ServerSettings(Section):
         default=(), description="Origins of further web pages that may connect; default none"
     )
 
+    trusted_proxies: Annotated[tuple[str, ...], AfterValidator(networks)] = Field(
+        default=(),
+        description="Addresses or networks of reverse proxies that name their clients in X-Forwarded-For, "
+        "such as 127.0.0.1 or 10.0.0.0/24; default none",
+    )
     connections_per_peer: int = Field(
         default=100,
         ge=0,
-        description="Connections per client address, a reverse proxy included; 0: unlimited; default 100",
+        description="Connections per client address, trusted proxies excluded; 0: unlimited; default 100",
     )
 
     @field_validator("host")

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+import aiohttp
 import pytest
+from aiohttp import web
 
 from gateway.app import Gateway
 from gateway.server import Server
-from gateway.server.connections import Peers
+from gateway.server.connections import Peers, Proxies
 from gateway.settings import ServerSettings, Settings
 
 HASTE = 1.0
@@ -96,3 +98,63 @@ async def test_one_address_holds_so_many_connections_and_no_more(tmp_path: Path)
 def test_zero_lets_in_any_number() -> None:
     peers = Peers(0)
     assert all(peers.enter("10.0.0.1") for _ in range(1_000))
+
+
+@pytest.mark.parametrize(
+    ("proxies", "forwarded", "client"),
+    [
+        ((), ["203.0.113.7"], "127.0.0.1"),
+        (("10.0.0.0/8",), ["203.0.113.7"], "127.0.0.1"),
+        (("127.0.0.1",), [], "127.0.0.1"),
+        (("127.0.0.1",), ["203.0.113.7"], "203.0.113.7"),
+        (("127.0.0.0/8", "10.1.1.1"), ["6.6.6.6, 203.0.113.7, 10.1.1.1"], "203.0.113.7"),
+        (("127.0.0.1",), ["6.6.6.6", "2001:DB8::7"], "2001:db8::7"),
+        (("127.0.0.1",), ["unknown"], "127.0.0.1"),
+        (("127.0.0.1",), ["203.0.113.7, nonsense"], "127.0.0.1"),
+        (("127.0.0.0/8",), ["127.0.0.5"], "127.0.0.5"),
+    ],
+)
+async def test_a_trusted_proxy_names_the_client(
+    proxies: tuple[str, ...], forwarded: list[str], client: str
+) -> None:
+    found = Proxies(proxies)
+
+    async def tell(request: web.BaseRequest) -> web.Response:
+        return web.Response(text=found.client_of(request))
+
+    runner = web.ServerRunner(web.Server(tell))
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    headers = [("X-Forwarded-For", value) for value in forwarded]
+    async with (
+        aiohttp.ClientSession() as http,
+        http.get(f"http://127.0.0.1:{runner.addresses[0][1]}", headers=headers) as told,
+    ):
+        assert await told.text() == client
+    await runner.cleanup()
+
+
+async def test_clients_of_a_trusted_proxy_have_limits_of_their_own(tmp_path: Path) -> None:
+    """Wrong tokens of one client lock out no other one, and the proxy's connections have no limit."""
+    server = {"port": 0, "token": "t" * 32, "trusted_proxies": ["127.0.0.1"], "connections_per_peer": 2}
+    settings = Settings.model_validate(
+        {"data_dir": tmp_path, "channels": {}, "model": "demo/demo", "server": server}
+    )
+    gateway = Gateway(settings)
+    async with gateway.running(), Server(gateway) as made, AsyncExitStack() as stack:
+
+        async def ask(client: str, token: str) -> int:
+            http = await stack.enter_async_context(aiohttp.ClientSession())
+            headers = {"X-Forwarded-For": client, "Authorization": f"Bearer {token}"}
+            return (await http.get(f"{made.url}/api/sessions", headers=headers)).status
+
+        statuses = [await ask("203.0.113.7", "wrong") for _ in range(40)]
+        assert statuses[0] == 401
+        assert statuses[-1] == 429
+        assert await ask("203.0.113.8", "t" * 32) == 200
+
+
+def test_a_proxy_that_is_no_network_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"'proxy\.example' is not an IP address or network"):
+        ServerSettings(trusted_proxies=("proxy.example",))
