@@ -18,7 +18,7 @@ from gateway.models.fallback import (
     preload_providers,
 )
 from gateway.models.ledger import Caller, Dimension, Ledger, UsageRow, format_usd, to_usd
-from gateway.models.meter import CallCost, Meter, Spending
+from gateway.models.meter import CallCost, Meter, Spending, prices_of
 from gateway.models.prices import Prices, Tariff
 from gateway.models.providers import default_model
 from gateway.models.resolve import ConfiguredModels, Models, Route, provider_capabilities
@@ -61,6 +61,7 @@ __all__ = [
     "is_retired",
     "missing_capability",
     "preload_providers",
+    "prices_of",
     "provider_capabilities",
     "retirement",
     "to_usd",

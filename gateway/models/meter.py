@@ -54,6 +54,15 @@ def output_tokens(characters: int) -> int:
     return -(-characters // CHARACTERS_PER_TOKEN)
 
 
+def prices_of(models: Models) -> Prices:
+    """Return the prices of the settings and of the catalog."""
+    return Prices(
+        models.catalog,
+        lambda provider, model: Tariff.of(models.rates(provider, model)),
+        catalog_id=models.catalog_id,
+    )
+
+
 class CallCost(msgspec.Struct, frozen=True):
     """Tokens and cost of one call. ``usd`` is None without a known price."""
 
@@ -249,11 +258,7 @@ class Spending:
             return {str(user) for user in await access.links.same(UserRef.parse(person))}
 
         ledger = Ledger(store)
-        prices = Prices(
-            models.catalog,
-            lambda provider, model: Tariff.of(models.rates(provider, model)),
-            catalog_id=models.catalog_id,
-        )
+        prices = prices_of(models)
         written = [Budget.of(name, budget) for name, budget in settings.budgets.items()]
         budgets = Budgets(written, store, ledger, linked)
         return cls(

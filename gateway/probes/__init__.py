@@ -5,6 +5,6 @@ In: the providers of a gateway. Out: what a request took or why it failed, with 
 """
 
 from gateway.probes.keys import check_key
-from gateway.probes.pings import PingResult, ping
+from gateway.probes.pings import MeterOf, PingResult, metered, ping
 
-__all__ = ["PingResult", "check_key", "ping"]
+__all__ = ["MeterOf", "PingResult", "check_key", "metered", "ping"]

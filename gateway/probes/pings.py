@@ -25,15 +25,17 @@ from gateway.contract.errors import (
     TrunklineError,
     is_cancellation_requested,
 )
-from gateway.contract.messages import Message, TextPart, new_id
+from gateway.contract.messages import Message, TextPart, new_id, now_ms
 from gateway.contract.provider import ChatOptions, Provider
 from gateway.extensions.backends import ProviderRegistry
-from gateway.models import Meter, Models, Route
+from gateway.models import Caller, Ledger, Meter, Models, Prices, Route
 from gateway.session import clamp_usage
 from gateway.settings.secrets import without_passwords
 from gateway.why.causes import Failure
 from gateway.why.words import Words
 
+_SOURCE = "models.test"
+"""The source of these requests in the usage by plugin."""
 _SECONDS = 60.0
 _TOKENS = 64
 _PROMPT = "Answer with the single word: ok"
@@ -55,11 +57,12 @@ _ADVICE: Mapping[type[TrunklineError], str] = {
 class PingResult(Struct, frozen=True, kw_only=True):
     """The result of a request. Times are milliseconds since its start.
 
-    ``error`` is the name of the error, ``summary`` what happened in a sentence, ``detail`` the original text,
-    and ``way_out`` the remedy.
+    ``name`` is the display name of the provider, ``error`` the name of the error, ``summary`` what happened
+    in a sentence, ``detail`` the original text, and ``way_out`` the remedy.
     """
 
     provider: str
+    name: str = ""
     model: str = ""
     ok: bool = False
     first_token_ms: float | None = None
@@ -74,6 +77,19 @@ class PingResult(Struct, frozen=True, kw_only=True):
 
 MeterOf = Callable[[str, str, Sequence[Message], ChatOptions], Meter]
 """Returns a meter for a request to a provider and a model."""
+
+
+def metered(ledger: Ledger, prices: Prices, account: str) -> MeterOf:
+    """Return what books requests of an account: in no conversation, of no channel and no agent.
+
+    Their source among the plugins is ``models.test``.
+    """
+
+    def meter_of(provider: str, model: str, messages: Sequence[Message], options: ChatOptions) -> Meter:
+        caller = Caller("", "", account, "", provider, model, plugin=_SOURCE)
+        return Meter(ledger, prices, caller, messages, options, now_ms())
+
+    return meter_of
 
 
 async def ping(
@@ -97,11 +113,13 @@ async def ping(
     variable = providers.variables(provider_id)["api_key"][0]
     advice = next((text for kind, text in _ADVICE.items() if isinstance(error, kind)), _DEFAULT_ADVICE)
     made = providers.get(provider_id)
+    name = provider_id if made is None else made.name
     return PingResult(
         provider=provider_id,
+        name=name,
         model=model,
         error=error.name,
-        summary=_summary(provider_id if made is None else made.name, model, error),
+        summary=_summary(name, model, error),
         detail=without_passwords(str(error)),
         way_out=advice.format(id=provider_id, variable=variable),
     )
@@ -155,6 +173,7 @@ async def _measure(provider: Provider, model: str, meter_of: MeterOf | None) -> 
     counts = completion.final_metadata if completion is not None else None
     return PingResult(
         provider=provider.id,
+        name=provider.name,
         model=model,
         ok=True,
         first_token_ms=None if first is None else (first - begun) * 1000,

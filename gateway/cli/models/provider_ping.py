@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
-from typing import Annotated
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Annotated, Literal
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from gateway import probes
+from gateway.access.people import THE_OWNER
+from gateway.app import Gateway, die
+from gateway.cli.gateway_client import call
 from gateway.cli.models.provider_info import idle_gateway, warn_of_failed_plugins
 from gateway.cli.options import FAILED, REFUSED, AsJson, File, fail, fail_without_testing, settings_from
 from gateway.cli.output import echo_json, plain
-from gateway.probes import PingResult
+from gateway.cli.store_reader import reading
+from gateway.contract.errors import StoreError, StoreLockedError, TrunklineError
+from gateway.models import Ledger, prices_of
+from gateway.probes import MeterOf, PingResult, metered
 from gateway.settings import Settings
+from gateway.store import Store
 
 Names = Annotated[
     list[str] | None,
@@ -39,6 +48,7 @@ def probe(
     """Send each provider one short request, or test its adapter against a fake server.
 
     Without names it tests the configured providers, including those of plugins. Exit status 1 when one fails.
+    The calls are in the usage, with the source models.test; a running gateway makes and books them.
     With --fake it makes no request: the adapters of all sixteen providers and four coding programs run
     against sockets and pipes of this machine. A program that is not installed fails only if it is named.
 
@@ -88,20 +98,57 @@ def _ping_providers(names: list[str], *, as_json: bool, config: File) -> None:
     raise typer.Exit(0 if all(each.ok for each in found) else FAILED)
 
 
-_FIRST = 3
+_CALL_SECONDS = 90.0
+"""Longer than a request may take, so that the gateway tells its outcome."""
 
 
 async def ping(settings: Settings, environ: Mapping[str, str], names: Sequence[str]) -> list[PingResult]:
-    """Send one request to each named or configured provider, concurrently."""
+    """Send one request to each named or configured provider, concurrently, and book what they cost.
+
+    A running gateway owns the store, so it makes the requests for the providers that it has.
+    """
     async with idle_gateway(settings, environ) as gateway:
         warn_of_failed_plugins(gateway)
         wanted = list(dict.fromkeys(names)) or list(gateway.models.available_providers())
         with Console(stderr=True).status(f"testing {', '.join(wanted)}"):
-            async with asyncio.TaskGroup() as tasks:
-                calls = [
-                    tasks.create_task(probes.ping(gateway.providers, gateway.models, name)) for name in wanted
-                ]
+            async with _booking(settings, gateway) as book, asyncio.TaskGroup() as tasks:
+                calls = [tasks.create_task(_ping(settings, gateway, name, book)) for name in wanted]
     return [call.result() for call in calls]
+
+
+@asynccontextmanager
+async def _booking(
+    settings: Settings, gateway: Gateway
+) -> AsyncGenerator[MeterOf | Literal["gateway"] | None]:
+    """Yield what books requests: the store, ``gateway`` if that owns the store, None without a store."""
+    try:
+        with reading(settings):
+            pass
+        store = Store.open(settings.store_url, settings.durability, die)
+    except StoreLockedError:
+        yield "gateway"
+    except StoreError:
+        yield None
+    else:
+        try:
+            yield metered(Ledger(store), prices_of(gateway.models), str(THE_OWNER))
+        finally:
+            await store.close()
+
+
+async def _ping(
+    settings: Settings, gateway: Gateway, name: str, book: MeterOf | Literal["gateway"] | None
+) -> PingResult:
+    if book != "gateway":
+        return await probes.ping(gateway.providers, gateway.models, name, book)
+    try:
+        body = {"name": name}
+        answer = await asyncio.to_thread(call, settings, "POST", "/api/models/test", body, _CALL_SECONDS)
+        return msgspec.convert(answer, PingResult)
+    except TrunklineError as error:
+        reason = f"{name}: not booked in the usage, because the running gateway did not make the call"
+        typer.secho(f"{reason}: {plain(str(error))}", fg=typer.colors.YELLOW, err=True)
+        return await probes.ping(gateway.providers, gateway.models, name)
 
 
 def print_pings(found: Sequence[PingResult]) -> None:

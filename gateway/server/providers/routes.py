@@ -17,10 +17,10 @@ from gateway.contract.errors import (
     ProviderError,
     SettingsError,
 )
-from gateway.contract.messages import Message, now_ms
-from gateway.contract.provider import Capabilities, ChatOptions
-from gateway.models import Caller, Meter, to_usd
-from gateway.probes import PingResult, ping
+from gateway.contract.messages import now_ms
+from gateway.contract.provider import Capabilities
+from gateway.models import to_usd
+from gateway.probes import PingResult, metered, ping
 from gateway.provider_http import HttpProvider
 from gateway.provider_http.leases import KeyUse
 from gateway.server.now import Observer
@@ -33,8 +33,6 @@ from gateway.store.writes import audit_op
 from gateway.tables.audit import recorded
 
 _DAY_MS = 86_400_000
-_TESTS = "models.test"
-"""The source of test calls in the usage by plugin."""
 _DAYS = 30
 _SENT_CHARACTERS = 2000
 
@@ -219,14 +217,8 @@ class ProviderRoutes:
         gateway, name = self._gateway, call.body.name
         if not gateway.providers.serves(name.partition("/")[0]):
             raise NotFoundError(f"there is no provider {name.partition('/')[0]!r}")
-        account = call.identity.account
-
-        def meter_of(provider: str, model: str, messages: Sequence[Message], options: ChatOptions) -> Meter:
-            spending = gateway.parts.spending
-            # In no conversation, of no channel and no agent: a source of its own among the plugins.
-            caller = Caller("", "", account, "", provider, model, plugin=_TESTS)
-            return Meter(spending.ledger, spending.prices, caller, messages, options, now_ms())
-
+        account, spending = call.identity.account, gateway.parts.spending
+        meter_of = metered(spending.ledger, spending.prices, account)
         result = await ping(gateway.providers, gateway.models, name, meter_of)
         outcome = "answers" if result.ok else result.error
         await gateway.parts.store.write(audit_op(account, "models.test", name, outcome))

@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from gateway.cli import app
 from gateway.cli.models.contract_trial import print_trials
+from gateway.contract.messages import now_ms
 from gateway.testing.contracts.provider_setup import ProviderSetup
 from gateway.testing.contracts.trial import COLUMNS, candidate
 from gateway.testing.fake_models.script import Refusal
@@ -21,6 +24,7 @@ from gateway.testing.fake_program import fake_program
 from plugins.providers import openai
 from plugins.providers.candidates import PROVIDER_SETUPS
 from tests.gateway.cli.processes import environment, trunkline
+from tests.gateway.why.cases import line
 
 SECRET = "sk-very-secret-indeed-0123456789-abcdef"
 PROGRAMS = ("claude-code", "codex", "gemini", "opencode")
@@ -133,6 +137,48 @@ async def test_one_tiny_call_says_how_soon_who_answers(tmp_path: Path) -> None:
         assert [request.body["model"] for request in fake.requests] == ["gpt-5.4-mini", "mine"]
         done = await asyncio.to_thread(trunkline, "providers", "test", home=tmp_path, **keys)
     assert "✓ answers" in done.stdout
+
+
+def store_of(home: Path) -> Path:
+    return home / "data" / "trunkline.db"
+
+
+async def test_test_calls_are_in_the_usage_of_the_store(tmp_path: Path) -> None:
+    async with FakeModels(key=SECRET) as fake:
+        keys = {"OPENAI_API_KEY": SECRET, "TRUNKLINE_PROVIDERS__OPENAI__BASE_URL": fake.openai_url}
+        # Without a store none is created.
+        assert (await asked(tmp_path, **keys))[0] == 0
+        assert not store_of(tmp_path).exists()
+        upgraded = await asyncio.to_thread(trunkline, "db", "upgrade", home=tmp_path)
+        assert upgraded.returncode == 0, upgraded.stderr
+        assert (await asked(tmp_path, **keys))[0] == 0
+    used = await asyncio.to_thread(trunkline, "usage", "--by", "plugin", "--json", home=tmp_path)
+    [row] = json.loads(used.stdout)["rows"]
+    assert (row["key"], row["calls"]) == ("models.test", 1)
+
+
+def add_provider(config: Path, url: str) -> None:
+    config.write_text(f'{config.read_text()}[providers.mine]\nbase_url = "{url}"\n')
+
+
+async def test_a_running_gateway_makes_and_books_test_calls(tmp_path: Path) -> None:
+    async with FakeModels() as fake, line(tmp_path, fake) as case:
+        command = ["providers", "test", "openai/fake-small", "--json", "--config", str(case.config)]
+        done = await asyncio.to_thread(CliRunner().invoke, app, command)
+        [found] = json.loads(done.stdout)
+        assert (done.exit_code, found["ok"], found["name"]) == (0, True, "OpenAI"), done.output
+        ledger = case.served.gateway.parts.spending.ledger
+        await case.served.gateway.parts.store.write()
+        (row,) = await ledger.usage_by("plugin", 0, now_ms() + 1)
+        assert (row.key, row.calls) == ("models.test", 1)
+        # A provider that only this configuration has is asked all the same, and the command says so.
+        add_provider(case.config, fake.openai_url)
+        command[2] = "mine/fake-small"
+        done = await asyncio.to_thread(CliRunner().invoke, app, command)
+        assert done.exit_code == 0, done.output
+        assert "not booked in the usage" in done.stderr
+        (row,) = await ledger.usage_by("plugin", 0, now_ms() + 1)
+        assert row.calls == 1
 
 
 async def test_what_goes_wrong_is_told_with_the_way_out(tmp_path: Path) -> None:

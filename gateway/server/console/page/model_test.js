@@ -27,11 +27,11 @@ export function testForm({ id: provider, name }, models, chosen) {
 }
 
 /** Return the result in words. For an error without words here, those of the gateway are English. */
-function resultOf({ ok, model, first_token_ms: first, whole_ms: whole, input_tokens: given, output_tokens: made, error, provider: id, summary, way_out: remedy, detail }, provider) {
+function resultOf({ ok, model, first_token_ms: first, whole_ms: whole, input_tokens: given, output_tokens: made, error, provider: id, name, summary, way_out: remedy, detail }, provider) {
   if (ok) return [h("p", {}, h("span", { class: "pill good" }, t("models.answers")), ` ${t("models.took", { model, first: lasted(first ?? whole), whole: lasted(whole), tokens: `${counted(given ?? 0)} + ${counted(made ?? 0)}` })}`)];
   const known = `models.failed.${error}`;
   return [
-    has(known) ? h("p", { class: "bad" }, t(known, { provider, id, model: model || "–" })) : h("p", { lang: "en" }, h("strong", { class: "bad" }, `${summary}: `), `${remedy}.`),
+    has(known) ? h("p", { class: "bad" }, t(known, { provider: name || provider, id, model: model || "–" })) : h("p", { lang: "en" }, h("strong", { class: "bad" }, `${summary}: `), `${remedy}.`),
     h("details", {}, h("summary", {}, t("models.original")), h("pre", { tabindex: "0", "aria-label": t("models.original"), lang: "en" }, detail)),
   ];
 }

@@ -116,9 +116,7 @@ async def test_models_are_accessible_in_german_at_every_width(
             fake.then(Refusal(401, "no"), Refusal(401, "no"))
             await page.get_by_role("button", name="Testaufruf senden").press("Enter")
             await expect(page.get_by_text("Originaltext des Anbieters")).to_be_visible()
-            await expect(page.get_by_role("status")).to_contain_text(
-                "openai hat den Schlüssel abgelehnt", ignore_case=True
-            )
+            await expect(page.get_by_role("status")).to_contain_text("OpenAI hat den Schlüssel abgelehnt")
             for width in WIDTHS:
                 await page.set_viewport_size({"width": width, "height": 800})
                 assert await is_narrow(page), width
