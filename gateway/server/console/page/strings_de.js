@@ -547,6 +547,7 @@ export const de = {
   "now.circuit.rejected": "Schlüssel abgelehnt",
   "now.circuit.testing": "wird geprüft",
   "now.circuits": "Zustand und Ratenlimit",
+  "now.differs": "andere Einstellungen als der arbeitende Knoten: {keys}",
   "now.doing": "Tut",
   "now.ended": "bekam nach {time} keine Antwort",
   "now.ended_fast": "bekam keine Antwort",

@@ -547,6 +547,7 @@ export const en = {
   "now.circuit.rejected": "key rejected",
   "now.circuit.testing": "being tested",
   "now.circuits": "circuit and rate limit",
+  "now.differs": "other settings than the node that works: {keys}",
   "now.doing": "Doing",
   "now.ended": "got no answer after {time}",
   "now.ended_fast": "got no answer",

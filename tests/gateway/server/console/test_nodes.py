@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from playwright.async_api import Browser, expect
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, text
 
 from gateway.cluster import request_drain, resume
 from gateway.testing.served import serving
@@ -42,6 +42,11 @@ async def test_the_nodes_are_shown_at_every_width(
         with engine.begin() as connection:
             resume(connection, "two", "test")
         await expect(rows.last).to_contain_text("stands by since")
+        await expect(rows.last).not_to_contain_text("other settings")
+        with engine.begin() as connection:
+            connection.execute(text("UPDATE node SET settings = '{\"model\": \"0\"}' WHERE name = 'two'"))
+        await expect(rows.last).to_contain_text("other settings than the node that works: ")
+        await expect(rows.last).to_contain_text("model")
         for width in WIDTHS:
             await page.set_viewport_size({"width": width, "height": 800})
             assert await is_narrow(page), width
