@@ -428,7 +428,7 @@ class Dispatcher:
         first = entry.attempts == 1 and not entry.recovered
         before = 0 if first else entry.attempts
         # The trail of a deleted message is gone with it, and no step is written after that.
-        begun = self._begin_trail(entry.id, session.redactor.redact_text, entry.trail_row)
+        begun = self._begin_trail(entry.id, session.redactor.redact_text, entry.trail_row, entry.recovered)
         entry.trail = NO_TRAIL if entry.interrupted == "withdrawn" else begun
         # The worker's own context: the next message sets it anew.
         observing.set(entry.trail.hook)

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, select
 from gateway.contract.channel import Address
 from gateway.store import Store
 from gateway.store import schema as t
-from gateway.trail.steps import Step, Value, unpack
+from gateway.trail.steps import UNRECORDED, Step, Value, unpack
 
 
 class Path(Struct, frozen=True):
@@ -106,6 +106,8 @@ def complete(recorded: Iterable[Step]) -> list[Step]:
             step = _placed(steps, step)
         elif step.kind == "restart" and step.state == "ok":
             steps += _before_restart(steps, step)
+        elif step.state == "unrecorded" and _has_ended(steps):
+            continue
         steps.append(step)
     return steps
 
@@ -133,11 +135,16 @@ def _placed(steps: list[Step], placed: Step) -> Step:
 
 
 def _before_restart(steps: Sequence[Step], restart: Step) -> list[Step]:
-    last = steps[-1] if steps else None
-    if last is not None and (last.kind == "final" or (last.kind == "restart" and last.state == "waiting")):
+    if _has_ended(steps):
         return []
     attempt = restart.detail.get("attempt", 1)
     # The first attempt had not begun when the gateway ended: the message was only waiting.
-    if isinstance(attempt, int) and attempt < 2 and last is None:
+    if isinstance(attempt, int) and attempt < 2 and not steps:
         return []
-    return [Step(restart.at, 0, "restart", "not recorded: gateway restarted", "unrecorded")]
+    return [Step(restart.at, 0, "restart", UNRECORDED, "unrecorded")]
+
+
+def _has_ended(steps: Sequence[Step]) -> bool:
+    """Return whether the last attempt ended with the message, or in order with the gateway."""
+    last = steps[-1] if steps else None
+    return last is not None and (last.kind == "final" or (last.kind, last.state) == ("restart", "waiting"))

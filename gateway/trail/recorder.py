@@ -16,7 +16,7 @@ from gateway.contract.deltas import ToolResultEnd
 from gateway.contract.messages import Part, ToolCallPart, now_ms, to_json
 from gateway.store import schema as t
 from gateway.store.writes import MAX_ROWS, Op, OwnStatement, Row, Statement, Write, flatten
-from gateway.trail.steps import Kind, Mask, State, Step, Value, pack
+from gateway.trail.steps import UNRECORDED, Kind, Mask, State, Step, Value, pack
 
 TrailMode = Literal["full", "failures", "off"]
 """Messages whose steps are stored: all, those that did not simply get their answer, or none."""
@@ -85,7 +85,10 @@ _FAILED: frozenset[State] = frozenset(("failed", "refused", "unrecorded"))
 
 
 class Trail:
-    """Recorder of a message. ``mask`` returns a text without secrets. Rows come after the row ``newest``."""
+    """Recorder of a message. ``mask`` returns a text without secrets.
+
+    Its rows come after the row ``newest``, which an earlier process wrote if the message is ``recovered``.
+    """
 
     __slots__ = (
         "_full",
@@ -99,18 +102,28 @@ class Trail:
         "_reopened",
         "_steps",
         "_taken",
+        "_unnoted_restart",
         "code",
         "inbox_id",
         "outcome",
     )
 
-    def __init__(self, inbox_id: str, mode: TrailMode = "full", mask: Mask = str, newest: int = 0) -> None:
+    def __init__(
+        self,
+        inbox_id: str,
+        mode: TrailMode = "full",
+        mask: Mask = str,
+        newest: int = 0,
+        *,
+        recovered: bool = False,
+    ) -> None:
         self.inbox_id = inbox_id
         self.outcome, self.code = "", ""
         """Outcome of the turn, once it is decided; its answer may still have to be placed."""
         self._full = mode == "full"
         self._mask = mask
         self._n = newest
+        self._unnoted_restart = recovered and newest > 0
         self._omitted = 0
         self._reopened = False
         self._steps: list[Step] = []
@@ -142,6 +155,7 @@ class Trail:
 
     def start(self, attempt: int, received_at: int, *, recovered: bool) -> list[Op]:
         """Record that a message which waited, or was accepted by an earlier process, is now answered."""
+        self._unnoted_restart = False
         if recovered or attempt > 1:
             self.add("restart", attempt=attempt)
         else:
@@ -280,6 +294,10 @@ class Trail:
 
     def finish(self, outcome: str = "", code: str = "") -> list[Op]:
         """Record that the message is settled, and return the writes of all steps until then."""
+        if self._unnoted_restart:
+            # It is settled without another attempt, such as one that was deleted or replaced by an edit.
+            self._steps.insert(0, Step(now_ms(), 0, "restart", UNRECORDED, "unrecorded"))
+            self._unnoted_restart = False
         outcome, code = outcome or self.outcome, code or self.code
         detail: dict[str, Value] = {}
         if outcome:
@@ -359,9 +377,9 @@ def _text(arguments: Mapping[str, Any]) -> str:
     return to_json(dict(sorted(arguments.items()))).decode()
 
 
-def begin_trail(mode: TrailMode, inbox_id: str, mask: Mask, newest: int) -> Trail:
+def begin_trail(mode: TrailMode, inbox_id: str, mask: Mask, newest: int, recovered: bool) -> Trail:
     """Return the recorder of a message, as the settings want it."""
-    return NO_TRAIL if mode == "off" else Trail(inbox_id, mode, mask, newest)
+    return NO_TRAIL if mode == "off" else Trail(inbox_id, mode, mask, newest, recovered=recovered)
 
 
 def newest_row(inbox_id: ColumnElement[str]) -> ScalarSelect[int | None]:

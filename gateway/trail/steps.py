@@ -57,6 +57,9 @@ State = Literal["ok", "failed", "refused", "skipped", "waiting", "running", "cha
 """How a step ended. ``running`` and ``waiting`` had not ended when the row was written; ``unrecorded`` stands
 for the steps that were lost when the gateway was killed before their commit."""
 
+UNRECORDED = "not recorded: gateway restarted"
+"""Name of the step that stands for steps that were lost."""
+
 Value = str | int | float | bool
 Mask = Callable[[str], str]
 

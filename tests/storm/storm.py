@@ -345,7 +345,7 @@ class Storm:
         return time.monotonic() - self._begun
 
     def _is_over(self) -> bool:
-        """Return whether it raged long enough; a slow machine gets four times as long to prove something."""
+        """Return whether it raged long enough; a slow machine gets six times as long to prove something."""
         elapsed = self._elapsed
         if (
             self.plan.planted in _PLANTED_POINTS
@@ -354,7 +354,7 @@ class Storm:
         ):
             hits = self._failpoints.hits()
             return elapsed > self.plan.seconds and all(hits[point] >= _HITS for point in self._points)
-        if elapsed <= self.plan.seconds or elapsed > 4 * self.plan.seconds or self.plan.planted:
+        if elapsed <= self.plan.seconds or elapsed > 6 * self.plan.seconds or self.plan.planted:
             return elapsed > self.plan.seconds
         is_enough = min(self._killer.faults.values(), default=0) >= self.plan.fewest_of_each
         return is_enough and not self._lacks_failpoints() and self._killer.kills >= self.plan.fewest_kills

@@ -105,6 +105,22 @@ def test_the_steps_of_a_failed_transaction_are_in_the_next_one():
     assert trail.ops()[0][1][1] > again[0][1][1]  # type: ignore[operator]
 
 
+def test_a_message_that_is_settled_after_a_kill_without_an_attempt_shows_the_gap():
+    def path(*before: Sequence[Op]) -> list[tuple[str, str]]:
+        newest = before[-1][0][1][1] if before else 0
+        assert isinstance(newest, int)
+        settled = Trail("m1", newest=newest, recovered=True).finish("nothing", "withdrawn")
+        return [(s.kind, s.state) for s in complete(s for row in rows(*before, settled) for s in row)]
+
+    killed, stopped = Trail("m1"), Trail("m1")
+    killed.add("hook", "h")
+    stopped.add("hook", "h")
+    gap = ("restart", "unrecorded")
+    assert path(killed.ops()) == [("hook", "ok"), gap, ("final", "ok")]
+    assert path(stopped.suspend()) == [("hook", "ok"), ("restart", "waiting"), ("final", "ok")]
+    assert path() == [("final", "ok")]
+
+
 def test_only_messages_that_failed_leave_a_trail_if_the_settings_say_so():
     well, badly, repeated = (Trail(name, "failures") for name in ("a", "b", "c"))
     for trail in (well, badly, repeated):
