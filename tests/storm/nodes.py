@@ -8,6 +8,7 @@ import asyncio
 import json
 import random
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
@@ -43,7 +44,7 @@ FAULTS = (*_ENDS, *_FREEZES, *_OF_SERVERS)
 ONE_ADDRESS = ("line", "telegram")
 """Platforms of which all calls go to the address in the settings, so that a link can lead there."""
 
-PLANTED = {"no-epoch-check": (BROKER_CUT,), "no-row-lock": (HANDED,), "hasty-reconcile": (LATE,)}
+PLANTED = {"no-epoch-check": (BROKER_CUT,), "hasty-reconcile": (LATE,)}
 """The planted bugs of nodes, and the faults that each needs to show."""
 
 _LEFT_OFF = (70, 75)
@@ -54,6 +55,8 @@ _WORKS = 40.0
 """Seconds in which a node has to work, whatever happened before."""
 _ANSWERS, _TAKES_OVER = 2.0, 4.0
 """Seconds to wait at least for a failpoint of the node that works, and for one of its successor."""
+_DRAINS = 2
+"""Seconds in which running answers may end when a node is told to stop."""
 _STOPS = 30.0
 """Seconds in which a node ends that is told to stop."""
 _STABLE = 4.0
@@ -111,6 +114,8 @@ class Nodes:
         self.unexpected: list[str] = []
         self._nodes = [Node(f"node-{number + 1}") for number in range(count)]
         self._database, self._broker = servers
+        self._log = directory / "faults"
+        """The file with the begin and the end of each fault."""
         self._parent = Parent(directory)
         self._links = Links()
         self._failpoints = failpoints
@@ -137,6 +142,7 @@ class Nodes:
                 "port": node.port,
                 "store": self._database.url(store),
                 "cluster": {"url": url, "name": node.name},
+                "limits": {"drain_seconds": _DRAINS},
             }
         return await self._links.open("front", *(node.port for node in self._nodes)), {"nodes": given}
 
@@ -202,7 +208,11 @@ class Nodes:
         to_come = self._dice.sample([*kinds], len(kinds))
         while not self._over():
             [kind] = [to_come.pop()] if to_come else self._dice.choices([*kinds], [*kinds.values()])
-            self.faults[kind] += await acts[kind]()
+            begun = time.monotonic()
+            done = await acts[kind]()
+            self.faults[kind] += done
+            with self._log.open("a") as log:
+                log.write(f"{begun:.2f} {time.monotonic():.2f} {kind}{'' if done else ' (not possible)'}\n")
             await self._pause(self._dice.uniform(*pauses))
 
     async def relent(self) -> None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from verdict import Verdict
 
 _KILLS_PER_SECOND = 80 / 60
-_NODES_PER_SECOND = 20 / 60
-_FAULT_SECONDS = 20.0
+_NODES_PER_SECOND = 12 / 60
+_FAULT_SECONDS = 30.0
 """Seconds of a storm for which each kind of fault has to happen once more: RabbitMQ takes 8 s to start."""
 _LONG_ENOUGH = 45
 """Seconds from which on a storm has to kill at every failpoint."""
@@ -45,7 +45,7 @@ class Plan:
     @property
     def fewest_of_each(self) -> int:
         """How often each kind of fault has to happen to nodes and servers."""
-        return 0 if self.nodes == 1 else int(self.seconds // _FAULT_SECONDS)
+        return 0 if self.nodes == 1 else round(self.seconds / _FAULT_SECONDS)
 
     @property
     def needs_every_failpoint(self) -> bool:

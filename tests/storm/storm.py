@@ -23,7 +23,6 @@ from client import Client, Hooks
 from decisions import Pressed, check_decisions
 from failpoints import (
     ANSWERED,
-    BETWEEN,
     DECIDED,
     DELETED,
     PRESSED,
@@ -62,7 +61,6 @@ _WEARY = 4
 _PLANTED_POINTS = {
     "asked-anew": (QUESTIONED,),
     "forgotten-answers": (ANSWERED,),
-    "no-row-lock": ("before the final commit", BETWEEN),
     "second-runs": (TASKED,),
     "unkept-decisions": (DECIDED, PRESSED),
     "unwritten-signals": (STOPPED, DELETED),

@@ -591,12 +591,9 @@ def _spoilt_fence(fence: Fence | None, planted: str | None) -> Fence | None:
     """Return a fence with the planted bug, if that is in fences."""
     if fence is None:
         return None
-    text, values = fence.statement
     match planted:
         case "no-epoch-check":
             return fence._replace(statement=Statement("SELECT 1 WHERE 1 = 0", ()))
-        case "no-row-lock":
-            return fence._replace(statement=Statement(text.replace("FOR SHARE", ""), values))
         case "hasty-reconcile":
             return fence._replace(settled_at=0.0)
         case _:
