@@ -125,8 +125,10 @@ async def test_a_model_that_says_nothing_is_no_silence(tmp_path: Path) -> None:
 async def test_an_answer_is_placed_in_its_room_with_a_key_of_its_own(tmp_path: Path) -> None:
     box = Letterbox()
     async with chatting(tmp_path, Post(box)) as chat:
-        for text in ("one", "two", "/usage"):
+        for text in ("one", "two"):
             await box.write(written(text, channel=box.id))
+        await box.until(2)
+        await box.write(written("/usage", channel=box.id))  # would not wait for the answers
         sent = await box.until(3)
         assert [out.message.text for out in sent[:2]] == ["You said: one", "You said: two"]
         assert len({out.nonce for out in sent}) == 3
