@@ -22,7 +22,7 @@ class Settings {
     this.file = h("span", { class: "muted mono" });
     this.search = h("input", { type: "search", "aria-label": t("settings.search"), placeholder: t("settings.search"), autocomplete: "off", spellcheck: "false" });
     this.section = h("select", { "aria-label": t("settings.section") });
-    this.card = h("section", { class: "card" });
+    this.card = h("section", { class: "card all-settings" });
     this.audit = h("section", { class: "card", hidden: true });
     this.table = new Table({ label: t("settings.title"), keyOf: (row) => row.key, open: (row) => this.#change(row), columns: columns(), rowHeight: 46 });
     const filters = h("div", { class: "acts" }, this.section, this.search);

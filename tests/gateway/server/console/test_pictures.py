@@ -102,7 +102,7 @@ async def live(case: Case, first: FakeModels, second: FakeModels, opened: asynci
     """Let messages be answered, fail and wait; return one that failed."""
     used = Used(1_800, 60)
     first.then(
-        Reply((Say("Let me look. "), Use("door")), "tools", tokens=used),
+        Reply((Say("Let me look. "), Use("door", '{"which": "order 4471"}')), "tools", tokens=used),
         Reply((Say("Yes, until it is handed to the carrier, today at 15:00."),), tokens=used),
     )
     await write(case, "kitchen", "Can I change the address of my order 4471?", 1)
@@ -119,6 +119,18 @@ async def live(case: Case, first: FakeModels, second: FakeModels, opened: asynci
     await write(case, "garden", "Can I still get a refund for order 4402?", 5)
     await until(lambda: any(one.turn is not None for one in case.served.gateway.parts.sessions.live()))
     return failed
+
+
+async def ask(case: Case, fake: FakeModels) -> str:
+    """Let a stranger ask to be let in, and a message lead to a question; return the question."""
+    await case.write("Hello, may I use this bot?", "mei.t", "hall")
+    fake.then(
+        Reply((Say("I open it for the carrier. "), Use("door", '{"which": "gate of the yard"}')), "tools")
+    )
+    waiting = await write(case, "porch", "The carrier stands at the gate. Can you open it?", 6)
+    questions = case.served.gateway.parts.questions
+    await until(lambda: bool(questions.of_message(waiting)))
+    return questions.of_message(waiting)[0].question.id
 
 
 async def bury(case: Case, fake: FakeModels) -> None:
@@ -153,6 +165,7 @@ async def test_each_screen_has_its_picture(browser: Browser, tmp_path: Path) -> 
             "fallback": ("groq/fake-small",),
             "models": PRICES,
             "budgets": BUDGETS,
+            "permissions": {"door": {"order *": "allow", "*": "ask"}, "*": "allow"},
             "file": tmp_path / "data" / "config" / "trunkline.toml",
         }
         settings["file"].parent.mkdir(parents=True)
@@ -161,6 +174,7 @@ async def test_each_screen_has_its_picture(browser: Browser, tmp_path: Path) -> 
             await spend(case)
             await bury(case, first)
             failed = await live(case, first, second, opened)
+            question = await ask(case, first)
             screens = {
                 "now": ("now", ".running a.row-open"),
                 "conversations": ("conversations/line:bot:kitchen", ".turn"),
@@ -171,10 +185,14 @@ async def test_each_screen_has_its_picture(browser: Browser, tmp_path: Path) -> 
                 "rooms": ("rooms/line/kitchen", ".setting-list"),
                 "models": ("models/groq", ".key-list"),
                 "plugins": ("plugins/pier", ".facts"),
+                "waiting": (f"waiting/{question}", ".ask-body"),
+                "settings": ("settings", ".setting-key"),
             }
             for size, how in SIZES.items() if FOLDER else [*SIZES.items()][:1]:
                 async with chat(browser, f"{case.served.url}/console", connected=False, **how) as page:
                     for name, (path, shown) in screens.items():
                         await take(page, f"{case.served.url}/console/{path}", f"{name}-{size}.png", shown)
             opened.set()
+            denied = {"values": ["deny"]}
+            assert (await case.served.ask("POST", f"/api/questions/{question}", json=denied))[0] == 200
             await case.settled()
