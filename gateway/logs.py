@@ -36,16 +36,25 @@ def log_files(folder: Path) -> list[Path]:
     return [*(path.with_name(f"{_FILE}.{number}") for number in range(_FILES - 1, 0, -1)), path]
 
 
-def set_up_logs(settings: LogSettings, folder: Path | None = None) -> None:
+def set_up_logs(settings: LogSettings, folder: Path | None = None, node: str | None = None) -> None:
     """Configure structlog and the logging module to write to standard error.
 
-    With a folder, and unless ``log.file`` is off, all lines are also written to files there, as JSON.
+    With a folder, and unless ``log.file`` is off, all lines are also written to files there, as JSON. Each
+    line has the name of the ``node``, if this process is one of a cluster.
     """
+
+    def add_node(_logger: Any, _method: str, event: Event) -> Event:
+        event.setdefault("node", node)
+        return event
+
     level = getattr(logging, settings.level.upper())
     console = settings.format == "console" or (settings.format == "auto" and sys.stderr.isatty())
-    log_file = _LogFile(log_files(folder)[-1], settings) if folder is not None and settings.file else None
+    log_file = None
+    if folder is not None and settings.file:
+        log_file = _LogFile(log_files(folder)[-1], settings, node)
     structlog.configure(
         processors=[
+            *([] if node is None else [add_node]),
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.StackInfoRenderer(),
@@ -100,11 +109,12 @@ class _LogFile(RotatingFileHandler):
     If the directory is not writable or the disk is full, lines are lost and the gateway goes on.
     """
 
-    def __init__(self, path: Path, settings: LogSettings) -> None:
+    def __init__(self, path: Path, settings: LogSettings, node: str | None) -> None:
         super().__init__(
             path, maxBytes=settings.file_bytes, backupCount=_FILES - 1, encoding="utf-8", delay=True
         )
         self._size = 0
+        self._node = node
 
     def write(self, line: str) -> None:
         """Append a line, to a new file if the current one is full."""
@@ -127,6 +137,8 @@ class _LogFile(RotatingFileHandler):
             "logger": record.name,
             "level": record.levelname.lower(),
         }
+        if self._node is not None:
+            event["node"] = self._node
         if record.exc_info:
             event["exception"] = logging.Formatter().formatException(record.exc_info)
         stamped = structlog.processors.TimeStamper(fmt="iso", utc=True)(None, "", event)

@@ -103,7 +103,9 @@ async def serve(settings: Settings, *, open_browser: bool = False) -> int:
 
     A node of a cluster that is drained stands by again, and may run another gateway later.
     """
-    set_up_logs(settings.log, settings.cluster.log_folder(settings.data_dir))
+    cluster = settings.cluster
+    node_name = None if cluster.url is None else cluster.node
+    set_up_logs(settings.log, cluster.log_folder(settings.data_dir), node_name)
     check_siblings()
     check_announcement(settings)
     stop = asyncio.Event()

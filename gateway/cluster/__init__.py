@@ -6,6 +6,6 @@ RabbitMQ passes the token of ownership on. Imported by ``trunkline run``, ``trun
 """
 
 from gateway.cluster.drain import request_drain, resume
-from gateway.cluster.membership import NodeRow, NodeState, read_nodes
+from gateway.cluster.membership import MOST_CLOCK_SECONDS, NodeRow, NodeState, read_nodes
 
-__all__ = ["NodeRow", "NodeState", "read_nodes", "request_drain", "resume"]
+__all__ = ["MOST_CLOCK_SECONDS", "NodeRow", "NodeState", "read_nodes", "request_drain", "resume"]

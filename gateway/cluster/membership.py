@@ -107,7 +107,7 @@ LIVE_SECONDS = 5.0
 SETTLED_SECONDS = 13.0
 """Seconds after which no call of an earlier owner can reach a platform: a call begins within 2 s of a commit,
 and lasts 10 s at most."""
-_MOST_CLOCK_SECONDS = 2.0
+MOST_CLOCK_SECONDS = 2.0
 JOINING = 0x636C7573746572
 """Advisory lock that is held while a node joins."""
 _ID_FILE = "cluster.id"
@@ -298,10 +298,10 @@ class Membership:
 
     def _check_clock(self, connection: Connection) -> None:
         now = connection.execute(text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one()
-        if (apart := abs(self._clock() - float(now))) > _MOST_CLOCK_SECONDS:
+        if (apart := abs(self._clock() - float(now))) > MOST_CLOCK_SECONDS:
             raise SettingsError(
                 f"the clock of this machine is {apart:.0f} s apart from the database's, and a cluster allows "
-                f"{_MOST_CLOCK_SECONDS:.0f} s at most; synchronize it, for example with chrony"
+                f"{MOST_CLOCK_SECONDS:.0f} s at most; synchronize it, for example with chrony"
             )
 
     def _check_folder(self, cluster_id: str, *, new: bool) -> None:

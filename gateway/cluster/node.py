@@ -17,7 +17,7 @@ import structlog
 from gateway.cluster.forwarder import Forwarder
 from gateway.cluster.link import ANY_PORT, Accept, Certificate, Link
 from gateway.cluster.membership import GATEWAY, HEARTBEAT_SECONDS, LIVE_SECONDS, Membership
-from gateway.cluster.token import BrokerUnavailableError, TokenQueue
+from gateway.cluster.token import BrokerState, BrokerUnavailableError, TokenQueue
 from gateway.contract.errors import SettingsError, StoreError, StoreUnavailableError
 from gateway.settings import Settings, is_loopback
 from gateway.store import Fence
@@ -247,11 +247,11 @@ class Node:
             self.drained.set()
 
 
-async def find_broker(settings: Settings) -> tuple[str, str]:
-    """Return name and version of the RabbitMQ in the settings. Raises SettingsError or StoreError."""
+async def inspect_broker(settings: Settings) -> BrokerState:
+    """Return the state of the RabbitMQ in the settings. Raises SettingsError or StoreError."""
     queue = TokenQueue(_url(settings), _QUEUE)
     try:
-        return await queue.connect()
+        return await queue.inspect()
     finally:
         await queue.close()
 

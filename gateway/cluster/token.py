@@ -9,11 +9,18 @@ from __future__ import annotations
 import asyncio
 import ssl
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import aio_pika
 import structlog
-from aio_pika.exceptions import CONNECTION_EXCEPTIONS, AuthenticationError, ProbableAuthenticationError
+from aio_pika.exceptions import (
+    CONNECTION_EXCEPTIONS,
+    AuthenticationError,
+    ChannelNotFoundEntity,
+    ChannelPreconditionFailed,
+    ProbableAuthenticationError,
+)
+from aiormq.exceptions import ChannelAccessRefused
 from pamqp.common import FieldValue
 from yarl import URL
 
@@ -28,6 +35,8 @@ _CONNECT_SECONDS = 5.0
 _HEARTBEAT_SECONDS = 4
 """The broker closes the connection of a frozen node after about two and a half of these."""
 _AGAIN_SECONDS = 1.0
+_PROBE_SECONDS = 3.0
+_NO_QUEUE = "trunkline.doctor"
 _ARGUMENTS: dict[str, FieldValue] = {
     "x-queue-type": "quorum",
     "x-single-active-consumer": True,
@@ -38,6 +47,15 @@ _OLDEST_BROKER = (3, 10)
 
 class BrokerUnavailableError(StoreUnavailableError):
     """RabbitMQ cannot be reached at the moment."""
+
+
+class BrokerState(NamedTuple):
+    """Name and version of a RabbitMQ. A ``problem`` with the queue or its messages has an ``advice``."""
+
+    name: str
+    version: str
+    problem: str = ""
+    advice: str = ""
 
 
 class TokenQueue:
@@ -92,6 +110,46 @@ class TokenQueue:
                 f"cluster.url: RabbitMQ {version} is too old; version 3.10 or later is needed"
             )
         return _text(facts.get("cluster_name")), version
+
+    async def inspect(self) -> BrokerState:
+        """Check the queue, which need not exist yet, and whether the broker accepts messages; change nothing.
+
+        Raises BrokerUnavailableError or SettingsError.
+        """
+        name, version = await self.connect()
+        assert self._connection is not None
+        try:
+            channel = await self._connection.channel(publisher_confirms=True)
+            try:
+                await channel.declare_queue(self._queue, passive=True, timeout=_CONNECT_SECONDS)
+            except ChannelNotFoundEntity:
+                channel = await self._connection.channel(publisher_confirms=True)
+            else:
+                # Equal arguments change nothing, and others are refused.
+                await channel.declare_queue(self._queue, durable=True, arguments=_ARGUMENTS)
+            # To no queue: they are only confirmed. A broker in alarm reads nothing after the first message.
+            for _ in range(2):
+                await channel.default_exchange.publish(
+                    aio_pika.Message(b""), _NO_QUEUE, mandatory=False, timeout=_PROBE_SECONDS
+                )
+        except ChannelPreconditionFailed as error:
+            problem = f"the queue {self._queue} was declared with other arguments: {error}"
+            return BrokerState(name, version, problem, "stop all nodes, delete the queue, and start them")
+        except ChannelAccessRefused as error:
+            advice = (
+                f"let the user configure, write and read {self._queue}, and write to the default exchange"
+            )
+            return BrokerState(name, version, f"RabbitMQ refuses its user: {error}", advice)
+        except TimeoutError:
+            problem = (
+                "RabbitMQ accepts no messages, as with a memory or disk alarm; no node can renew its token"
+            )
+            return BrokerState(
+                name, version, problem, "see `rabbitmq-diagnostics alarms`; free memory or disk space"
+            )
+        except CONNECTION_EXCEPTIONS as error:
+            raise BrokerUnavailableError(f"lost the connection to RabbitMQ: {error}") from None
+        return BrokerState(name, version)
 
     async def run(self) -> None:
         """Stay subscribed until cancelled, but for pauses."""

@@ -23,7 +23,7 @@ from gateway.settings import LogSettings
 
 folder = {folder!r}
 settings = LogSettings(level={level!r}, format={format!r}, file_bytes={size})
-set_up_logs(settings, Path(folder) if folder else None)
+set_up_logs(settings, Path(folder) if folder else None, {node!r})
 log = structlog.get_logger("trunkline")
 log.debug("quiet")
 log.info("hello", session="s", text="x" * 20_000)
@@ -36,9 +36,11 @@ logging.getLogger("library").info("chatter of a library")
 """
 
 
-def logged(level: str = "info", form: str = "json", folder: str = "", size: int = 10_000) -> str:
+def logged(
+    level: str = "info", form: str = "json", folder: str = "", size: int = 10_000, node: str | None = None
+) -> str:
     """What a process writes to standard error."""
-    code = CODE.format(level=level, format=form, folder=folder, size=size)
+    code = CODE.format(level=level, format=form, folder=folder, size=size, node=node)
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == ""
     return done.stderr
@@ -86,9 +88,21 @@ def test_a_directory_that_cannot_be_written_costs_the_file_and_nothing_else() ->
 
 
 def test_whoever_logs_does_not_fail_because_nobody_reads() -> None:
-    code = CODE.format(level="info", format="json", folder="", size=10_000)
+    code = CODE.format(level="info", format="json", folder="", size=10_000, node=None)
     code = f"import os\nreader, writer = os.pipe()\nos.close(reader)\nos.dup2(writer, 2)\n{code}\nprint('on')"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False
     )
     assert done.stdout == "on\n"
+
+
+def test_each_line_of_a_node_has_its_name(tmp_path: Path) -> None:
+    said = [json.loads(line) for line in logged(folder=str(tmp_path), node="node-1").splitlines()[:2]]
+    kept = [
+        json.loads(line)
+        for path in log_files(tmp_path)
+        if path.exists()
+        for line in path.read_text().splitlines()
+    ]
+    assert [line["node"] for line in (*said, *kept)] == ["node-1"] * (2 + len(kept))
+    assert "of a library" in [line["event"] for line in kept]

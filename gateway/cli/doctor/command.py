@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gateway.cli.doctor import machine, network, store
+from gateway.cli.doctor import cluster, machine, network, store
 from gateway.cli.doctor.finding import Finding, fail, ok
 from gateway.cli.doctor.plugins import check_plugins
 from gateway.cli.doctor.startup import mask_secrets
@@ -96,7 +96,7 @@ def _run_on_settings(
 
 def _check_gateway(settings: Settings) -> Iterator[Finding]:
     yield from store.store(settings)
-    yield from network.cluster(settings)
+    yield from cluster.cluster(settings)
     yield from network.listener(settings)
     yield from network.routes(settings)
 

@@ -16,14 +16,11 @@ from gateway.cli.doctor.finding import Finding, fail, ok, warn
 from gateway.cli.doctor.startup import check_model
 from gateway.cli.gateway_client import call, running_gateway
 from gateway.cli.models.provider_info import idle_gateway, plugin_of
-from gateway.cli.store_reader import reading
-from gateway.cluster import read_nodes
 from gateway.contract.errors import (
     PluginError,
     ProviderError,
     ProviderResolutionError,
     SettingsError,
-    StoreError,
     TrunklineError,
 )
 from gateway.models import MAIN, Profile, Route, default_model
@@ -54,30 +51,6 @@ def listener(settings: Settings) -> Iterator[Finding]:
         detail = str(state.get("detail") or "works")
         advice = "see the log: trunkline logs"
         yield ok(f"channel {name}", detail) if state.get("ok") else fail(f"channel {name}", detail, advice)
-
-
-def cluster(settings: Settings) -> Iterator[Finding]:
-    """Check RabbitMQ and the nodes of a cluster, if the settings name one."""
-    if settings.cluster.url is None:
-        return
-    try:
-        from gateway.cluster.node import find_broker
-    except ModuleNotFoundError:
-        yield fail("cluster", "the client of RabbitMQ is not installed", "pip install 'trunkline[cluster]'")
-        return
-    try:
-        name, version = asyncio.run(find_broker(settings))
-        with reading(settings) as connection:
-            nodes = [node for node in read_nodes(connection) if node.state != "gone"]
-    except (SettingsError, StoreError) as error:
-        yield fail(
-            "cluster", str(error), "correct cluster.url and store.url, or start RabbitMQ and PostgreSQL"
-        )
-        return
-    listed = ", ".join(f"{node.name} ({node.state})" for node in nodes) or "no node runs"
-    detail = f"RabbitMQ {version} {name}; {listed}"
-    advice = "start a second node, which continues when the first one ends"
-    yield ok("cluster", detail) if len(nodes) > 1 else warn("cluster", detail, advice)
 
 
 async def providers(gateway: Gateway) -> AsyncGenerator[Finding]:

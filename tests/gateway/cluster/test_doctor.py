@@ -1,0 +1,92 @@
+"""The doctor of a cluster, with a real RabbitMQ and PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import aio_pika
+import pytest
+from sqlalchemy import create_engine, text
+
+from gateway.cli.doctor.cluster import cluster
+from gateway.cli.doctor.finding import Finding
+from gateway.settings import load_settings
+from gateway.store import migrate
+from tests.gateway.cluster.broker import Broker
+
+pytestmark = [pytest.mark.slow, pytest.mark.postgres]
+
+
+@pytest.fixture
+def migrated_url(postgres_url: str) -> str:
+    """A database with the tables of a gateway."""
+    engine = create_engine(postgres_url)
+    migrate.upgrade(engine)
+    engine.dispose()
+    return postgres_url
+
+
+def findings(folder: Path, url: str, broker: Broker) -> dict[str, Finding]:
+    file = folder / "trunkline.toml"
+    file.write_text(f'[store]\nurl = "{url}"\n[cluster]\nurl = "{broker.url}"\n')
+    return {found.name: found for found in cluster(load_settings(file, environ={}, cwd=folder))}
+
+
+def test_servers_that_fit_are_well(tmp_path: Path, migrated_url: str, broker: Broker) -> None:
+    found = findings(tmp_path, migrated_url, broker)
+    assert {name: each.status for name, each in found.items()} == {
+        "cluster": "warn",
+        "cluster queue": "ok",
+        "cluster replicas": "ok",
+        "cluster clock": "ok",
+    }
+    assert found["cluster"].detail.endswith("no node runs")
+    assert "synchronous_commit = on" in found["cluster replicas"].detail
+
+
+def test_an_asynchronous_replica_is_a_warning(tmp_path: Path, migrated_url: str, broker: Broker) -> None:
+    engine = create_engine(migrated_url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        # Stands for the view of the server, which has no replica.
+        connection.execute(
+            text("CREATE TABLE public.pg_stat_replication (application_name text, sync_state text)")
+        )
+        connection.execute(
+            text("INSERT INTO public.pg_stat_replication VALUES ('far', 'async'), ('near', 'sync')")
+        )
+        name = engine.url.database
+        connection.execute(text(f"ALTER DATABASE {name} SET search_path = public, pg_catalog"))
+    engine.dispose()
+    found = findings(tmp_path, migrated_url, broker)["cluster replicas"]
+    assert found.status == "warn"
+    assert found.detail.startswith("asynchronous: far (synchronous_commit = on)")
+
+
+async def test_a_queue_of_another_kind_is_a_failure(
+    tmp_path: Path, migrated_url: str, rabbitmq_path: str
+) -> None:
+    own = Broker(rabbitmq_path, tmp_path)
+    try:
+        await asyncio.to_thread(own.start)
+        connection = await aio_pika.connect(own.url)
+        async with connection, connection.channel() as channel:
+            await channel.declare_queue("trunkline.owner.gateway", durable=True)
+        found = (await asyncio.to_thread(findings, tmp_path, migrated_url, own))["cluster queue"]
+        assert found.status == "fail"
+        assert "trunkline.owner.gateway was declared with other arguments" in found.detail
+        assert "delete the queue" in found.advice
+    finally:
+        own.kill()
+
+
+def test_an_alarm_of_rabbitmq_is_a_failure(tmp_path: Path, migrated_url: str, rabbitmq_path: str) -> None:
+    (tmp_path / "rabbitmq.conf").write_text("vm_memory_high_watermark.absolute = 1\n")
+    own = Broker(rabbitmq_path, tmp_path)
+    try:
+        own.start()
+        found = findings(tmp_path, migrated_url, own)["cluster queue"]
+        assert found.status == "fail"
+        assert found.detail.startswith("RabbitMQ accepts no messages, as with a memory or disk alarm")
+    finally:
+        own.kill()
