@@ -132,10 +132,11 @@ class Money {
   }
 
   #dearest(top) {
+    const only = (session, name) => (session && session !== this.#filters.session ? h("button", { type: "button", class: "small", title: t("money.only", { name }), "aria-label": t("money.only", { name }), onclick: () => this.#change({ session }) }, icon("money")) : "");
     const row = ({ session, title, channel, calls, usd }) => {
       // Who may not read messages gets no titles.
       const name = title === "" ? t("money.deleted") : (title ?? shortId(session));
-      return h("li", {}, h("span", { class: "channel", title: channel }, shortChannel(channel)), h("span", { class: "grow" }, title && this.#context.has("conversations") ? h("a", { href: addressOf("conversations", [session]) }, name) : name, h("br"), h("span", { class: "muted" }, callsOf(calls))), h("b", { class: "num" }, money(usd)));
+      return h("li", {}, h("span", { class: "channel", title: channel }, shortChannel(channel)), h("span", { class: "grow" }, title && this.#context.has("conversations") ? h("a", { href: addressOf("conversations", [session]) }, name) : name, h("br"), h("span", { class: "muted" }, callsOf(calls))), only(session, name), h("b", { class: "num" }, money(usd)));
     };
     return h("section", { class: "card", "aria-labelledby": "money-top" }, h("header", {}, h("h2", { id: "money-top" }, t("money.dearest"))), top.length ? h("ul", { class: "rows" }, ...top.map(row)) : emptyState({ icon: "talks", title: t("money.no_talks"), text: t("money.none_text") }));
   }

@@ -268,6 +268,7 @@ export const de = {
   "money.over.ask": "Jeder Aufruf fragt jetzt nach.",
   "money.over.stop": "Aufgebraucht: Aufrufe werden abgelehnt.",
   "money.over.warn": "Gewarnt.",
+  "money.only": "Nur die Kosten von {name}",
   "money.pace": "heute bisher {usd}, bei diesem Tempo {expected}",
   "money.per.day": "pro Tag",
   "money.per.ever": "insgesamt",

@@ -268,6 +268,7 @@ export const en = {
   "money.over.ask": "Each call asks now.",
   "money.over.stop": "Used up: calls are refused.",
   "money.over.warn": "Warned.",
+  "money.only": "Only the costs of {name}",
   "money.pace": "{usd} so far today, {expected} at this pace",
   "money.per.day": "per day",
   "money.per.ever": "in all",

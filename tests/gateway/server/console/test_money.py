@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ async def spend(served: Served) -> None:
         (40, "slack:bob", "coder", "openai", "gpt", 11_000_000_000),
     )
     for days, person, agent, provider, model, nano in calls:
-        caller = Caller("s1", person.partition(":")[0], person, agent, provider, model)
+        caller = Caller(person.replace(":", "-"), person.partition(":")[0], person, agent, provider, model)
         ledger.record(None, caller, now_ms() - days * DAY_MS, "counted", Tokens(120_000, 800), nano)
     await served.gateway.parts.store.write()
 
@@ -84,6 +85,16 @@ async def test_money_tells_costs_groups_budgets_and_what_has_no_price(
             await page.reload()
             await expect(page.locator(".sum strong")).to_have_text("$8.50")
             await page.get_by_role("button", name="Agent: coder").press("Enter")
+            await expect(page.locator(".sum strong")).to_have_text("$12.00")
+            # One chat alone, from its row among the dearest.
+            dearest = page.get_by_role("region", name="Dearest conversations").get_by_role("listitem")
+            await expect(dearest).to_have_count(2)
+            await dearest.filter(has_text="TG").get_by_role("button").press("Enter")
+            await expect(page).to_have_url(re.compile("session=telegram-ada"))
+            await expect(page.locator(".sum strong")).to_have_text("$5.50")
+            await expect(dearest).to_have_count(1)
+            await expect(dearest.get_by_role("button")).to_have_count(0)
+            await page.get_by_role("button", name="Conversation: telegram-ada").press("Enter")
             await expect(page.locator(".sum strong")).to_have_text("$12.00")
             csv = await page.get_by_role("link", name="CSV").get_attribute("href")
             async with served.http.get(f"{served.url}{csv}") as answer:

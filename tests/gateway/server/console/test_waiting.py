@@ -96,6 +96,32 @@ async def test_waiting_is_accessible_in_german_at_every_width(
         await case.settled()
 
 
+async def test_the_difference_of_a_file_is_text(browser: Browser, tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root/a.txt").write_text("one\n")
+    settings: dict[str, Any] = {
+        "plugins": {"enabled": ["files"], "files": {"roots": [str(tmp_path / "root")]}},
+        "permissions": {"edit": "ask", "*": "allow"},
+    }
+    async with serving(tmp_path / "data", **settings) as served, served.socket() as client:
+        markup = '<img src=x onerror="alert(1)"><b>two</b>'
+        edit = {"path": "a.txt", "old": "one", "new": markup}
+        served.models.then(
+            Reply((Use("read", json.dumps({"path": "a.txt"})),), "tools"),
+            Reply((Use("edit", json.dumps(edit)),), "tools"),
+            Reply((Say("Done"),)),
+        )
+        await client.say("Please change it", session="s")
+        asked = (await client.until("approval_request"))["approval_id"]
+        async with chat(browser, f"{served.url}/console/waiting/{asked}", connected=False) as page:
+            shown = page.get_by_label("What it changes")
+            await expect(shown.locator(".removed")).to_have_text("-one")
+            await expect(shown.locator(".added")).to_have_text(f"+{markup}")
+            assert await page.locator("#main img").count() == await shown.locator("b").count() == 0
+            await page.get_by_role("button", name="Deny").press("Enter")
+            await client.until("complete")
+
+
 async def test_always_asks_for_the_token_again(browser: Browser, tmp_path: Path) -> None:
     door = {"which": "attic"}
     server = {"server": SERVER, "permissions": {"door": "ask"}}
