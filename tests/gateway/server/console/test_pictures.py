@@ -148,10 +148,17 @@ async def bury(case: Case, fake: FakeModels) -> None:
     await store.write(quarantine_op("line", rejected))
 
 
-async def take(page: Page, address: str, name: str, shown: str) -> None:
-    """Open a screen, and take a picture of it when it is drawn."""
+_RENAME = """([from, to]) => {
+    const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    while (texts.nextNode()) texts.currentNode.data = texts.currentNode.data.replaceAll(from, to);
+}"""
+
+
+async def take(page: Page, address: str, name: str, shown: str, folder: Path) -> None:
+    """Open a screen, and take a picture of it when it is drawn; it does not show where the test ran."""
     await page.goto(address)
     await expect(page.locator(shown).first).to_be_visible()
+    await page.evaluate(_RENAME, [str(folder), "/srv/trunkline"])
     assert len(await page.screenshot(path=f"{FOLDER}/{name}" if FOLDER else None)) > 10_000
 
 
@@ -191,7 +198,9 @@ async def test_each_screen_has_its_picture(browser: Browser, tmp_path: Path) -> 
             for size, how in SIZES.items() if FOLDER else [*SIZES.items()][:1]:
                 async with chat(browser, f"{case.served.url}/console", connected=False, **how) as page:
                     for name, (path, shown) in screens.items():
-                        await take(page, f"{case.served.url}/console/{path}", f"{name}-{size}.png", shown)
+                        await take(
+                            page, f"{case.served.url}/console/{path}", f"{name}-{size}.png", shown, tmp_path
+                        )
             opened.set()
             denied = {"values": ["deny"]}
             assert (await case.served.ask("POST", f"/api/questions/{question}", json=denied))[0] == 200
