@@ -94,9 +94,9 @@ def open_engine(url: str, durability: Durability = "full") -> Engine:
     if durability == "full":
         try:
             _check_durability(engine)
-        except StoreError:
+        except (DatabaseError, StoreError) as error:
             engine.dispose()
-            raise
+            raise open_error(engine, error) if isinstance(error, DatabaseError) else error from None
     return engine
 
 

@@ -53,7 +53,7 @@ _RESTART = (0.05, 0.5)
 """Seconds after which it does."""
 _WORKS = 40.0
 """Seconds in which a node has to work, whatever happened before."""
-_ANSWERS, _TAKES_OVER = 2.0, 4.0
+_ANSWERS, _TAKES_OVER = 3.0, 5.0
 """Seconds to wait at least for a failpoint of the node that works, and for one of its successor."""
 _DRAINS = 2
 """Seconds in which running answers may end when a node is told to stop."""
@@ -104,11 +104,15 @@ class Nodes:
         points: Sequence[str],
         dice: random.Random,
         seconds: float,
-        faults: Sequence[str] = FAULTS,
+        faults: Sequence[str],
+        fewest: int,
+        answers: Callable[[], int],
     ) -> None:
         self.kills = 0
         self.lives = 0
         self.faults = Counter(dict.fromkeys(faults, 0))
+        self.answers_in_outages = 0
+        """How many answers ended while RabbitMQ was away."""
         self.exits: Counter[int] = Counter()
         """How often nodes ended by themselves, as they are to do, by exit status."""
         self.unexpected: list[str] = []
@@ -123,6 +127,8 @@ class Nodes:
         self._points = points
         self._aims = Aims(failpoints, points, dice)
         self._dice = dice
+        self._fewest = fewest
+        self._answers = answers
         self._calm = True
         self._over: Callable[[], bool] = lambda: False
         self._ended_at = 0.0
@@ -187,7 +193,7 @@ class Nodes:
             HANDED: lambda: self._freeze(handed=True),
             STOPPED: self._stop_node,
             LATE: self._kill_amid_calls,
-            BROKER_KILLED: lambda: self._restart(self._broker, 2.0),
+            BROKER_KILLED: self._restart_broker,
             DATABASE_KILLED: lambda: self._restart(self._database, 1.5),
             DATABASE_CUT: lambda: self._cut("database"),
             BROKER_CUT: lambda: self._cut("broker"),
@@ -204,13 +210,17 @@ class Nodes:
         acts: Mapping[str, Callable[[], Coroutine[None, None, bool]]],
         pauses: tuple[float, float],
     ) -> None:
-        """Do one harm after the other; each kind once before the choice is at random."""
-        to_come = self._dice.sample([*kinds], len(kinds))
+        """Do one harm after the other; the choice is at random once each kind was done often enough."""
+        to_come: list[str] = []
+        for _ in range(max(1, self._fewest)):
+            to_come += self._dice.sample([*kinds], len(kinds))
         while not self._over():
             [kind] = [to_come.pop()] if to_come else self._dice.choices([*kinds], [*kinds.values()])
             begun = time.monotonic()
             done = await acts[kind]()
             self.faults[kind] += done
+            if not done:
+                to_come.insert(0, kind)
             with self._log.open("a") as log:
                 log.write(f"{begun:.2f} {time.monotonic():.2f} {kind}{'' if done else ' (not possible)'}\n")
             await self._pause(self._dice.uniform(*pauses))
@@ -385,6 +395,20 @@ class Nodes:
         await asyncio.to_thread(server.kill)
         await self._pause(self._dice.uniform(0, longest))
         await asyncio.to_thread(server.start)
+        return True
+
+    async def _restart_broker(self) -> bool:
+        """Restart RabbitMQ. In the first of some times nothing else happens to the active node."""
+        quiet = await self._free() if self.faults[BROKER_KILLED] % 2 == 0 else None
+        before = self._answers()
+        if quiet is not None:
+            quiet[0].occupied = True
+        try:
+            await self._restart(self._broker, 2.0)
+        finally:
+            if quiet is not None:
+                quiet[0].occupied = False
+        self.answers_in_outages += self._answers() - before
         return True
 
     async def _cut(self, server: str) -> bool:

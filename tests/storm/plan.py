@@ -48,6 +48,11 @@ class Plan:
         return 0 if self.nodes == 1 else round(self.seconds / _FAULT_SECONDS)
 
     @property
+    def needs_answers_in_outages(self) -> bool:
+        """Return whether answers have to end while RabbitMQ is away, which happens often enough for that."""
+        return self.seconds >= _LONG_ENOUGH and self.nodes > 1 and "websocket" in self.channels
+
+    @property
     def needs_every_failpoint(self) -> bool:
         """Return whether the storm only passes if it killed at each failpoint."""
         return self.seconds >= _LONG_ENOUGH and self.nodes == 1
@@ -83,6 +88,8 @@ class Outcome:
     """How often each kind of fault of nodes and servers happened."""
     exits: Mapping[int, int]
     """How often nodes ended by themselves and were started again, by exit status."""
+    answers_in_outages: int
+    """How many answers clients saw end while RabbitMQ was away."""
     hits: dict[str, int]
     drained: bool
     drain_seconds: float

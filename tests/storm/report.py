@@ -33,9 +33,7 @@ def complaints(outcome: Outcome) -> list[str]:
         found.append(f"not everything was answered {plan.drain:g} s after the storm")
     if outcome.kills < plan.fewest_kills:
         found.append(f"only {outcome.kills} kills, which proves too little")
-    for fault, times in outcome.faults.items():
-        if times < plan.fewest_of_each:
-            found.append(f"{fault}: only {times} times, which proves too little")
+    found += _complaints_of_nodes(outcome)
     if outcome.messages < 0.8 * plan.rate * plan.seconds:
         found.append(f"only {outcome.messages} messages, which proves too little")
     if plan.plugins and not (outcome.blocked and outcome.exchanged):
@@ -46,6 +44,19 @@ def complaints(outcome: Outcome) -> list[str]:
         found.append(f"ended by itself: {', '.join(sorted(set(outcome.unexpected)))}")
     if outcome.exit_status != 0:
         found.append(f"exit status {outcome.exit_status} when told to stop")
+    return found
+
+
+def _complaints_of_nodes(outcome: Outcome) -> list[str]:
+    """Why so little happened to the nodes that it proves too little."""
+    plan = outcome.plan
+    found = [
+        f"{fault}: only {times} times, which proves too little"
+        for fault, times in outcome.faults.items()
+        if times < plan.fewest_of_each
+    ]
+    if plan.needs_answers_in_outages and not outcome.answers_in_outages:
+        found.append("no answer ended while RabbitMQ was away")
     return found
 
 
@@ -107,6 +118,7 @@ def _figures(outcomes: Sequence[Outcome]) -> Table:
         "kill -9": lambda o: o.kills,
         **{f"  {fault}": _happened(fault) for fault in outcomes[0].faults},
         **{f"  node ended with {status}": _ended(status) for status in sorted(outcomes[0].exits)},
+        **({"answers while RabbitMQ was away": lambda o: o.answers_in_outages} if outcomes[0].faults else {}),
         "summaries": lambda o: o.summaries,
         "notices": lambda o: o.notices,
         "inquiries": lambda o: o.inquiries,
@@ -180,6 +192,7 @@ def summary(outcomes: Sequence[Outcome], seed: int) -> dict[str, object]:
                 "acked": outcome.acked,
                 "kills": outcome.kills,
                 "faults": dict(outcome.faults),
+                "answers_in_outages": outcome.answers_in_outages,
                 "exits": {str(status): times for status, times in outcome.exits.items()},
                 "summaries": outcome.summaries,
                 "notices": outcome.notices,

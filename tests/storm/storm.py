@@ -110,6 +110,8 @@ class Storm:
                 dice,
                 plan.seconds,
                 PLANTED.get(plan.planted or "", FAULTS),
+                plan.fewest_of_each,
+                lambda: sum(len(client.view.complete) for client in self._clients),
             )
         )
         self._platforms: list[Platform] = []
@@ -460,6 +462,7 @@ class Storm:
             lives=self._killer.lives,
             faults=self._killer.faults,
             exits=self._killer.exits,
+            answers_in_outages=self._killer.answers_in_outages,
             hits={point: hits[point] for point in self._points},
             drained=drained,
             drain_seconds=seconds,

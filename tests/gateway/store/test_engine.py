@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, create_engine, make_url, text
 
-from gateway.contract.errors import StoreError, WeakDurabilityError
+from gateway.contract.errors import StoreError, StoreUnavailableError, WeakDurabilityError
 from gateway.store import Store
 from gateway.store.engine import open_engine
 from gateway.store.schema import metadata
@@ -266,3 +266,30 @@ def test_a_folder_with_other_files_keeps_its_mode(tmp_path: Path):
     (tmp_path / "notes.txt").write_text("not ours")
     use(tmp_path / "trunkline.db")
     assert mode(tmp_path) == 0o755
+
+
+async def test_a_server_that_is_lost_while_the_database_is_opened_counts_as_unavailable(
+    postgres_url: str,
+) -> None:
+    target = make_url(postgres_url)
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, far = await asyncio.open_connection(target.host, target.port or 5432)
+
+        async def ask() -> None:
+            while b"SHOW" not in (data := await reader.read(1 << 16)):
+                far.write(data)
+            writer.transport.abort()
+            far.transport.abort()
+
+        async def answer() -> None:
+            while data := await there.read(1 << 16):
+                writer.write(data)
+
+        await asyncio.gather(ask(), answer())
+
+    async with await asyncio.start_server(relay, "127.0.0.1", 0) as server:
+        through = target.set(host="127.0.0.1", port=server.sockets[0].getsockname()[1])
+        url = through.update_query_dict({"sslmode": "disable"}).render_as_string(hide_password=False)
+        with pytest.raises(StoreUnavailableError):
+            await asyncio.to_thread(open_engine, url)
