@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -339,6 +340,28 @@ def test_coding_agents_outlive_a_service_with_its_drop_in():
     assert not closed, "an agent has no cgroup, or no /proc"
     assert unit["OOMPolicy"] == "continue"
     assert "config/trunkline-agents.conf" in read("docs/service.md")
+
+
+def test_the_unit_of_a_node_is_valid_and_its_variables_are_settings(tmp_path: Path):
+    assignment = re.compile(r"^(TRUNKLINE_\w+)=(.*)$", re.MULTILINE)
+    drop_in = read("config/cluster/node.conf").replace("%i", "node-1")
+    unit = dict(re.findall(r"^(\w+)=(.*)$", drop_in, re.MULTILINE))
+    assert unit["EnvironmentFile"] == "/etc/trunkline/node-1.env"
+    environ = dict(assignment.findall(unit["Environment"].replace(" ", "\n")))
+    environ |= dict(assignment.findall(read("config/cluster/node-1.env")))
+    settings = load_settings(environ=environ, cwd=tmp_path)
+    assert (settings.cluster.node, str(settings.data_dir)) == ("node-1", "/mnt/trunkline")
+    assert settings.cluster.address == "10.0.0.5:8090"
+    program = shutil.which("systemd-analyze")
+    if program is not None:
+        name = tmp_path / "trunkline@node-1.service"
+        base = read("config/trunkline.service").replace("/opt/trunkline/.venv/bin/trunkline", "/bin/true")
+        name.write_text(base)
+        (tmp_path / f"{name.name}.d").mkdir()
+        (tmp_path / f"{name.name}.d" / "node.conf").write_text(drop_in)
+        checked = subprocess.run([program, "verify", name], capture_output=True, text=True, timeout=60)
+        said = checked.stdout + checked.stderr
+        assert "node.conf" not in said, said
 
 
 @pytest.mark.parametrize("status", range(256))
