@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 from gateway.plugin_services.live import LivePlugins
 from gateway.server.providers import ProviderKeys
 from gateway.settings import Settings
-from gateway.settings.entries import ENABLED, Entry, KeyPath, dotted, flat
+from gateway.settings.entries import ENABLED, JOINED, Entry, KeyPath, dotted, flat
 from gateway.settings.layers.changing import needs_proof
 from gateway.settings.plugins import PluginsSettings
 from gateway.settings.secrets import MASK
@@ -66,7 +66,7 @@ class SettingValues:
         """
         if is_key(path):
             return not self._keys.reloads(path[1])
-        if path == ENABLED:
+        if path in JOINED:
             return False
         table, plugin = path[0], "".join(path[1:2])
         is_plugin = table == "plugins" and bool(plugin) and plugin not in PluginsSettings.model_fields
@@ -122,8 +122,8 @@ class SettingReading:
             running = self._began.get(row.key)
         elif path == ENABLED:
             running = self._live.entries(row.value)
-        elif is_key(path):
-            running = row.value  # masked, whatever it is
+        elif is_key(path) or path in JOINED:
+            running = row.value  # a key is masked, whatever it is
         else:
             given = self._given_to(path[1])
             running = row.value if given is None else given.get(row.key)

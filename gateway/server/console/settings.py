@@ -20,7 +20,7 @@ from gateway.server.errors import ConfirmIdentityError
 from gateway.server.plugins.configuration import in_thread
 from gateway.server.providers import ProviderKeys
 from gateway.server.routes import Call, Nothing, PlainCall, Route
-from gateway.settings.entries import ENABLED, KeyPath
+from gateway.settings.entries import JOINED, KeyPath
 from gateway.settings.layers.changing import PlannedChange, SettingsFile
 from gateway.store import Store
 from gateway.tables.audit import recorded
@@ -129,7 +129,7 @@ class SettingsRoutes:
             raise ForbiddenError(f"{plan.only_in_terminal}; use a terminal: {plan.command}")
         if plan.needs_proof:
             call.require_proof()
-        before = await in_thread(self._enabled)
+        before = await in_thread(self._listed)
         actor, difference = str(UserRef("", call.identity.account)), "\n".join(plan.difference)
         async with recorded(self._store, actor, "settings.change", plan.key, difference):
             await in_thread(lambda: self._file.save(path, value, call.body.digest))
@@ -141,7 +141,7 @@ class SettingsRoutes:
             return ChangeOutcome(needs_restart=True, problem="")
         if is_key(path):
             return await self._renew(path[1])
-        concerned = (before ^ await in_thread(self._enabled)) if path == ENABLED else {*path[1:2]}
+        concerned = (before ^ await in_thread(self._listed)) if path in JOINED else {*path[1:2]}
         problems: list[str] = []
         for name in sorted(concerned):
             try:
@@ -157,8 +157,9 @@ class SettingsRoutes:
             return ChangeOutcome(needs_restart=True, problem=str(error))
         return ChangeOutcome(needs_restart=False, problem="")
 
-    def _enabled(self) -> frozenset[str]:
-        return frozenset(self._started.reread().plugins.enabled)
+    def _listed(self) -> frozenset[str]:
+        plugins = self._started.reread().plugins
+        return frozenset(plugins.enabled) ^ frozenset(plugins.disabled)
 
     def _read(self) -> SettingList:
         found = self._values.read()

@@ -90,15 +90,20 @@ class Plugins {
     return h("div", { class: "acts" }, ...buttons.filter(Boolean));
   }
 
-  /** Add a plugin to `plugins.enabled`, or remove it, after showing what that changes. */
+  /**
+   * Enable or disable a plugin, after showing what that changes. One that is a path stays in `plugins.enabled`, since
+   * nothing else says where it is, and is named in `plugins.disabled`.
+   */
   async #enable({ name, entry }, on) {
     try {
       const { settings, can_change: can, file } = await read("/api/settings");
       if (!can) return this.#context.notify(t("settings.fixed", { file }));
-      const listed = settings.find(({ path }) => path.join() === "plugins,enabled");
-      const before = Array.isArray(listed?.value) ? listed.value : [];
-      const value = on ? [...before, name] : before.filter((each) => each !== entry);
-      if (await changeSetting({ ...listed, value })) await this.#load();
+      const [enabled, disabled] = ["enabled", "disabled"].map((list) => settings.find(({ path }) => path.join() === `plugins,${list}`));
+      const names = (list) => (Array.isArray(list.value) ? list.value : []);
+      const isNamed = on ? names(disabled).includes(name) : entry.includes("/");
+      const list = isNamed ? disabled : enabled;
+      const value = on === isNamed ? names(list).filter((each) => each !== (isNamed ? name : entry)) : [...names(list), name];
+      if (await changeSetting({ ...list, value })) await this.#load();
     } catch (error) {
       this.#context.notify(error.message);
     }
