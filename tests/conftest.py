@@ -57,12 +57,12 @@ _SLOW = ("e2e", "gateway/cli", "plugins/cli_backends")
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Run three workers for each core: most of their time tests wait, for timers and other processes.
+    """Run two workers for each core: half of their time tests wait, for timers and other processes.
 
     With ``--numprocesses logical`` it is one for each core.
     """
     cores = len(os.sched_getaffinity(0))
-    return cores if config.option.numprocesses == "logical" else min(8, 3 * cores)
+    return cores if config.option.numprocesses == "logical" else min(8, 2 * cores)
 
 
 def pytest_collection_finish() -> None:
