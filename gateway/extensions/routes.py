@@ -35,6 +35,7 @@ RESERVED = frozenset(
             "events",
             "files",
             "models",
+            "nodes",
             "now",
             "pairs",
             "plugins",

@@ -20,6 +20,7 @@ from gateway.contract.errors import (
     ProviderError,
     RateLimitError,
     SettingsError,
+    sentence,
 )
 from gateway.contract.messages import Message
 from gateway.contract.provider import (
@@ -414,7 +415,7 @@ def _fetch_of(fetch_token: Callable[[], Awaitable[tuple[str, float]]], tokens: d
         try:
             value, expires_at = await fetch_token()
         except PluginError as error:
-            raise AuthFailedError(str(error)) from None
+            raise AuthFailedError(sentence(error)) from None
         tokens.append(value)
         return Token(value, expires_at)
 

@@ -705,7 +705,9 @@ class ConfinedPlugin(Plugin):
             seconds = AUTH_SECONDS if show is None else LOGIN_SECONDS
             return msgspec.convert(await self.process.call("auth", params, seconds), Token)
         except RemoteError as error:
-            raise PluginError(f"plugin {self.name!r} got no token: {error.remote}: {error}") from None
+            failure = PluginError(f"plugin {self.name!r} got no token: {error.remote}: {error}")
+            failure.shown = f"plugin {self.name!r} got no token: {error}"
+            raise failure from None
         except TimeoutError:
             raise PluginError(f"plugin {self.name!r} got no token in time") from None
         except msgspec.ValidationError:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -380,18 +381,28 @@ async def test_a_program_that_prints_without_a_pause_does_not_delay_a_restarted_
         await until_status(session, "busy")
         await until(session, lambda: session.end > REPLAY_BYTES)
         await session.change()
-    async with agents(tmp_path) as rig:
-        again = rig.sessions.session(session.record.id, OWNER)
-        # Its state is known soon, although more output always waits.
-        async with asyncio.timeout(SECONDS):
-            said = ""
-            while "is busy" not in said:
-                with pytest.raises(NotReadyError) as refused:
-                    await again.send_text("echo no")
-                said = str(refused.value)
-        await again.stop(force=True)
-        await again.ended.wait()
-        await _gone(again.record.id, tmp_path)
+    try:
+        async with agents(tmp_path) as rig:
+            again = rig.sessions.session(session.record.id, OWNER)
+            # Its state is known soon, although more output always waits.
+            async with asyncio.timeout(SECONDS):
+                said = ""
+                while "is busy" not in said:
+                    with pytest.raises(NotReadyError) as refused:
+                        await again.send_text("echo no")
+                    said = str(refused.value)
+            await again.stop(force=True)
+            await again.ended.wait()
+            await _gone(again.record.id, tmp_path)
+    finally:
+        # Otherwise a failure leaves a program that takes a core from all later tests.
+        _kill(session.record.id)
+
+
+def _kill(session: str) -> None:
+    for pid in processes(session):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("boot", ["", "another boot"])
@@ -401,8 +412,7 @@ async def test_a_session_whose_keeper_is_gone_after_a_restart_is_lost(tmp_path: 
         await until(session, lambda: session.record.task_done)
         if boot:
             await session.change(boot_id=boot)
-    for pid in processes(session.record.id):
-        os.kill(pid, signal.SIGKILL)
+    _kill(session.record.id)
     async with agents(tmp_path) as rig:
         record = rig.record(session)
         assert (record.status, record.public_status) == ("lost", "error")
