@@ -34,7 +34,7 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class Judgement(NamedTuple):
-    """What the rules say about a call. ``rule`` is the name of the rule with its pattern, or default."""
+    """The rules' decision about a call. ``rule`` is the name of the rule with its pattern, or default."""
 
     action: Action
     rule: str

@@ -66,7 +66,7 @@ class SharedConversation(Struct, frozen=True):
 
 
 class SharePreview(Struct, frozen=True):
-    """What a link to a conversation would show if it was created now."""
+    """The content that a link to a conversation would show if it was created now."""
 
     messages: list[Message]
     cut: bool

@@ -103,7 +103,7 @@ class ProviderRegistry(Registry[Provider]):
         return remove
 
     def _drop_made(self, entry: ProviderEntry) -> None:
-        """Remove the providers that a factory has created; the next call creates them anew, if it can."""
+        """Remove the providers that a factory has created; the next call tries to create them again."""
         for made in [name for name, factory in self._made_by.items() if factory is entry]:
             del self._made_by[made]
             if (provider := self._entries.pop(made, None)) is not None:

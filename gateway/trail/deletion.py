@@ -1,4 +1,4 @@
-"""What is deleted with a message or a conversation, in the transaction that deletes it: paths and questions.
+"""Deletion of paths and questions with their message or conversation, in one transaction.
 
 A question about a tool call has the arguments of the call, so it must not outlive the message or the
 conversation that led to it. Questions whose answers their owner has still to take are left to it.

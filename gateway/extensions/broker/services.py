@@ -1,4 +1,4 @@
-"""What the broker needs of higher packages, as protocols that they satisfy."""
+"""Protocols of the services that the broker needs of higher packages."""
 
 from __future__ import annotations
 

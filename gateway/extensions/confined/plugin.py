@@ -644,7 +644,9 @@ class ConfinedPlugin(Plugin):
         try:
             answer = await self._call(context.session, "command", params, COMMAND_SECONDS)
         except RemoteError as error:
-            raise PluginError(f"plugin {self.name!r} failed in /{name}: {error.remote}: {error}") from None
+            failure = PluginError(f"plugin {self.name!r} failed in /{name}: {error.remote}: {error}")
+            failure.shown = f"plugin {self.name!r} failed in /{name}: {error}"
+            raise failure from None
         except (ProcessEnded, TimeoutError) as error:
             reason = str(error) or f"no answer within {COMMAND_SECONDS:g} s"
             raise PluginError(f"plugin {self.name!r} failed in /{name}: {reason}") from None

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway import Plugin, Tool, ToolContext, ToolResultPart
+from gateway import ErrorPart, Plugin, Tool, ToolContext, ToolResultPart
 from gateway.contract.errors import PluginError
 from gateway.events import PermissionReplied, SessionCompacted
 from gateway.extensions.admission.capabilities import Capabilities
@@ -309,6 +309,21 @@ async def f(ctx):
     settings = {"plugins": {"guarded": {"max": 3, "deep": {"a": 1}}}}
     async with chatting(tmp_path, plugin, **settings) as chat:
         assert (await chat.say("/try")).text == "3 1 ['TypeError', 'TypeError', 'TypeError']"
+
+
+async def test_a_command_that_fails_gives_its_reason_and_no_class_name(tmp_path: Path, write: Write) -> None:
+    code = """
+from trunkline_plugin import plugin
+
+@plugin
+async def f(ctx):
+    async def command(args, call):
+        raise ValueError("the line is busy")
+    return {"commands": [{"name": "try", "description": "T.", "execute": command}]}
+"""
+    async with chatting(tmp_path, write(code, commands=("try",))) as chat:
+        [failed] = [part for part in (await chat.say("/try")).parts if isinstance(part, ErrorPart)]
+        assert failed.message == "plugin 'guarded' failed in /try: the line is busy"
 
 
 async def test_001_18_the_context_is_scoped(tmp_path: Path, write: Write) -> None:
