@@ -437,6 +437,9 @@ class Dispatcher:
                 entry.trail.await_next("mailbox")
             async with session.changing:
                 entry.trail.end_wait()
+            # Durable before one is shown: those of a session that an earlier process had are not yet.
+            if not session.numbers_reserved:
+                await session.save()
             if first or not entry.to_answer or await self._claim(mailbox, session, entry):
                 await self._runner.run(session, entry)
         except CATCHABLE as error:
@@ -462,7 +465,7 @@ class Dispatcher:
         entry.attempts += 1
         entry.not_before = now_ms() + round(retry_pause(entry.attempts, self.longest_wait) * 1000)
         begun = entry.trail.start(entry.attempts, entry.received_at, recovered=entry.recovered)
-        await self._store.write(entry.claim(), session.put(), *begun)
+        await self._store.write(entry.claim(), *begun)
         return True
 
     async def _wait(self, mailbox: Mailbox, entry: Entry) -> None:

@@ -276,8 +276,9 @@ class Session:
         was: that many characters it has of the text part that was running at ``after``. ``viewer`` marks a
         feed that belongs to a person that can see questions and answer them.
         """
-        # The reader may have seen messages that are hidden by now, or missed some that are shown again.
-        is_stale = 0 < after < self.row.undone_at
+        # It may have seen messages that are hidden by now, or missed some that are shown again; or its number
+        # is of a deleted session of this id.
+        is_stale = 0 < after < self.row.undone_at or after > self.seq
         if is_stale:
             after, characters = 0, None
         older = await self._read_older(after)
@@ -291,9 +292,6 @@ class Session:
             self._viewers.append(feed)
         if is_stale:
             feed.offer(Event(self.id, 0, LogChanged()))
-        # This session never gave such a number: replay everything.
-        if after > self.seq:
-            after, characters = 0, None
         for event in self._replay(after, older, changed, characters):
             feed.offer(event)
         feed.offer(Event(self.id, self.seq, Replayed()))
@@ -400,6 +398,7 @@ class Session:
     async def save(self) -> None:
         """Store its row, for a change that no message's commit carries."""
         await self._store.write(self.put())
+        self.numbers_reserved = True
 
     def set_title_from(self, text: str) -> None:
         """Set a missing title from the first line of a text."""
@@ -558,14 +557,15 @@ class Session:
         # Without a poster (before the pipeline is up) the message is stored, but placed nowhere. A nested
         # run has no chat: only its parent's answer is placed.
         if self._post is None or self.row.root is not None:
-            self._store.submit(added).add_done_callback(_ignore_result)
+            # The writer logs its failures. The exception is retrieved only to keep asyncio from logging it.
+            self._store.submit(added).add_done_callback(lambda done: done.exception())
             return
         self._post(self, self.rendered(message), added)
 
     def _store_injected(self, message: Message) -> None:
         self.seq += 1
         self._store.submit([self._put_row(self.seq), put_injected(message, self.seq)]).add_done_callback(
-            _ignore_result
+            lambda done: done.exception()
         )
 
     def _add(self, message: Message) -> list[Op]:
@@ -673,8 +673,3 @@ def _size_of_log(log: Iterable[tuple[int, Message]]) -> int:
 def _next_block(seq: int) -> int:
     """Return the first number of an unused block; a turn may have run far past the stored number."""
     return (seq + _SEQ_BLOCK // 2 | (_SEQ_BLOCK - 1)) + 1
-
-
-def _ignore_result(future: object) -> None:
-    """Retrieve the result of a write: the writer has logged its failure, and no caller waits for it."""
-    future.exception()  # type: ignore[attr-defined]

@@ -169,6 +169,22 @@ async def test_a_client_resumes_after_the_gateway_was_restarted(tmp_path: Path) 
     ]
 
 
+async def test_a_client_with_a_number_that_was_never_given_begins_anew(tmp_path: Path) -> None:
+    """The session was deleted and has begun again, or a backup was restored."""
+    async with serving(tmp_path) as served, served.socket() as client:
+        await client.say("Hi", session="s")
+        await client.until("complete")
+        async with served.socket() as back:
+            await back.send(type="resume", session="s", after=client.seq + 1_000_000)
+            await back.until("replayed")
+        assert [frame["type"] for frame in back.frames[1:]] == [
+            "log_changed",
+            "message",
+            "message",
+            "replayed",
+        ]
+
+
 async def test_004_27_an_answer_goes_on_without_its_reader_and_is_replayed(tmp_path: Path) -> None:
     gate = asyncio.Event()
     async with serving(tmp_path) as served:

@@ -21,7 +21,7 @@ from gateway.channel import (
     UnauthorizedError,
 )
 from gateway.contract.messages import now_ms
-from gateway.session.frames import ApprovalAsked, ApprovalResolved
+from gateway.session.frames import ApprovalAsked, ApprovalResolved, Replayed
 from gateway.store import schema as t
 from gateway.testing.chat import Chat, chatting, written
 from gateway.testing.fake_models.script import Reply, Use
@@ -173,6 +173,22 @@ async def test_an_open_approval_decides_the_repeated_turn_and_is_not_asked_twice
         [kept] = await rows(chat)
         assert (kept["id"], kept["inbox_id"], kept["answer"]) == (asked.id, "", '["once"]')
     assert shell.ran == ["ls"]
+
+
+async def test_the_number_of_a_restored_question_s_end_is_not_given_again(tmp_path: Path) -> None:
+    async with chatting(tmp_path, Brings(Room())) as chat:
+        await chat.say("Hello", channel="letters")
+        asked = (await questions_of(chat).ask(colour())).question
+    async with chatting(tmp_path, Brings(Room())) as chat:
+        watcher = await chat.watch()
+        await chat.host.settle(asked.id, "red", channel="letters", user="ada")
+        await watcher.until(lambda frame: isinstance(frame, ApprovalResolved))
+        seen = watcher.events[-1].seq
+    async with chatting(tmp_path, Brings(Room())) as chat:
+        watcher = await chat.watch(after=seen)
+        replayed = await watcher.until(lambda frame: isinstance(frame, Replayed))
+        assert [event.frame for event in watcher.events] == [replayed]
+        assert watcher.events[0].seq > seen
 
 
 async def test_a_question_is_answered_once_by_its_answerer_and_kept_until_the_owner_took_it(

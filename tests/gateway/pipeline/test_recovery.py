@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,11 @@ from gateway.app import Gateway
 from gateway.channel import OverloadedError
 from gateway.contract.channel import StopRequest, Withdrawal
 from gateway.contract.errors import InvalidStateError
+from gateway.events.types import SessionResumed
+from gateway.session.frames import Event
 from gateway.testing.chat import Chat, chatting, written
 from gateway.testing.fake_models.script import Gate, Reply
+from gateway.testing.served import until
 
 
 class SlowlyLoading(Gateway):
@@ -139,6 +143,43 @@ async def test_a_signal_reaches_entries_whose_session_is_not_loaded(tmp_path: Pa
         await chat.answer(left["a"][1], "a")
         await chat.answer(left["b"][1], "b")
         assert [asked(chat, name) for name in "ab"] == [["a 1"], ["b 1"]]
+
+
+class Numbers:
+    """A reader that looks up, with each event, the number that the next process would begin after."""
+
+    def __init__(self, database: Path) -> None:
+        self._database = database
+        self.read: list[tuple[int, int]] = []
+
+    def offer(self, event: Event) -> None:
+        with closing(sqlite3.connect(self._database)) as connection:
+            [[stored]] = connection.execute("select seq from sessions where id = ?", (event.session,))
+        self.read.append((event.seq, stored))
+
+
+@pytest.mark.parametrize("outcome", ["answered", "deleted", "given up"])
+async def test_a_number_is_shown_only_once_its_block_is_durable(tmp_path: Path, outcome: str) -> None:
+    await leave(tmp_path, "a")
+    numbers = Numbers(tmp_path / "trunkline.db")
+    if outcome == "given up":
+        with closing(sqlite3.connect(tmp_path / "trunkline.db")) as connection, connection:
+            connection.execute("update inbox set attempts = 9")
+    async with restarted(tmp_path) as chat:
+        sessions, events = chat.gateway.parts.sessions, chat.gateway.events
+
+        def follow(loaded: SessionResumed) -> None:
+            session = sessions.get(loaded.session)
+            assert session is not None
+            session.add_sink(numbers)
+
+        events.subscribe(SessionResumed, follow)
+        if outcome == "deleted":
+            await chat.gateway.parts.intake.receiver("test")(signals=(Withdrawal("bot", "a 0"),))
+        go(chat)
+        await until(lambda: bool(numbers.read) and not chat.gateway.parts.dispatcher.waiting)
+        assert len(chat.model.calls) == (outcome == "answered")
+    assert {seq >> 20 for seq, _ in numbers.read} == {stored >> 20 for _, stored in numbers.read} == {1}
 
 
 async def test_a_gateway_that_stops_before_it_loads_sessions_leaves_all_to_the_next(tmp_path: Path) -> None:
