@@ -105,6 +105,8 @@ class Session:
         """The letters that the screen had got at that end."""
         self._exit: Exit | None = None
         self._gone = False
+        self._kills = False
+        """The program is to be killed, also at a new connection: the keeper drops a client that is behind."""
         self._confirmed: int | None = None
         self._wake = asyncio.Event()
         self._due: int | None = None
@@ -271,13 +273,14 @@ class Session:
                 # An interactive shell ignores SIGTERM.
                 self._signal(signal.SIGHUP, signal.SIGTERM)
                 await self._wait_end(KILL_SECONDS)
-        # Again and again: the keeper drops a gateway that is behind with its output, and the signal with it.
+        self._kills = not self.ended.is_set()
         for _ in range(_END_TRIES):
             if self.ended.is_set():
-                break
+                return
             with contextlib.suppress(KeeperLostError):
                 self._signal(signal.SIGKILL)
             await self._wait_end(_END_SECONDS / _END_TRIES)
+        log.warning("a program does not end; it is killed when its keeper answers", session=self.record.id)
 
     def pause(self, *, paused: bool, confined: bool) -> None:
         """Suspend all processes of the program, or let them continue. Raises KeeperLostError."""
@@ -379,6 +382,8 @@ class Session:
             on_stream=self.on_stream,
             seconds=seconds,
         )
+        if self._kills:
+            self._client.signal(signal.SIGKILL)
         return self._client
 
     def _take_output(self, offset: int, data: bytes) -> None:

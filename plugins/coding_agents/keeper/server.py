@@ -315,6 +315,8 @@ class Keeper:
             self._answer(answers)
         for client in list(self._clients):
             if client.attached and client.is_slow(self._output.end):
+                # What it has sent counts: a signal may be there to end this very output.
+                self._on_frames(client, select.POLLIN)
                 self._drop(client)
 
     def _answer(self, answers: bytes) -> None:
