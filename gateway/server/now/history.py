@@ -78,9 +78,9 @@ class _Totals:
 
     def __init__(self, counters: Counters, nano_usd: int) -> None:
         self.messages = counters.accepted.total()
-        self.answers = counters.turns.total()
         failed = (n for (_, outcome, error), n in counters.turns.items() if error or outcome == "failed")
         self.errors = sum(failed)
+        self.answers = counters.turns.total() - self.errors
         self.cost = nano_usd
         self.first_text = tuple(counters.first_text.counts)
 

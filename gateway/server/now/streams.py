@@ -29,6 +29,8 @@ MOST_PER_SESSION, MOST_STREAMS, ADMINS_OWN = 4, 200, 10
 """Streams of one session, of all, and those of all that only admins may open."""
 _MOST_FULL = 3
 """Sendings in a row that find more than 64 kB unsent, after which a reader is too slow."""
+_MOST_EARLY = 15
+"""Sendings during the stream's first bytes, after which a reader is too slow."""
 _QUIET_SENDINGS = 15
 """Sendings without a change after which a comment keeps the connection open."""
 Cursor = Annotated[str, Meta(pattern=r"^[0-9a-f]{1,32}-[0-9]{1,15}$")]
@@ -97,6 +99,9 @@ class _Open:
         """Send bytes; none at all become a comment now and then."""
         if self._early is not None:
             self._early.append(data)
+            if len(self._early) >= _MOST_EARLY:
+                abort_connection(self._request)
+                self.end("too slow")
             return
         self._quiet = 0 if data else self._quiet + 1
         if not data and self._quiet < _QUIET_SENDINGS and not self._full:

@@ -94,11 +94,12 @@ class RunningTurns:
             at=now,
         )
         self._ended.append(ended)
-        self.activity.append(ended)
 
     def take_ended(self) -> tuple[list[EndedTurn], int]:
         """Return the turns that ended since the last call, and their number."""
         taken = self._ended, self._ended_total
+        # Only now: a reader with an earlier snapshot gets them as a change.
+        self.activity.extend(self._ended)
         self._ended, self._ended_total = [], 0
         return taken
 

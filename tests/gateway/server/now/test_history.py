@@ -53,7 +53,7 @@ def test_figures_are_the_difference_of_the_counters_in_each_minute() -> None:
     assert [figure.points[:58] for figure in found.values()] == [[None] * 58] * 6
     assert {name: (figure.points[58:], figure.value) for name, figure in found.items()} == {
         "messages": ([7, 0], 7),
-        "answers": ([3, 1], 4),
+        "answers": ([2, 1], 3),
         "first_token": ([0.25, 3.75], 3.125),
         "errors": ([1, 0], 1),
         "cost": ([1.0, 0.5], 1.5),

@@ -186,6 +186,20 @@ async def test_a_turn_is_followed_through_its_steps(tmp_path: Path) -> None:
         assert (await resumed.next())[0] != "snapshot"
 
 
+async def test_a_turn_that_ended_is_in_the_snapshot_or_in_a_change_after_it(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, following() as follow:
+        await (await follow(served)).next()
+        await served.gateway.parts.host.submit(written("hello", "one"))
+        _, now = await served.ask("GET", "/api/now")
+        changes = await follow(served, f"?after={now['id']}")
+        await served.gateway.parts.host.submit(written("hello", "two"))
+        ended = [one["session"] for one in now["activity"]]
+        while "two" not in ended:
+            name, change = await changes.next()
+            ended += [one["session"] for one in change["ended"]] if name == "turn" else []
+        assert ended == ["one", "two"]
+
+
 async def test_what_needs_a_person_is_counted_with_its_cause_and_one_action(tmp_path: Path) -> None:
     budgets = {"all": {"per": "ever", "warn": 0.5, "stop": 10}}
     prices = {"models": {"openai/fake-small": {"input_price": 0, "output_price": 120_000}}}
@@ -304,12 +318,18 @@ async def test_a_session_and_all_together_have_a_limited_number_of_streams(tmp_p
         assert [await follow.status(served, f"b{n} admin") for n in range(11)] == [200] * 10 + [429]
 
 
-async def test_a_reader_that_does_not_read_is_disconnected(tmp_path: Path) -> None:
+@pytest.mark.parametrize("unread", ["the snapshot", "a change"])
+async def test_a_reader_that_does_not_read_is_disconnected(tmp_path: Path, unread: str) -> None:
     async with serving(tmp_path) as served:
         host, port = served.url.removeprefix("http://").rsplit(":", 1)
+        much = {f"c{number}": "x" * 100_000 for number in range(100)}
+        if unread == "the snapshot":
+            served.gateway.left_out.update(much)
         slow = socket.create_connection((host, int(port)))
         slow.sendall(b"GET /api/now/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        served.gateway.left_out.update({f"c{number}": "x" * 100_000 for number in range(100)})
+        if unread == "a change":
+            assert await asyncio.to_thread(slow.recv, 1, socket.MSG_PEEK)
+            served.gateway.left_out.update(much)
         # More than the buffers of the two sockets hold is lost: the connection was reset.
         with slow:
             error = await asyncio.to_thread(read_to_the_end, slow)
