@@ -18,19 +18,19 @@ from gateway.store.engine import connect, open_engine
 
 
 @contextmanager
-def reading(settings: Settings) -> Generator[Connection]:
-    """Open a read-only connection to a store with the schema of this version.
+def reading(settings: Settings, *, any_schema: bool = False) -> Generator[Connection]:
+    """Open a read-only connection to a store with the schema of this version, or with any.
 
     Raises StoreError when there is no store yet, or it has another schema.
     """
-
     engine = reader(settings)
     try:
         revision, expected = migrate.current(engine), migrate.head()
-        if revision != expected:
+        if revision != expected and not any_schema:
+            newer = revision is not None and revision not in migrate.revisions()
             raise StoreError(
                 f"the store has schema {revision or 'none'}, this version needs {expected}; "
-                "run: trunkline db upgrade"
+                + ("a newer Trunkline made it: use that version" if newer else "run: trunkline db upgrade")
             )
         with connect(engine) as connection:
             yield connection

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
+import structlog
 from msgspec import Struct
 from sqlalchemy import (
     BigInteger,
@@ -33,10 +34,11 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.exc import DatabaseError
+from sqlalchemy.schema import CreateColumn
 
 from gateway.cluster.fingerprint import Fingerprint, differences, fingerprint
 from gateway.cluster.link import Certificate, Link, is_local, new_certificate
-from gateway.contract.errors import SettingsError, StoreError, StoreLockedError
+from gateway.contract.errors import SettingsError, StoreError, StoreLockedError, StoreUnavailableError
 from gateway.settings import Settings
 from gateway.store import Fence, migrate, open_locked
 from gateway.store import engine as engines
@@ -45,6 +47,11 @@ from gateway.store.writes import Statement
 from gateway.version import VERSION
 
 T = TypeVar("T")
+
+log = structlog.get_logger("trunkline.cluster")
+
+_REVISIONS = tuple(migrate.revisions())
+"""What this process can work with. Another version may be installed in its place while it runs."""
 
 metadata = MetaData()
 _CLUSTER = Table(
@@ -67,7 +74,9 @@ _NODE = Table(
     Column("heartbeat_at", DateTime(timezone=True), nullable=False),
     Column("address", Text, nullable=False),
     Column("settings", Text, nullable=False),
+    Column("revision", Text, nullable=False, server_default=""),
 )
+"""``revision`` is the newest schema that a node can work with. A column that is added needs a default."""
 _OWNERSHIP = Table(
     "ownership",
     metadata,
@@ -120,14 +129,15 @@ _FENCE = (
 takeover wait for the commit: without it an old owner could commit after the new one has read the inbox."""
 
 
-NodeState = Literal["starting", "active", "standby", "draining", "drained", "gone"]
+NodeState = Literal["starting", "active", "standby", "draining", "drained", "outdated", "gone"]
 
 
 class NodeRow(Struct, frozen=True):
     """One node. The one that works is ``active``, the others stand by (``standby``).
 
     A node that took over is ``starting`` until it is ready. One that is to hand over is ``draining``, and
-    ``drained`` once it stands by for good. One without a recent heartbeat is ``gone``.
+    ``drained`` once it stands by for good. One whose version is too old for the database is ``outdated``: it
+    passes clients on, and never works. One without a recent heartbeat is ``gone``.
 
     ``started_at`` and ``heartbeat_at`` are in ISO 8601, ``heartbeat_age`` is in seconds. The node that works
     also has: since when, the number of its takeover, and how many seconds that took from the token until the
@@ -184,7 +194,7 @@ class Membership:
         ``broker`` is the name of the RabbitMQ cluster, ``link`` this node's end of the link. Returns the
         certificate of the cluster. Raises SettingsError with key and remedy, or StoreError.
         """
-        await asyncio.to_thread(self._migrate)
+        await asyncio.to_thread(self._create_or_migrate)
         await self._run(_create_tables)
         if await self._is_taken():
             raise SettingsError(
@@ -193,8 +203,8 @@ class Membership:
             )
         return await self._run(lambda connection: self._enter(connection, broker, link))
 
-    def _migrate(self) -> None:
-        """Create or migrate the database, which needs it for this process alone."""
+    def _create_or_migrate(self) -> None:
+        """Create or migrate the database, unless other nodes use it: then its next owner migrates it."""
         url, durability = self._settings.store_url, self._settings.durability
         engine = engines.open_engine(url, durability)
         try:
@@ -209,10 +219,46 @@ class Membership:
             with open_locked(url, durability) as base:
                 migrate.upgrade(base.engine)
         except StoreLockedError:
-            raise StoreError(
-                f"the database is at revision {found}, this version needs {migrate.head()}, and other nodes "
-                "use it: stop all nodes, start this version on one, then on the others"
-            ) from None
+            if found is None:
+                raise  # it is being created
+            if found not in migrate.revisions():
+                raise StoreError(
+                    f"the database is at revision {found}, and this version supports up to {migrate.head()}: "
+                    "other nodes run a newer version; install it here, too"
+                ) from None
+            log.info("this node migrates the database when it takes over", revision=found, to=migrate.head())
+
+    async def migrate(self, fence: Fence) -> None:
+        """Migrate the database of this owner. Live nodes of the older version do not take over again.
+
+        Raises StoreError; then the database is as it was.
+        """
+        await asyncio.to_thread(self._migrate, fence)
+
+    def _migrate(self, fence: Fence) -> None:
+        engine = engines.open_engine(self._settings.store_url, self._settings.durability)
+        try:
+            if migrate.head() != _REVISIONS[-1]:
+                raise StoreError("another version was installed while this node ran; start it again")
+            if (found := migrate.current(engine)) == migrate.head():
+                return
+            with engine.begin() as connection:
+                connection.execute(text("SET LOCAL statement_timeout = 0"))
+                # Locked until the end, so that no other node takes over in the middle.
+                own = "SELECT 1 FROM ownership WHERE name = :name AND epoch = :epoch FOR SHARE"
+                name, epoch = fence.statement.values
+                if connection.execute(text(own), {"name": name, "epoch": epoch}).first() is None:
+                    raise StoreUnavailableError("another node took over")
+                log.info("migrating the database", revision=found, to=migrate.head())
+                migrate.run_migrations(connection)
+        except DatabaseError as error:
+            raise engines.open_error(engine, error) from None
+        finally:
+            engine.dispose()
+
+    async def is_outdated(self) -> bool:
+        """Return whether a newer version has migrated the database, so that this one cannot work with it."""
+        return await self._run(_read_revision) not in _REVISIONS
 
     async def _is_taken(self) -> bool:
         """Return whether a live process has this name.
@@ -254,12 +300,18 @@ class Membership:
         enter = (
             "INSERT INTO node "
             "VALUES (:name, :start, :version, :machine, clock_timestamp(), clock_timestamp(), :address, "
-            ":settings) "
+            ":settings, :revision) "
             "ON CONFLICT (name) DO UPDATE SET start_id = :start, version = :version, machine = :machine, "
             "started_at = clock_timestamp(), heartbeat_at = clock_timestamp(), address = :address, "
-            "settings = :settings"
+            "settings = :settings, revision = :revision"
         )
-        named = {"name": self.name, "start": self.start_id, "version": VERSION, "address": link.address}
+        named = {
+            "revision": migrate.head(),
+            "name": self.name,
+            "start": self.start_id,
+            "version": VERSION,
+            "address": link.address,
+        }
         written = msgspec.json.encode(fingerprint(self._settings, made.key)).decode()
         connection.execute(text(enter), {**named, "machine": socket.gethostname(), "settings": written})
         for table in (_DRAIN.name, _SUBSCRIBER.name):
@@ -478,6 +530,16 @@ def _create_tables(connection: Connection) -> None:
     # Two nodes may join an empty database at once.
     connection.execute(text("SELECT pg_advisory_xact_lock(:id)"), {"id": JOINING})
     metadata.create_all(connection)
+    known = {name: {c["name"] for c in inspect(connection).get_columns(name)} for name in metadata.tables}
+    for table in metadata.sorted_tables:
+        for column in table.columns:
+            if column.name not in known[table.name]:
+                added = CreateColumn(column).compile(dialect=connection.dialect)
+                connection.execute(text(f"ALTER TABLE {table.name} ADD COLUMN {added}"))
+
+
+def _read_revision(connection: Connection) -> str | None:
+    return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
 
 
 def read_nodes(connection: Connection) -> Sequence[NodeRow]:
@@ -494,10 +556,11 @@ def read_nodes(connection: Connection) -> Sequence[NodeRow]:
     rows = connection.execute(text(query)).all()
     written = {row.name: msgspec.json.decode(row.settings, type=Fingerprint) for row in rows}
     own = next((written[row.name] for row in rows if row.since is not None and row.live), None)
+    revision = _read_revision(connection) or ""
     return [
         NodeRow(
             row.name,
-            _state(row),
+            _state(row, revision),
             row.version,
             row.machine,
             row.started_at.isoformat(timespec="seconds"),
@@ -512,9 +575,12 @@ def read_nodes(connection: Connection) -> Sequence[NodeRow]:
     ]
 
 
-def _state(row: Row[Any]) -> NodeState:
+def _state(row: Row[Any], revision: str) -> NodeState:
     if not row.live:
         return "gone"
+    # A node that has not joined since the column was added is of an older version, which says nothing.
+    if (supported := row._mapping.get("revision")) and supported < revision:
+        return "outdated"
     if row.done is not None:
         return "drained" if row.done else "draining"
     if row.since is None:

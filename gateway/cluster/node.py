@@ -52,6 +52,8 @@ class Node:
         self._token = TokenQueue(_url(settings), _QUEUE)
         self.drained = asyncio.Event()
         self._owns = False
+        self._outdated = False
+        """A newer version has migrated the database."""
         self._watch = _FrozenWatch()
         self._link: Link
         self._forwarder: Forwarder
@@ -157,9 +159,11 @@ class Node:
     async def _is_due(self) -> bool:
         """Wait up to a second for the token; put a new one in its queue if it may be lost.
 
-        A drained node does not wait for the token.
+        A drained node does not wait for the token, and neither does one that could not use it.
         """
-        if self.drained.is_set():
+        if self._outdated:
+            await self._token.pause()
+        elif self.drained.is_set():
             await self._token.pause()
             with suppress(StoreUnavailableError):
                 await self._membership.set_drained()
@@ -187,7 +191,11 @@ class Node:
                 await self._token.hand_back()
                 await asyncio.sleep(2 * HEARTBEAT_SECONDS)
                 return None
+            if await self._read_outdated():
+                await self._token.hand_back()
+                return None
             fence = await self._membership.take()
+            await self._membership.migrate(fence)
         except StoreUnavailableError as error:
             # A node without the database cannot work; another one may.
             log.warning("cannot take over; handing the token back", reason=str(error))
@@ -231,12 +239,22 @@ class Node:
                     )
                 await self._membership.set_subscribed(self._token.connected)
                 await self._read_drain()
+                await self._read_outdated()
             now = time.monotonic()
             if self._token.held.is_set() and now - renewed_at > _RENEW_SECONDS:
                 with suppress(BrokerUnavailableError):
                     await self._token.put()
                     renewed_at = now
             await asyncio.sleep(HEARTBEAT_SECONDS)
+
+    async def _read_outdated(self) -> bool:
+        """Return whether this version is too old for the database. Then it passes clients on, and no more."""
+        if not self._outdated and await self._membership.is_outdated():
+            log.error(
+                "a newer version has migrated the database: install it here, too; this node only stands by"
+            )
+            self._outdated = True
+        return self._outdated
 
     async def _read_drain(self) -> None:
         """Set ``drained`` as the database has it. An owner that lost the token cannot pass it on."""

@@ -26,12 +26,14 @@ class GatewayProcess:
     """The processes of one gateway, one after the other.
 
     ``settings`` is TOML beside the usual ones; ``server`` and ``provider`` are more lines of those tables.
+    ``root`` is the tree whose code runs.
     """
 
     def __init__(self, directory: Path, model_url: str, settings: str = "", **tables: str) -> None:
         self.url = ""
+        self.root = ROOT
         self._directory = directory
-        self._process: prefork.Popen | None = None
+        self._process: prefork.Popen | subprocess.Popen[bytes] | None = None
         self._output: asyncio.ReadTransport
         self._config = directory / "trunkline.toml"
         self.configure(model_url, settings, **tables)
@@ -64,10 +66,12 @@ class GatewayProcess:
     async def start(self) -> bool:
         """Start it. Returns whether it became ready; if not, it has ended."""
         command = ("run", "--config", str(self._config), "--data-dir", str(self.data))
-        path = os.pathsep.join((str(ROOT), str(self._directory)))
+        path = os.pathsep.join((str(self.root), str(self._directory)))
+        # The processes that are forked have loaded this tree's code.
+        popen = prefork.Popen if self.root == ROOT else subprocess.Popen
         with (self._directory / "errors").open("ab") as errors:
             self._process = await asyncio.to_thread(
-                prefork.Popen,
+                popen,
                 [sys.executable, "-m", "gateway", *command],
                 cwd=self._directory,
                 stdout=subprocess.PIPE,

@@ -120,9 +120,10 @@ def _wait(settings: Settings, name: str, seconds: float) -> str:
         worker = next((one for one in nodes if one.owner_since is not None and one.state != "gone"), None)
         if node is None or node.state == "gone":
             fail(f"{name} ended before it handed over")
-        if node.state not in ("draining", "drained"):
+        # A newer version may have taken over, and migrated the database.
+        if node.state not in ("draining", "drained", "outdated"):
             fail(f"{name} is {node.state} again: it was resumed, or no other node lives")
-        if node.state == "drained" and worker is not None and worker.state == "active":
+        if node.state != "draining" and worker is not None and worker.state == "active":
             return worker.name
         progress = _progress(node, worker, settings)
         if progress != shown:
@@ -158,7 +159,7 @@ def _give_up(settings: Settings, node: NodeRow) -> None:
 
 def _read(settings: Settings) -> Sequence[NodeRow]:
     try:
-        with reading(settings) as connection:
+        with reading(settings, any_schema=True) as connection:
             return cluster.read_nodes(connection)
     except StoreError as error:
         refuse(error)

@@ -29,7 +29,7 @@ def cluster(settings: Settings) -> Iterator[Finding]:
         return
     try:
         broker = asyncio.run(inspect_broker(settings))
-        with reading(settings) as connection:
+        with reading(settings, any_schema=True) as connection:
             nodes = [node for node in read_nodes(connection) if node.state != "gone"]
             replicas, clock = _replicas(connection), _clock(connection)
     except (SettingsError, StoreError) as error:

@@ -88,7 +88,7 @@ export function channelRows(channels) {
   });
 }
 
-const NODE_DOTS = { active: "", standby: "", starting: "warn", draining: "warn", drained: "warn", gone: "bad" };
+const NODE_DOTS = { active: "", standby: "", starting: "warn", draining: "warn", drained: "warn", outdated: "bad", gone: "bad" };
 
 /** @param {any[]} nodes @returns {Node[]} rows of the nodes of a cluster */
 export function nodeRows(nodes) {

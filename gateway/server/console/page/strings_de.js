@@ -576,6 +576,7 @@ export const de = {
   "now.no_calls": "Seit dem Start wurde kein Modell aufgerufen.",
   "now.node.active": "arbeitet",
   "now.node.drained": "in Bereitschaft, übergeben",
+  "now.node.outdated": "braucht die neuere Version",
   "now.node.draining": "übergibt",
   "now.node.gone": "verschwunden",
   "now.node.standby": "in Bereitschaft",

@@ -576,6 +576,7 @@ export const en = {
   "now.no_calls": "No model has been called since the start.",
   "now.node.active": "works",
   "now.node.drained": "stands by, drained",
+  "now.node.outdated": "needs the newer version",
   "now.node.draining": "hands over",
   "now.node.gone": "gone",
   "now.node.standby": "stands by",
