@@ -579,7 +579,7 @@ def _state(row: Row[Any], revision: str) -> NodeState:
     if not row.live:
         return "gone"
     # A node that has not joined since the column was added is of an older version, which says nothing.
-    if (supported := row._mapping.get("revision")) and supported < revision:
+    if (supported := getattr(row, "revision", "")) and supported < revision:
         return "outdated"
     if row.done is not None:
         return "drained" if row.done else "draining"
