@@ -2,6 +2,7 @@
 import { h } from "/shared/dom.js";
 import { addStrings, language, t } from "/shared/language.js";
 import { emptyState, failedState } from "/shared/states.js";
+import { read } from "./api.js";
 import { Frame } from "./frame.js";
 import { listenToKeys, openOverview, setScreenKeys } from "./keys.js";
 import { addressOf, currentParams, goTo, watchAddress } from "./router.js";
@@ -25,6 +26,8 @@ import { readSession, showLogin, signOut } from "./session.js";
 // Modules read strings only once the console has started.
 const { [language]: strings } = language === "de" ? await import("./strings_de.js") : await import("./strings_en.js");
 addStrings({ [language]: strings });
+/** The screens that show this number themselves, and keep it up to date. */
+const COUNTS = new Set(["now", "waiting"]);
 const [frameHost, loginHost] = [document.getElementById("frame"), document.getElementById("login")];
 document.getElementById("skip").textContent = t("frame.skip");
 
@@ -99,7 +102,16 @@ function show({ replace }) {
   document.title = `${screen?.title() ?? t("frame.no_screen")} · Trunkline`;
   if (!screen) return host.append(h("h1", { class: "offscreen" }, t("frame.no_screen")), emptyState({ icon: "search", title: t("frame.no_screen"), text: t("frame.no_screen_text") }));
   open = { name: screen.name, shown: screen.render(host, params, contextOf(screen)) };
+  if (!COUNTS.has(screen.name)) countWaiting();
   if (!replace) host.querySelector("h1")?.focus({ preventScroll: true });
+}
+
+/** Show in the sidebar how many questions wait; what cannot be read now is read with the next screen. */
+async function countWaiting() {
+  try {
+    const { asked } = await read("/api/now");
+    frame?.setCount("waiting", asked.questions + asked.pairings, true);
+  } catch {}
 }
 
 function close() {

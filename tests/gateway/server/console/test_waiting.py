@@ -51,6 +51,10 @@ async def test_questions_are_decided_here_and_elsewhere(browser: Browser, tmp_pa
         await expect(question.locator(".led")).to_contain_text("Open the door")
         assert await page.locator("#main img").count() == 0
         await expect(page.get_by_role("link", name="Waiting")).to_contain_text("1")
+        other = await page.context.new_page()
+        await other.goto(f"{case.served.url}/console/money")
+        await expect(other.get_by_role("link", name="Waiting")).to_contain_text("1")
+        await other.close()
         # Why says the same: the line ends at the person.
         await question.get_by_role("link", name="Why").press("Enter")
         stations = page.locator(".line > .station")
