@@ -1,11 +1,20 @@
 """Nodes: several gateways on one PostgreSQL database, of which one works and the others stand by.
 
 In: the settings of the cluster. Out: the fence of the node that owns the gateway. PostgreSQL holds the truth,
-RabbitMQ passes the token of ownership on. Imported by ``trunkline run``, ``trunkline nodes`` and the doctor;
-``node`` and ``token`` need the extra ``cluster``.
+RabbitMQ passes the token of ownership on. Imported by ``trunkline run``, ``trunkline nodes``, the doctor and
+the server, for ``/api/nodes``; ``node`` and ``token`` need the extra ``cluster``.
 """
 
-from gateway.cluster.drain import request_drain, resume
+from gateway.cluster.drain import NO_CLUSTER, Requested, request_drain, resume
 from gateway.cluster.membership import MOST_CLOCK_SECONDS, NodeRow, NodeState, read_nodes
 
-__all__ = ["MOST_CLOCK_SECONDS", "NodeRow", "NodeState", "read_nodes", "request_drain", "resume"]
+__all__ = [
+    "MOST_CLOCK_SECONDS",
+    "NO_CLUSTER",
+    "NodeRow",
+    "NodeState",
+    "Requested",
+    "read_nodes",
+    "request_drain",
+    "resume",
+]

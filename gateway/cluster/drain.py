@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from sqlalchemy import Connection, text
 
@@ -11,11 +12,19 @@ from gateway.contract.errors import InvalidStateError, NotFoundError
 from gateway.store import schema as t
 from gateway.store.writes import audit_op
 
+NO_CLUSTER = "no cluster uses this database; set cluster.url to start one"
 _WORKING = ("starting", "active")
 
 
-def request_drain(connection: Connection, name: str | None, by: str) -> NodeRow:
-    """Ask a node to hand over, without a name the one that works. Return the node as it was.
+class Requested(NamedTuple):
+    """A request: the node as it was before, and whether the request changed anything."""
+
+    node: NodeRow
+    changed: bool
+
+
+def request_drain(connection: Connection, name: str | None, by: str) -> Requested:
+    """Ask a node to hand over, without a name the one that works. ``by`` is the actor in the audit log.
 
     Raises NotFoundError for an unknown name, and InvalidStateError if no other node could take over.
     """
@@ -23,9 +32,13 @@ def request_drain(connection: Connection, name: str | None, by: str) -> NodeRow:
     nodes = read_nodes(connection)
     node = _find(nodes, name)
     if node.state in ("draining", "drained"):
-        return node
+        return Requested(node, changed=False)
     if node.state == "gone":
         raise InvalidStateError(f"node {node.name} is gone: its last heartbeat was at {node.heartbeat_at}")
+    if node.state == "outdated":
+        raise InvalidStateError(
+            f"node {node.name} stands by in any case: its version is too old for the database"
+        )
     if not any(other.state in (*_WORKING, "standby") for other in nodes if other is not node):
         others = ", ".join(f"{other.name} ({other.state})" for other in nodes if other is not node)
         raise InvalidStateError(
@@ -39,17 +52,18 @@ def request_drain(connection: Connection, name: str | None, by: str) -> NodeRow:
     drain = "INSERT INTO drain SELECT start_id, false FROM node WHERE name = :name"
     connection.execute(text(drain), {"name": node.name})
     _record(connection, by, "node.drain", node.name)
-    return node
+    return Requested(node, changed=True)
 
 
-def resume(connection: Connection, name: str, by: str) -> NodeRow:
-    """Let a drained node take over again. Return the node as it was. Raises NotFoundError."""
+def resume(connection: Connection, name: str, by: str) -> Requested:
+    """Let a drained node take over again. ``by`` is the actor in the audit log. Raises NotFoundError."""
     _lock(connection)
     node = _find(read_nodes(connection), name)
     remove = "DELETE FROM drain WHERE start_id = (SELECT start_id FROM node WHERE name = :name)"
-    if connection.execute(text(remove), {"name": name}).rowcount:
+    changed = connection.execute(text(remove), {"name": name}).rowcount > 0
+    if changed:
         _record(connection, by, "node.resume", name)
-    return node
+    return Requested(node, changed)
 
 
 def _lock(connection: Connection) -> None:

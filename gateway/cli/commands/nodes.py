@@ -26,7 +26,6 @@ _LOOK_SECONDS = 0.2
 _TAKEOVER_SECONDS = 30.0
 """Time beyond ``limits.drain_seconds`` that a hand-over may take."""
 _CLI = "cli"
-_NONE = "no cluster uses this database; set cluster.url to start one"
 
 Name = Annotated[str, typer.Argument(help="Name of the node.", show_default=False)]
 NameOrActive = Annotated[
@@ -52,7 +51,7 @@ def list_(as_json: AsJson = False, config: File = None) -> None:
     if as_json:
         echo_json(found)
     elif not found:
-        typer.echo(_NONE)
+        typer.echo(cluster.NO_CLUSTER)
     else:
         table = Table("node", "state", "since", "version", "machine", "last heartbeat", box=box.SIMPLE_HEAD)
         for node in found:
@@ -80,7 +79,7 @@ def drain(name: NameOrActive = None, as_json: AsJson = False, config: File = Non
     """
     settings = settings_from(config)
     with _changing(settings) as connection:
-        node = cluster.request_drain(connection, name, _CLI)
+        node = cluster.request_drain(connection, name, _CLI).node
     begun = time.monotonic()
     active = _wait(settings, node.name, settings.limits.drain_seconds + _TAKEOVER_SECONDS)
     seconds = round(time.monotonic() - begun, 1)
@@ -102,10 +101,10 @@ def resume(name: Name, as_json: AsJson = False, config: File = None) -> None:
     """
     settings = settings_from(config)
     with _changing(settings) as connection:
-        before = cluster.resume(connection, name, _CLI)
+        before, changed = cluster.resume(connection, name, _CLI)
     if as_json:
-        echo_json({"node": name, "changed": before.state in ("draining", "drained")})
-    elif before.state in ("draining", "drained"):
+        echo_json({"node": name, "changed": changed})
+    elif changed:
         typer.echo(f"{name} may take over again")
     else:
         typer.echo(f"{name} was not drained: it is {before.state}")
@@ -169,7 +168,7 @@ def _read(settings: Settings) -> Sequence[NodeRow]:
 def _changing(settings: Settings) -> Generator[Connection]:
     """Open a transaction in the database. An error ends the command."""
     if not _read(settings):
-        fail(_NONE)
+        fail(cluster.NO_CLUSTER)
     engine = open_engine(settings.store_url, settings.durability)
     try:
         with engine.begin() as connection:

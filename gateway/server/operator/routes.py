@@ -39,7 +39,7 @@ def operator_routes(
         *QuestionRoutes(parts.questions, tools, session_of, parts.store, reader_of).routes(),
         *AuditRoutes(AuditLog(parts.store), reader_of).routes(),
         *DeadLetterRoutes(parts.dead_letters, parts.replays, parts.why).routes(),
-        *NodeRoutes(gateway.settings.cluster, parts.store).routes(),
+        *NodeRoutes(gateway.settings, parts.store).routes(),
         *ConsoleAccess(logins, parts.host.auth).routes(),
         *SettingsRoutes(parts.store, live, keys, values, file).routes(),
         *AgentRoutes(gateway, values).routes(),

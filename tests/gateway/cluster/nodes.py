@@ -21,13 +21,13 @@ from tests.e2e.gateway_process import GatewayProcess
 from tests.gateway.cluster.broker import Broker
 
 
-def settings_of(folder: Path, url: str, name: str) -> Settings:
-    """The settings of a node."""
+def settings_of(folder: Path, url: str, name: str, server: str = "") -> Settings:
+    """The settings of a node. ``server`` is TOML of that table."""
     file = folder / f"{name}.toml"
     file.write_text(
         f'data_dir = "{folder}/data"\n[store]\nurl = "{url}"\n'
         f'[cluster]\nurl = "amqp://guest:guest@127.0.0.1/"\nname = "{name}"\n'
-        "[server]\nport = 0\n"
+        f"[server]\nport = 0\n{server}\n"
     )
     return load_settings(file, environ={}, cwd=folder)
 
@@ -106,8 +106,11 @@ async def standing_by(cluster: Cluster, node: GatewayProcess) -> AsyncGenerator[
 
 
 @asynccontextmanager
-async def working_beside(folder: Path, url: str) -> AsyncGenerator[str]:
-    """The address of a node "one" that works beside "two", both in this process and without a broker."""
+async def working_beside(folder: Path, url: str, server: str = "") -> AsyncGenerator[str]:
+    """The address of a node "one" that works beside "two", both in this process and without a broker.
+
+    Neither follows a request to hand over. ``server`` is TOML of that table.
+    """
     async with AsyncExitStack() as stack:
         members: list[Membership] = []
         for name in ("one", "two"):
@@ -119,7 +122,7 @@ async def working_beside(folder: Path, url: str) -> AsyncGenerator[str]:
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         beating = tasks.create_task(_beat(members))
         stack.callback(beating.cancel)
-        gateway = Gateway(settings_of(folder, url, "one"))
+        gateway = Gateway(settings_of(folder, url, "one", server))
         gateway.fence = await members[0].take()
         await stack.enter_async_context(gateway.running())
         server = await stack.enter_async_context(Server(gateway))

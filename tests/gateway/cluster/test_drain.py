@@ -1,4 +1,4 @@
-"""``trunkline nodes drain``: a node hands over in order, and stays in the cluster as a standby."""
+"""Draining by command, over REST and in the console: a node hands over in order, and stays as a standby."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import Any
 
 import aiohttp
 import pytest
+from playwright.async_api import Browser, expect
 
 from gateway.testing.fake_models.script import Gate, Reply, Say
 from tests.e2e.gateway_process import GatewayProcess
+from tests.e2e.page_browser import chat
 from tests.gateway.cli.processes import trunkline
 from tests.gateway.cluster.nodes import Cluster, standing_by, until
 
@@ -144,3 +146,76 @@ async def test_a_node_works_on_when_no_other_one_can_get_the_token(
             await asyncio.to_thread(cluster.broker.start)
             assert (await draining).returncode == 0
             assert cluster.owners() == [("two", 2)]
+
+
+async def test_a_request_over_rest_drains_the_node_that_works(cluster: Cluster, operator: Operator) -> None:
+    gate = asyncio.Event()
+    cluster.models.then(Reply((Say("The first begins"), Gate(gate), Say(" and ends"))))
+    first, second = cluster.node("one", drain_seconds="60"), cluster.node("two")
+    async with first, aiohttp.ClientSession() as http:
+        assert await first.start()
+
+        async def ask(node: str, action: str) -> Any:
+            async with http.post(f"{first.url}/api/nodes/{node}/{action}") as response:
+                return response.status, await response.json()
+
+        status, error = await ask("one", "drain")
+        assert status == 409
+        assert error["message"] == (
+            "no other node could take over from one: it is the only one; start another first"
+        )
+        async with standing_by(cluster, second) as taking_over:
+            await until(lambda: "standing by" in second.errors)
+            cluster.telegram.say(cluster.chat, "Hi")
+            await until(lambda: cluster.models.requests)
+            assert await ask("one", "drain") == (200, {"node": "one", "changed": True})
+            await until(lambda: "asked to leave the work" in first.errors)
+            gate.set()
+            assert await taking_over
+            assert cluster.owners() == [("two", 2)]
+            await until(lambda: len(cluster.telegram.answers(cluster.chat)) == 1)
+            # The drained node passes the request on to the one that works.
+            assert await ask("one", "resume") == (200, {"node": "one", "changed": True})
+            assert await operator.states() == {"one": "standby", "two": "active"}
+            async with http.get(f"{first.url}/api/audit?action=node") as response:
+                audited = [(row["actor"], row["action"]) for row in (await response.json())["rows"]]
+            assert audited == [("owner", "node.resume"), ("owner", "node.drain")]
+            assert await second.stop() == 0
+            await until(lambda: cluster.owners() == [("one", 3)])
+            assert await first.stop() == 0
+    assert cluster.telegram.answers(cluster.chat) == ["The first begins and ends"]
+    cluster.telegram.transcript.check()
+
+
+async def test_the_console_goes_on_when_its_node_is_drained(browser: Browser, cluster: Cluster) -> None:
+    first, second = cluster.node("one"), cluster.node("two")
+    async with first:
+        assert await first.start()
+        async with standing_by(cluster, second) as taking_over:
+            await until(lambda: "standing by" in second.errors)
+            async with chat(
+                browser, f"{first.url}/console/now", connected=False, expected="Failed to load resource"
+            ) as page:
+                one = page.get_by_role("region", name="Nodes").get_by_role("listitem").first
+                two = page.get_by_role("region", name="Nodes").get_by_role("listitem").last
+                for row, other in ((one, two), (two, one)):
+                    name = "one" if row is one else "two"
+                    await row.get_by_role("button", name=f"Drain {name}").click()
+                    drain = page.get_by_role("dialog").get_by_role("button", name="Drain", exact=True)
+                    await drain.click()
+                    await expect(row).to_contain_text("stands by, drained")
+                    await expect(other).to_contain_text("works since")
+                    # Live events come from the node that works now. A list under the pointer does not move.
+                    await expect(page.get_by_role("status", name="State of the data")).to_have_text("Live")
+                    await page.mouse.move(0, 0)
+                    ended = page.get_by_role("region", name="Activity").get_by_title("telegram")
+                    await expect(ended).to_have_count(0)
+                    cluster.telegram.say(cluster.chat, "Hi")
+                    await expect(ended).to_have_count(1)
+                    await row.get_by_role("button", name=f"Resume {name}").click()
+                    await page.get_by_role("dialog").get_by_role("button", name="Resume", exact=True).click()
+                    await expect(row).to_contain_text("stands by since")
+                assert await taking_over
+                assert cluster.owners() == [("one", 3)]
+            assert await second.stop() == 0
+            assert await first.stop() == 0

@@ -277,6 +277,8 @@ async def test_every_route_is_described(tmp_path: Path) -> None:
             ("POST", "/api/why/same-cause/{key}/plan"),
             ("POST", "/api/why/plans/{plan}"),
             ("GET", "/api/nodes"),
+            ("POST", "/api/nodes/{name}/drain"),
+            ("POST", "/api/nodes/{name}/resume"),
             ("GET", "/api/approvals"),
             ("DELETE", "/api/approvals/{id}"),
             ("GET", "/api/rooms"),

@@ -88,17 +88,6 @@ export function channelRows(channels) {
   });
 }
 
-const NODE_DOTS = { active: "", standby: "", starting: "warn", draining: "warn", drained: "warn", outdated: "bad", gone: "bad" };
-
-/** @param {any[]} nodes @returns {Node[]} rows of the nodes of a cluster */
-export function nodeRows(nodes) {
-  return nodes.map(({ name, state, machine, version, started_at: started, heartbeat_at: seen, owner_since: owned, takeover_seconds: seconds, differs }) => {
-    const at = Date.parse(state === "gone" ? seen : (owned ?? started));
-    const more = [machine, version, seconds !== null && state === "active" ? t("now.took_over", { time: lasted(seconds * 1_000) }) : "", differs.length > 0 && state !== "gone" ? t("now.differs", { keys: differs.join(", ") }) : ""];
-    return h("li", {}, h("div", { class: "who" }, h("i", { class: `dot ${NODE_DOTS[state] ?? "warn"}`, "aria-hidden": "true" }), h("b", { class: "clip" }, name), h("span", { class: "muted num end" }, `${word(`now.node.${state}`, state)} ${t("now.since", { time: since(at) })}`)), h("div", { class: "muted" }, more.filter(Boolean).join(" · ")));
-  });
-}
-
 const CIRCUITS = { closed: "", failing: "warn", open: "bad", testing: "warn", rejected: "bad" };
 
 /** @returns {Node[]} rows of the providers, with their circuit and the limit that is nearest */

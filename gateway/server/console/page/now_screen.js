@@ -5,7 +5,8 @@ import { emptyState, showLoading } from "/shared/states.js";
 import { Table } from "/shared/table.js";
 import { clock, counted, lasted, moment } from "./amounts.js";
 import { read } from "./api.js";
-import { ageOf, channelRows, endedSentence, figureCells, needRows, nodeRows, providerRows, queueFacts, smallLine } from "./now_parts.js";
+import { ageOf, channelRows, endedSentence, figureCells, needRows, providerRows, queueFacts, smallLine } from "./now_parts.js";
+import { askNode, drawNodes } from "./node_rows.js";
 import { NowStream } from "./now_stream.js";
 import { addressOf } from "./router.js";
 import { shortChannel, shortId, word } from "./words.js";
@@ -83,17 +84,26 @@ class Now {
 
   /** Show the nodes until the screen is left. A gateway that is no node of a cluster is asked once. */
   async #followNodes() {
+    if (await this.#readNodes()) this.#nodesTimer = setTimeout(() => this.#followNodes(), NODES_MS);
+  }
+
+  /** Read the nodes and show them. @returns {Promise<boolean>} whether there may be others later */
+  async #readNodes() {
     const { signal } = this.#over;
     try {
-      const { nodes } = await read("/api/nodes", {}, { signal });
-      if (nodes.length === 0) return;
+      const { nodes, drain_seconds: seconds } = await read("/api/nodes", {}, { signal });
+      if (nodes.length === 0) return false;
       this.nodesCard.hidden = false;
-      this.nodes.replaceChildren(...nodeRows(nodes));
+      drawNodes(this.nodes, nodes, this.#context.isAdmin ? (node, action) => this.#askNode(node, action, seconds) : null);
+      return true;
     } catch (error) {
       // Without a connection the screen is dated; during a takeover the next reading succeeds.
-      if (error.name === "AbortError" || error.status === 401) return;
+      return error.name !== "AbortError" && error.status !== 401;
     }
-    this.#nodesTimer = setTimeout(() => this.#followNodes(), NODES_MS);
+  }
+
+  async #askNode(node, action, seconds) {
+    if (await askNode(node, action, seconds)) await this.#readNodes();
   }
 
   #choose(name) {

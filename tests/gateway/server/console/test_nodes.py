@@ -15,6 +15,8 @@ from tests.channels.websocket.test_page_axe import violations
 from tests.e2e.page_browser import chat
 from tests.gateway.cluster.nodes import working_beside
 from tests.gateway.server.console.test_frame import FOREIGN, WIDTHS, is_narrow
+from tests.gateway.server.console.test_login import EYES, OWNER
+from tests.gateway.server.console.test_viewers import sign_in
 
 __all__ = ["FOREIGN"]
 
@@ -52,6 +54,10 @@ async def test_the_nodes_are_shown_at_every_width(
             assert await is_narrow(page), width
             if width in (320, 1280):
                 assert await violations(page, axe) == [], width
+        with engine.begin() as connection:
+            connection.execute(text("UPDATE node SET revision = '0' WHERE name = 'two'"))
+        await expect(rows.last).to_contain_text("needs the newer version")
+        await expect(rows.last.get_by_role("button")).to_have_count(0)
     engine.dispose()
 
 
@@ -63,6 +69,91 @@ async def test_without_a_cluster_no_nodes_are_shown(browser: Browser, tmp_path: 
         await page.goto("about:blank")
         async with page.expect_response("**/api/nodes") as answered:
             await page.goto(f"{served.url}/console/now")
-        assert await (await answered.value).json() == {"node": "", "nodes": []}
+        assert await (await answered.value).json() == {"node": "", "nodes": [], "drain_seconds": 20}
         await expect(page.get_by_role("region", name="Queues")).to_be_visible()
         await expect(page.get_by_role("region", name="Nodes")).to_have_count(0)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_an_admin_drains_and_resumes_a_node_by_the_keyboard(
+    browser: Browser, foreign: Path, tmp_path: Path, postgres_url: str, scheme: Any
+) -> None:
+    axe = (foreign / "node_modules" / "axe-core" / "axe.min.js").read_text()
+    how: dict[str, Any] = {"color_scheme": scheme, "bypass_csp": True}
+    async with (
+        working_beside(tmp_path, postgres_url) as url,
+        chat(browser, f"{url}/console/now", connected=False, expected="api/now", **how) as page,
+    ):
+        two = page.get_by_role("region", name="Nodes").get_by_role("listitem").last
+        await two.get_by_role("button", name="Drain two").focus()
+        await page.keyboard.press("Enter")
+        dialog = page.get_by_role("dialog", name="Drain two?")
+        await expect(dialog).to_contain_text("two stands by. Another node works")
+        await expect(dialog).to_contain_text("trunkline nodes drain two")
+        for width in WIDTHS:
+            await page.set_viewport_size({"width": width, "height": 800})
+            assert await is_narrow(page), width
+            if width in (320, 1280):
+                assert await violations(page, axe) == [], width
+        # The focus is at Cancel, so that Enter alone does nothing.
+        await page.keyboard.press("Enter")
+        await expect(dialog).to_have_count(0)
+        await expect(two.get_by_role("button", name="Drain two")).to_be_focused()
+        await expect(two).to_contain_text("stands by since")
+        await page.keyboard.press("Enter")
+        await page.keyboard.press("Tab")
+        await page.keyboard.press("Enter")
+        await expect(dialog).to_have_count(0)
+        resume_two = two.get_by_role("button", name="Resume two")
+        await expect(two).to_contain_text("hands over since")
+        await expect(resume_two).to_be_focused()
+
+        one = page.get_by_role("region", name="Nodes").get_by_role("listitem").first
+        await one.get_by_role("button", name="Drain one").click()
+        dialog = page.get_by_role("dialog", name="Drain one?")
+        await expect(dialog).to_contain_text("It finishes running answers within 20 s (limits.drain_seconds)")
+        await dialog.get_by_role("button", name="Drain", exact=True).click()
+        await expect(dialog.get_by_role("alert")).to_contain_text(
+            "no other node could take over from one: two (draining)"
+        )
+        await page.keyboard.press("Escape")
+        await expect(one).to_contain_text("works since")
+
+        # Also when the nodes were read again, the focus is where it was.
+        await resume_two.focus()
+        async with page.expect_response("**/api/nodes"):
+            pass
+        await expect(resume_two).to_be_focused()
+        await page.keyboard.press("Enter")
+        dialog = page.get_by_role("dialog", name="Resume two?")
+        await expect(dialog).to_contain_text("trunkline nodes resume two")
+        await dialog.get_by_role("button", name="Resume", exact=True).click()
+        await expect(two).to_contain_text("stands by since")
+
+
+async def test_a_viewer_has_no_button_for_a_node(browser: Browser, tmp_path: Path, postgres_url: str) -> None:
+    server = f'token = "{OWNER}"\ntokens.eyes = {{ token = "{EYES}", role = "viewer" }}'
+    async with (
+        working_beside(tmp_path, postgres_url, server) as url,
+        chat(browser, f"{url}/console/now", connected=False, expected="api/now") as page,
+    ):
+        await sign_in(page, EYES)
+        nodes = page.get_by_role("region", name="Nodes")
+        await expect(nodes.get_by_role("listitem")).to_have_count(2)
+        await expect(nodes.get_by_role("button")).to_have_count(0)
+        await page.get_by_role("button", name="eyes").click()
+        await page.get_by_role("menuitem", name="Sign out").click()
+        await sign_in(page, OWNER)
+        await expect(nodes.get_by_role("button")).to_have_count(2)
+
+
+async def test_the_dialog_of_a_node_is_in_german(browser: Browser, tmp_path: Path, postgres_url: str) -> None:
+    async with (
+        working_beside(tmp_path, postgres_url) as url,
+        chat(browser, f"{url}/console/now", connected=False, expected="api/now", locale="de") as page,
+    ):
+        one = page.get_by_role("region", name="Knoten").get_by_role("listitem").first
+        await one.get_by_role("button", name="one übergeben lassen").click()
+        dialog = page.get_by_role("dialog", name="one übergeben lassen?")
+        await expect(dialog).to_contain_text("innerhalb von 20 s (limits.drain_seconds)")
+        await expect(dialog).to_contain_text("trunkline nodes drain one")

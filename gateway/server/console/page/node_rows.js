@@ -1,0 +1,73 @@
+/** Nodes of a cluster on the screen Now: their rows, and the dialog in which an admin drains or resumes one. */
+import { announce } from "/shared/announcer.js";
+import { copyButton } from "/shared/copy_button.js";
+import { openDialog } from "/shared/dialog.js";
+import { h, reconcile } from "/shared/dom.js";
+import { t } from "/shared/language.js";
+import { counted, lasted, since } from "./amounts.js";
+import { send } from "./api.js";
+import { word } from "./words.js";
+
+const DOTS = { active: "", standby: "", starting: "warn", draining: "warn", drained: "warn", outdated: "bad", gone: "bad" };
+
+/** @typedef {{name: string, state: string, version: string, machine: string, started_at: string, heartbeat_at: string, owner_since: string | null, takeover_seconds: number | null, differs: string[]}} ClusterNode */
+
+/**
+ * Draw the nodes of a cluster. A row and its button stay while their node is there, and with them the focus.
+ * @param {Element} list @param {ClusterNode[]} nodes
+ * @param {((node: ClusterNode, action: "drain" | "resume") => void) | null} act called by the button of a row; null for a user who may only read
+ */
+export function drawNodes(list, nodes, act) {
+  const create = () => h("li", {}, h("div", { class: "who" }), h("div", { class: "node-more" }, h("span", { class: "muted" }), act && h("button", { type: "button", class: "small" })));
+  reconcile(list, nodes, ({ name }) => name, create, (row, node) => update(row, node, act));
+}
+
+function update(row, node, act) {
+  const { name, state, machine, version, started_at: started, heartbeat_at: seen, owner_since: owned, takeover_seconds: seconds, differs } = node;
+  const at = Date.parse(state === "gone" ? seen : (owned ?? started));
+  const more = [machine, version, seconds !== null && state === "active" ? t("now.took_over", { time: lasted(seconds * 1_000) }) : "", differs.length > 0 && state !== "gone" ? t("now.differs", { keys: differs.join(", ") }) : ""];
+  row.querySelector(".who").replaceChildren(h("i", { class: `dot ${DOTS[state] ?? "warn"}`, "aria-hidden": "true" }), h("b", { class: "clip" }, name), h("span", { class: "muted num end" }, `${word(`now.node.${state}`, state)} ${t("now.since", { time: since(at) })}`));
+  row.querySelector(".node-more > span").textContent = more.filter(Boolean).join(" · ");
+  const button = row.querySelector("button");
+  if (button === null) return;
+  const action = state === "draining" || state === "drained" ? "resume" : "drain";
+  button.hidden = state === "gone" || state === "outdated";
+  button.textContent = t(`now.node.${action}`);
+  button.setAttribute("aria-label", t(`now.node.${action}_one`, { name }));
+  button.onclick = () => act(node, action);
+}
+
+/**
+ * Say what draining or resuming a node does, and ask the gateway for it once the user confirms.
+ * @param {ClusterNode} node @param {"drain" | "resume"} action @param {number} seconds `limits.drain_seconds` of the node that works
+ * @returns {Promise<boolean>} whether it was asked for
+ */
+export function askNode({ name, owner_since: owned }, action, seconds) {
+  return new Promise((resolve) => {
+    let done = false;
+    const command = `trunkline nodes ${action} ${name}`;
+    const drains = action === "drain";
+    const effects = drains ? [t(owned === null ? "now.node.drain_standby" : "now.node.drain_owner", { name, seconds: counted(seconds) }), t("now.node.drain_until", { name })] : [t("now.node.resume_text", { name })];
+    const problem = h("p", { class: "bad", role: "alert" });
+    const cancel = h("button", { type: "button" }, t("dialog.cancel"));
+    const confirm = h("button", { type: "button", class: drains ? "danger" : "primary" }, t(`now.node.${action}`));
+    const dialog = openDialog(t(`now.node.${action}_title`, { name }), ...effects.map((text) => h("p", {}, text)), h("p", { class: "muted" }, t("settings.equal")), h("p", { class: "command" }, h("code", {}, command), copyButton(t("command.copy"), () => command)), problem, h("div", { class: "choices" }, cancel, confirm));
+    cancel.addEventListener("click", () => dialog.close());
+    confirm.addEventListener("click", async () => {
+      confirm.disabled = true;
+      problem.textContent = "";
+      try {
+        await send("POST", `/api/nodes/${encodeURIComponent(name)}/${action}`);
+        done = true;
+        announce([h("p", {}, t(`now.node.${action}_done`, { name }))]);
+        dialog.close();
+      } catch (error) {
+        problem.textContent = error.message;
+        confirm.disabled = false;
+        confirm.focus();
+      }
+    });
+    dialog.addEventListener("close", () => resolve(done));
+    cancel.focus();
+  });
+}
