@@ -723,6 +723,7 @@ class Gateway:
             cwd=str(self.settings.data_dir),
             # Read-only copies: a plugin sees neither the keys of model providers nor what others are set to.
             environ=MappingProxyType({n: self.environ[n] for n in plugin.environ if n in self.environ}),
+            node="" if self.settings.cluster.url is None else self.settings.cluster.node,
             config=MappingProxyType(deepcopy(dict(self.activator.options(name)))),
             options=partial(self.settings.plugin, self.activator.tables(name)),
             registry=registry,

@@ -306,6 +306,8 @@ class PluginContext(Struct, frozen=True, kw_only=True):
     """Validates ``config`` with a pydantic model and returns it as one."""
     environ: Mapping[str, str] = {}
     """The environment variables that the plugin declares in ``Plugin.environ``, as far as they are set."""
+    node: str = ""
+    """The name of this node of the cluster; "" without one. Other nodes may run on other machines."""
     registry: RegistryView
     get_plugin: Callable[[str], Plugin | None]
     set_status_line: Callable[[Sequence[StatusSegment]], None]

@@ -19,7 +19,7 @@ from gateway import Answer, ChatOptions, Choice, Message, PluginContext, TextPar
 from gateway.api import ProgramAction
 from plugins.coding_agents import machine
 from plugins.coding_agents.adapters import find_adapter
-from plugins.coding_agents.errors import CodingAgentError, StaleQuestionError
+from plugins.coding_agents.errors import CodingAgentError, ServiceUnavailableError, StaleQuestionError
 from plugins.coding_agents.records import AskedQuestion, Notice, SessionRecord
 from plugins.coding_agents.records import Choice as Decision
 from plugins.coding_agents.session import Session
@@ -71,7 +71,11 @@ class SessionChats:
         if answer.key.endswith(_RESUME):
             await self._answer_resume(answer)
             return
-        session = self.sessions.find(answer.key.rpartition(":")[0])
+        session_id = answer.key.rpartition(":")[0]
+        record = self.sessions.record(session_id)
+        if record is not None and self.sessions.is_away(record):
+            raise ServiceUnavailableError(f"session {record.short_id} runs on node {record.node}")
+        session = self.sessions.find(session_id)
         if session is None or answer.state != "answered":
             return
         asked = session.record.question

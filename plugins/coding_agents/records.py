@@ -69,7 +69,8 @@ class SessionRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     the end of the output when the record was stored. ``program_session`` is the program's own session, with
     which it continues. ``done_keys`` are those of requests that were done. ``blocked_at`` is the time since
     which the session waits for its user. ``asked`` and ``told`` count questions and notices. ``cost_usd``
-    is what the program said that it has cost, None if it does not say.
+    is what the program said that it has cost, None if it does not say. ``node`` is the node of a cluster
+    that started it, ``boot_id`` tells which machine that was, until its next boot.
     """
 
     id: str
@@ -89,6 +90,7 @@ class SessionRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     spawn_key: str = ""
     home: str = ""
     pid: int = 0
+    node: str = ""
     boot_id: str = ""
     offset: int = 0
     reserved: int = 0

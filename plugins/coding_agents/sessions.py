@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import structlog
-from msgspec import Struct, convert, to_builtins
+from msgspec import Struct, convert, structs, to_builtins
 
 from gateway import PluginContext, TrunklineError, now_ms
 from gateway.api import Figure
@@ -130,6 +130,7 @@ class Sessions:
         self._table = ctx.table("sessions")
         self._tasks = ctx.tasks
         self._environ = ctx.environ
+        self._node, self._boot = ctx.node, _boot_id()
         self._bus = ctx.events
         self._records: dict[str, SessionRecord] = {}
         self._running: dict[str, Session] = {}
@@ -146,7 +147,9 @@ class Sessions:
         begun = time.monotonic()
         async with asyncio.TaskGroup() as group:
             for record in tuple(self._records.values()):
-                if not record.is_ended:
+                if self.is_away(record):
+                    log.info("a session runs on another machine", session=record.id, node=record.node)
+                elif not record.is_ended:
                     group.create_task(self._recover(record))
         self.attach_seconds = time.monotonic() - begun
         self._tasks.create_task(self._tidy(), name="tidying sessions")
@@ -174,9 +177,21 @@ class Sessions:
             raise NoSessionError("no coding agent of yours runs")
         return found[-1]
 
+    def is_away(self, record: SessionRecord) -> bool:
+        """Return whether a session runs on the machine of another node, which alone can use or end it."""
+        return self._is_elsewhere(record) and not record.is_ended
+
     def session(self, session_id: str, owner: str) -> Session:
-        """Return a session of a user with its screen. Raises SessionNotFoundError."""
+        """Return a session of a user with its screen.
+
+        Raises SessionNotFoundError, and ServiceUnavailableError for one that is away.
+        """
         record = self.get(session_id, owner)
+        if self.is_away(record):
+            raise ServiceUnavailableError(
+                f"session {record.short_id} runs on node {record.node}, and goes on there; it can be used "
+                "when that node works again. To give it up, stop it at once (kill)"
+            )
         return self._running.get(record.id) or self._make(record)
 
     def find(self, session_id: str) -> Session | None:
@@ -226,7 +241,15 @@ class Sessions:
         return session.record
 
     async def stop(self, session_id: str, owner: str, *, force: bool = False) -> SessionRecord:
-        """End the program of a session."""
+        """End the program of a session.
+
+        With ``force`` one that is away is given up; its node ends it when it works again.
+        """
+        record = self.get(session_id, owner)
+        if force and self.is_away(record):
+            session = self._make(record)
+            await self._lose(session, f"it was given up while it ran on node {record.node}")
+            return session.record
         session = self.session(session_id, owner)
         await session.stop(force=force)
         return session.record
@@ -294,7 +317,12 @@ class Sessions:
             minutes = round((self.settings.blocked_timeout_ms - waited) / 60_000)
             await session.tell("blocked", f"It still waits for you, and is stopped in {minutes} minutes.")
 
+    def _is_elsewhere(self, record: SessionRecord) -> bool:
+        return record.node not in ("", self._node) and record.boot_id != self._boot
+
     def _current(self, record: SessionRecord) -> SessionRecord:
+        if self.is_away(record):
+            return structs.replace(record, error=f"unavailable: it runs on node {record.node}")
         running = self._running.get(record.id)
         return record if running is None else running.record
 
@@ -367,6 +395,8 @@ class Sessions:
             program_session=_program_session(adapter, old),
             resumes=request.resumes,
             version=await self._version(adapter),
+            node=self._node,
+            boot_id=self._boot,
         )
 
     async def _workdir(self, request: SpawnRequest, session_id: str) -> str:
@@ -516,15 +546,17 @@ class Sessions:
             except CodingAgentError as error:
                 await self._fail(session, str(error))
             return
-        boot = await asyncio.to_thread(_boot_id)
-        if record.boot_id and boot != record.boot_id:
+        if record.boot_id and self._boot != record.boot_id:
             reason = "the machine was started again"
+        await self._lose(session, reason)
+        self._running.pop(record.id, None)
+        await asyncio.to_thread(self._remove, session)
+
+    async def _lose(self, session: Session, reason: str) -> None:
         await session.lose(reason)
         for observer in self.observers:
             observer(session)
         self._emit(session, events.KeeperLost, reason=reason)
-        self._running.pop(record.id, None)
-        await asyncio.to_thread(self._remove, session)
 
     async def _fail(self, session: Session, reason: str) -> None:
         """Note that a session could not be started."""
@@ -550,13 +582,14 @@ class Sessions:
 
     def _remove_orphans(self, running: set[str]) -> None:
         for folder in (self._data / "sessions").glob("pty-*"):
-            if folder.name not in running and not self._is_running(folder.name):
+            if folder.name not in running and not self._is_needed(folder.name):
                 kill_marked(folder.name)
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _is_running(self, session_id: str) -> bool:
+    def _is_needed(self, session_id: str) -> bool:
+        """Return whether a session runs, or may on another machine, which ends it and removes its folder."""
         record = self._records.get(session_id)
-        return record is not None and not record.is_ended
+        return record is not None and (not record.is_ended or self._is_elsewhere(record))
 
     async def _forget_old(self) -> None:
         ended = sorted(

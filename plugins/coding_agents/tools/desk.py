@@ -125,7 +125,8 @@ class Desk:
     async def stop(self, caller: Caller, session: str = "", *, force: bool = False) -> str:
         """Stop a session, or ``all``."""
         if session == "all":
-            found = [one for one in self._sessions.list(caller.owner) if not one.is_ended]
+            own = [one for one in self._sessions.list(caller.owner) if not one.is_ended]
+            found = [one for one in own if force or not self._sessions.is_away(one)]
             if not found:
                 raise NoSessionError("no coding agent of yours runs")
         else:

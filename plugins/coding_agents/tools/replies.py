@@ -50,7 +50,7 @@ def listed(records: Sequence[SessionRecord], *, prompts: bool = True) -> str:
     lines: list[str] = []
     for number, one in enumerate(records, 1):
         asks = f": {code(one.question.prompt[:80])}" if prompts and one.question is not None else ""
-        status = f"{one.public_status}{asks}"
+        status = one.error if one.error and not one.is_ended else f"{one.public_status}{asks}"
         cost = f" · {one.cost}" if one.cost else ""
         lines.append(f"{number}. **{one.agent}** {code(one.short_id)} · {status} · {code(one.workdir)}{cost}")
     return "\n".join(lines)

@@ -69,13 +69,22 @@ async def until_shown(session: Session, *lines: str) -> None:
 
 @asynccontextmanager
 async def agents(
-    tmp_path: Path, *plugins: Plugin, permissions: Any = None, channels: Any = None, **settings: Any
+    tmp_path: Path,
+    *plugins: Plugin,
+    permissions: Any = None,
+    channels: Any = None,
+    node: str = "",
+    **settings: Any,
 ) -> AsyncGenerator[Agents]:
-    """Run a gateway with the plugin. Its programs outlive the block, unless it stops them."""
+    """Run a gateway with the plugin, as a ``node`` of a cluster if it has a name. Its programs outlive the
+    block, unless it stops them.
+    """
     plugin = CodingAgents()
     table = {"min_free_memory_mb": 0, "sandbox": "off", **settings}
     rules = {"*": "allow"} if permissions is None else permissions
     given = {"permissions": rules, "channels": channels or {}, "plugins": {"coding_agents": table}}
+    if node:
+        given["cluster"] = {"url": "amqp://127.0.0.1/", "name": node}
     try:
         async with chatting(tmp_path, *plugins, plugin, **given) as chat:
             yield Agents(chat, plugin, await plugin.service())

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from gateway import Answer
 from gateway.app import Gateway
 from gateway.events import BusEvent
 from gateway.testing.chat import chatting
@@ -25,6 +26,7 @@ from plugins.coding_agents.errors import (
     NotInstalledError,
     NotReadyError,
     OutputGoneError,
+    ServiceUnavailableError,
     SessionLimitError,
     SessionNotFoundError,
     StaleQuestionError,
@@ -34,6 +36,7 @@ from plugins.coding_agents.errors import (
 from plugins.coding_agents.records import public_status
 from plugins.coding_agents.session import REPLAY_BYTES
 from plugins.coding_agents.sessions import SpawnRequest, free_memory_mb
+from plugins.coding_agents.tools.replies import listed
 from tests.plugins.coding_agents.rig import (
     OWNER,
     SECONDS,
@@ -422,6 +425,63 @@ async def test_a_session_whose_keeper_is_gone_after_a_restart_is_lost(tmp_path: 
         assert (again.resumes, again.workdir) == (record.id, record.workdir)
         assert (await rig.sessions.resume(record.id, OWNER)).id == again.id
         await rig.sessions.stop(again.id, OWNER, force=True)
+
+
+async def _leave_on(tmp_path: Path, node: str) -> str:
+    """Leave a running session on a machine that is not this one. Return its id."""
+    async with agents(tmp_path, node=node) as rig:
+        session = await rig.spawn("echo before")
+        await until(session, lambda: session.record.task_done)
+        await session.change(boot_id="another machine")
+        return session.record.id
+
+
+async def test_a_session_on_another_machine_goes_on_and_is_used_when_its_node_works_again(
+    tmp_path: Path,
+) -> None:
+    left = await _leave_on(tmp_path, "one")
+    running = processes(left)
+    async with agents(tmp_path, node="two") as rig:
+        [record] = rig.sessions.list(OWNER)
+        assert (record.status, record.error) == ("ready", "unavailable: it runs on node one")
+        assert "unavailable: it runs on node one" in listed([record])
+        with pytest.raises(ServiceUnavailableError, match="it can be used when that node works again"):
+            await rig.sessions.send(left, OWNER, text="echo no")
+        with pytest.raises(ServiceUnavailableError, match="kill"):
+            await rig.sessions.stop(left, OWNER)
+        # An answer to its question is kept until its node works.
+        answer = Answer(question_id="q", key=f"{left}:1", state="answered", values=("once",), by=OWNER)
+        chats = rig.plugin._chats  # pyright: ignore[reportPrivateUsage]
+        assert chats is not None
+        with pytest.raises(ServiceUnavailableError):
+            await chats.answered(answer)
+    assert processes(left) == running
+    async with agents(tmp_path, node="one") as rig:
+        again = rig.sessions.session(left, OWNER)
+        await again.send_text("echo after")
+        await until_shown(again, "after")
+        await again.stop()
+
+
+async def test_a_session_on_another_machine_is_given_up_and_ended_by_its_own_node(tmp_path: Path) -> None:
+    left = await _leave_on(tmp_path, "one")
+    async with agents(tmp_path, node="two") as rig:
+        record = await rig.sessions.stop(left, OWNER, force=True)
+        assert (record.status, record.error) == ("lost", "it was given up while it ran on node one")
+    assert processes(left)
+    async with agents(tmp_path, node="one") as rig:
+        await _gone(left, tmp_path)
+
+
+async def test_a_session_of_another_node_on_this_machine_is_attached(tmp_path: Path) -> None:
+    async with agents(tmp_path, node="one") as rig:
+        session = await rig.spawn("echo before")
+        await until(session, lambda: session.record.task_done)
+    async with agents(tmp_path, node="two") as rig:
+        again = rig.sessions.session(session.record.id, OWNER)
+        await again.send_text("echo after")
+        await until_shown(again, "after")
+        await again.stop()
 
 
 async def test_a_session_that_was_stored_but_not_started_is_started(tmp_path: Path) -> None:
