@@ -22,11 +22,14 @@ import procfs
 from database_figures import SERVER, database
 from figures import MIB, Bench, Row, bursts, cost, each, row
 from processes import TREE, Process
+from sqlalchemy import create_engine, text
 
 from tests.gateway.cluster.broker import Broker
 
 _PROGRAM = shutil.which("rabbitmq-server", path="/usr/lib/rabbitmq/bin:/usr/local/bin:/usr/bin") or ""
 _FOLLOWED_SECONDS = 60.0
+_COUNTED_SECONDS = 5.0
+"""PostgreSQL counts what a connection did about once a second."""
 
 
 def cluster(bench: Bench) -> Iterator[Row]:
@@ -46,12 +49,15 @@ def cluster(bench: Bench) -> Iterator[Row]:
             bursts(bench, {"relay": active, "ours": standby}, clients=1, mode="p04", messages=20),
             lambda result: median(result.from_send) * 1e3,
         )
+        commits, logged = _work_of(bench, active, url)
         bench.lab.stop(plain, standby, active)
     label = "cluster, 2 tokens: processor for a turn (floor: one gateway on PostgreSQL)"
     yield row(label, "µs", costs, 1.15)
     both = {"relay": costs["relay"], "ours": each(through, cost)["ours"]}
     yield row(f"{label}, client at another node", "µs", both, 1.4, note="both nodes together")
     late = [ours - own for ours, own in zip(first["ours"], first["relay"], strict=True)]
+    yield row("cluster, 2 tokens: commits of PostgreSQL for a turn", "commits", {"ours": commits})
+    yield row("cluster, 2 tokens: write-ahead log of PostgreSQL for a turn", "KiB", {"ours": logged})
     yield row("cluster: first token through another node, later by", "ms", {"ours": late}, 8, absolute=True)
     yield row(
         "cluster: idle memory more than that of one gateway",
@@ -60,6 +66,28 @@ def cluster(bench: Bench) -> Iterator[Row]:
         15,
         absolute=True,
     )
+
+
+def _work_of(bench: Bench, node: Process, url: str) -> tuple[list[float], list[float]]:
+    """Return, for each round, the commits and the KiB of write-ahead log that a turn costs PostgreSQL."""
+    query = text(
+        "SELECT xact_commit, pg_current_wal_insert_lsn() - '0/0' FROM pg_stat_database "
+        "WHERE datname = current_database()"
+    )
+    commits: list[float] = []
+    logged: list[float] = []
+    engine = create_engine(url, isolation_level="AUTOCOMMIT")
+    load = bench.lab.load(node, kind="talk", seconds=_COUNTED_SECONDS, mode="s02", clients=200)
+    with engine.connect() as connection:
+        for _ in range(bench.rounds):
+            before = connection.execute(query).one()
+            turns = load.measure().turns
+            after = connection.execute(query).one()
+            commits.append(float(after[0] - before[0]) / turns)
+            logged.append(float(after[1] - before[1]) / turns / 1024)
+    load.stop()
+    engine.dispose()
+    return commits, logged
 
 
 def takeover(bench: Bench) -> Iterator[Row]:
