@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from urllib.parse import urlsplit
 
 import structlog
+from yarl import URL
 
 from gateway.cluster.forwarder import Forwarder
 from gateway.cluster.link import ANY_PORT, Accept, Certificate, Link
@@ -34,6 +35,8 @@ _FROZEN_SECONDS = 8.0
 """A process that did not run for so long may have lost its ownership, and exits before it calls a
 platform."""
 _LOOK_SECONDS = 0.25
+_UNCHECKED = "no_verify_ssl"
+"""Option in the address of RabbitMQ, with which the client does not check the certificate."""
 TAKEN_OVER = 75
 """Exit status of an owner that was frozen: a restart makes it a standby."""
 
@@ -279,9 +282,16 @@ def _url(settings: Settings) -> str:
     url = settings.cluster.url or ""
     if not settings.store_url.startswith("postgres"):
         raise SettingsError("store.url: a cluster needs PostgreSQL; set it, or remove cluster.url")
-    if url.startswith("amqp://") and not is_loopback(urlsplit(url).hostname or ""):
+    if is_loopback(urlsplit(url).hostname or ""):
+        return url
+    if url.startswith("amqp://"):
         raise SettingsError(
             "cluster.url: amqp:// sends the password in clear; use amqps:// for a RabbitMQ on another machine"
+        )
+    if _UNCHECKED in URL(url).query:
+        raise SettingsError(
+            f"cluster.url: with {_UNCHECKED} any server can get the password; remove it, and name the file "
+            "of a private CA: ?cafile=/path/to/ca.pem"
         )
     return url
 

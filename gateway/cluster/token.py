@@ -96,9 +96,9 @@ class TokenQueue:
                 self._connection = await aio_pika.connect(self._url, timeout=_CONNECT_SECONDS)
             except (AuthenticationError, ProbableAuthenticationError):
                 raise SettingsError(f"cluster.url: RabbitMQ at {self._shown} rejected the login") from None
-            except ssl.SSLCertVerificationError as error:
-                raise SettingsError(f"cluster.url: {self._shown}: {error.verify_message}") from None
             except (*CONNECTION_EXCEPTIONS, TimeoutError) as error:
+                if (mistake := self._mistake(error)) is not None:
+                    raise SettingsError(mistake) from None
                 reason = str(error) or type(error).__name__
                 raise BrokerUnavailableError(f"cannot reach RabbitMQ at {self._shown}: {reason}") from None
         transport = self._connection.transport
@@ -110,6 +110,23 @@ class TokenQueue:
                 f"cluster.url: RabbitMQ {version} is too old; version 3.10 or later is needed"
             )
         return _text(facts.get("cluster_name")), version
+
+    def _mistake(self, error: BaseException) -> str | None:
+        """Return what is wrong with the certificates, if a retry cannot help."""
+        # The client hides errors of the connection in its own; those of reading the file arrive as they are.
+        unread = isinstance(error, ssl.SSLError) and error.library == "X509"
+        if unread or isinstance(error, FileNotFoundError | PermissionError):
+            return (
+                f"cluster.url: the file of cafile cannot be used: {error}: {self._shown}; name a file in PEM "
+                "that the gateway can read"
+            )
+        if isinstance(cause := error.__cause__, ssl.SSLCertVerificationError):
+            return (
+                f"cluster.url: the certificate of RabbitMQ at {self._shown} is not accepted: "
+                f"{cause.verify_message.rstrip('.')}; use a host name that is in the certificate, and name "
+                "the file of a private CA at the end of the address: ?cafile=/path/to/ca.pem"
+            )
+        return None
 
     async def inspect(self) -> BrokerState:
         """Check the queue, which need not exist yet, and whether the broker accepts messages; change nothing.

@@ -50,7 +50,8 @@ class ClusterSettings(Section):
         default=None,
         repr=False,
         pattern=r"^amqps?://",
-        description="Address of RabbitMQ, such as amqp://user:password@host/; no cluster if unset",
+        description="Address of RabbitMQ, such as amqps://user:password@host/; ?cafile=/path at its end is "
+        "the file of a private CA; no cluster if unset",
     )
     name: str | None = Field(
         default=None,

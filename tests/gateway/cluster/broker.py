@@ -20,9 +20,12 @@ def free_port() -> int:
 
 
 class Broker:
-    """A RabbitMQ of its own, with its files in a folder."""
+    """A RabbitMQ of its own, with its files in a folder.
 
-    def __init__(self, program: str, folder: Path) -> None:
+    With ``listens`` its ``rabbitmq.conf`` need not exist; without, that names a listener at ``port``.
+    """
+
+    def __init__(self, program: str, folder: Path, *, listens: bool = True) -> None:
         self.port = free_port()
         self.url = f"amqp://guest:guest@127.0.0.1:{self.port}/"
         self._program = program
@@ -43,6 +46,9 @@ class Broker:
             "RABBITMQ_PID_FILE": str(folder / "pid"),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
         }
+        if not listens:
+            # These variables are stronger than the file.
+            del self._environ["RABBITMQ_NODE_IP_ADDRESS"], self._environ["RABBITMQ_NODE_PORT"]
 
     def start(self) -> None:
         """Start it, and wait until it accepts connections."""

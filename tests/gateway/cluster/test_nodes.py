@@ -186,6 +186,11 @@ async def test_a_node_needs_the_data_directory_of_the_others(cluster: Cluster, t
     [
         ({"store": "sqlite:///t.db"}, 2, "store.url: a cluster needs PostgreSQL"),
         ({"broker": "amqp://guest:guest@192.0.2.1/"}, 2, "cluster.url: amqp:// sends the password in clear"),
+        (
+            {"broker": "amqps://guest:guest@192.0.2.1/?no_verify_ssl=1"},
+            2,
+            "cluster.url: with no_verify_ssl any",
+        ),
         ({"broker": "amqp://guest:wrong@127.0.0.1:{port}/"}, 2, "cluster.url: RabbitMQ at"),
         ({"broker": "amqp://guest:guest@127.0.0.1:1/", "wait_ms": "1"}, 75, "cannot reach RabbitMQ at"),
     ],
