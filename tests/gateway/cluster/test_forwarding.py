@@ -193,9 +193,12 @@ async def test_the_link_takes_only_nodes_that_have_the_certificate_of_the_cluste
     insecure.check_hostname, insecure.verify_mode = False, ssl.CERT_NONE
     with pytest.raises((ssl.SSLError, ConnectionError)):  # noqa: PT012 - TLS 1.3 tells it with the first read
         reader, writer = await asyncio.open_connection(host, int(port), ssl=insecure)
-        writer.write(b'"127.0.0.1"\nGET / HTTP/1.1\r\nHost: x\r\n\r\n')
-        if not await reader.read(1):
-            raise ConnectionError
+        try:
+            writer.write(b'"127.0.0.1"\nGET / HTTP/1.1\r\nHost: x\r\n\r\n')
+            if not await reader.read(1):
+                raise ConnectionError
+        finally:
+            writer.transport.abort()
     assert not one.taken.is_set()
     stranger.close()
 
