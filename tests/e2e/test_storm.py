@@ -64,6 +64,8 @@ KINDS = {
     "no-recovery": ("--seconds", "5", "--drain", "5", *FEW),
     "asked-anew": ("--seconds", "8", "--rate", "6", "--drain", "30", "--channels", "websocket"),
     "second-runs": ("--seconds", "8", "--rate", "6", "--drain", "40", "--channels", "websocket"),
+    # As those with nodes above; here, so that not all of them are under way at once.
+    "no-row-lock": ("--seconds", "8", "--drain", "15", "--channels", "websocket", "--nodes", "3"),
     "torn-edits": ("--seconds", "8", "--rate", "4", "--drain", "30", "--channels", "websocket"),
     "trusted-clock": ("--seconds", "12", "--drain", "12", *FEW),
     "unwritten-signals": ("--seconds", "10", "--drain", "20", "--rate", "14", *FEW),
@@ -242,6 +244,12 @@ def test_a_gateway_whose_repeated_turn_asks_once_more_is_found_out(storms: Storm
 
 def test_a_gateway_that_begins_a_task_anew_after_a_crash_is_found_out(storms: Storms) -> None:
     storms["second-runs"].must_find(lambda found: found.says("the call", "runs", kind="duplicate"))
+
+
+@pytest.mark.usefixtures("rabbitmq_path", "postgres_programs")
+def test_a_node_that_commits_after_its_successor_has_read_the_inbox_is_found_out(storms: Storms) -> None:
+    kinds = ("lost", "out_of_order")
+    storms["no-row-lock"].must_find(lambda found: sum(map(found.count, kinds)) > 0)
 
 
 def test_a_gateway_that_hides_what_an_edit_replaces_too_late_is_found_out(storms: Storms) -> None:

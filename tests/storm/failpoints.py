@@ -13,11 +13,12 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+ACCEPTING = "before the accept commit"
 SUMMARIZED = "before the commit of a summary"
 TASKED = "in the middle of a task"
 RETURNED = "after the commit of a task's answer"
 _EVERYWHERE = (
-    "before the accept commit",
+    ACCEPTING,
     "accepted, before the ack",
     "at the model's first byte",
     "in mid-stream",

@@ -24,8 +24,12 @@ class Life:
         self.pid = pid
         self.joined = asyncio.Event()
         """It is a node of the cluster, or it ended before it was."""
+        self.joined_at = 0.0
+        """Time of the event loop at which it joined."""
         self.begun = asyncio.Event()
         """It is ready, or it ended before it was."""
+        self.over = asyncio.Event()
+        """It is ready no more: its node was drained, and may be ready again later, or it ended."""
         self.gone = asyncio.Event()
         self.status: int | None = None
 
@@ -33,6 +37,24 @@ class Life:
     def is_ready(self) -> bool:
         """Return whether it works."""
         return self.begun.is_set() and not self.gone.is_set()
+
+    def note(self, what: str) -> None:
+        """Note what became of it: it ``joined``, is ``ready``, was ``drained``, or is ``gone:STATUS``."""
+        match what.partition(":"):
+            case "joined", *_:
+                self.joined_at = asyncio.get_running_loop().time()
+                self.joined.set()
+            case "ready", *_:
+                self.joined.set()
+                self.begun.set()
+                self.over.clear()
+            case "drained", *_:
+                self.begun.clear()
+                self.over.set()
+            case _, _, status:
+                self.status = int(status)
+                for event in (self.gone, self.joined, self.begun, self.over):
+                    event.set()
 
     async def ends_within(self, seconds: float) -> bool:
         """Wait for its end. Returns whether it came in time."""
@@ -91,17 +113,9 @@ class Parent:
                 self._lives[int(pid)] = Life(int(pid))
                 await self._forked.put(self._lives[int(pid)])
                 continue
-            life = self._lives[int(pid)]
-            if what in ("joined", "ready"):
-                life.joined.set()
-            if what == "ready":
-                life.begun.set()
-            elif what.startswith("gone"):
-                life.status = int(what.split(":")[1])
-                for event in (life.gone, life.joined, life.begun):
-                    event.set()
+            self._lives[int(pid)].note(what)
 
-    async def fork(self, name: str = ONLY, ahead: int = 0) -> Life:
+    async def fork(self, name: str = ONLY, ahead: float = 0) -> Life:
         """Begin a new life of a gateway, whose wall clock is so many seconds ahead."""
         assert self._process is not None
         assert self._process.stdin is not None

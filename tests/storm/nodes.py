@@ -5,12 +5,13 @@ when they end, as by a service manager.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,32 +20,26 @@ from failpoints import Aims, Failpoints
 from killer import AT_START, free_port
 from links import Links
 from lives import BrokenStormError, Life, Parent
+from plan import Plan
 from servers import Postgres
+from sqlalchemy import Connection, create_engine
+from sqlalchemy.exc import DatabaseError
 
+from gateway.cluster import request_drain, resume
+from gateway.contract.errors import InvalidStateError, NotFoundError
 from tests.gateway.cluster.broker import Broker
 
-ACTIVE_KILLED = "active node killed"
-STANDBY_KILLED = "standby killed"
-FROZEN = "active node frozen"
 HANDED = "active node frozen and followed at once"
-STOPPED = "node stopped"
 BROKER_KILLED = "RabbitMQ killed"
-DATABASE_KILLED = "PostgreSQL killed"
-DATABASE_CUT = "node cut from PostgreSQL"
 BROKER_CUT = "node cut from RabbitMQ"
 LATE = "calls of a killed node arrived late"
-
-_ENDS = {ACTIVE_KILLED: 6, STANDBY_KILLED: 2, STOPPED: 2, LATE: 2}
-"""Faults that end nodes, and how often one is chosen in proportion to the others."""
-_FREEZES = {FROZEN: 1, HANDED: 2}
-_OF_SERVERS = {BROKER_KILLED: 1, DATABASE_KILLED: 1, DATABASE_CUT: 3, BROKER_CUT: 3}
-"""Faults of servers and of the connections to them."""
-FAULTS = (*_ENDS, *_FREEZES, *_OF_SERVERS)
+WRONG_CLOCK = "node with a wrong clock took over"
+"""The faults that more than their table in ``Nodes`` refers to."""
 
 ONE_ADDRESS = ("line", "telegram")
 """Platforms of which all calls go to the address in the settings, so that a link can lead there."""
 
-PLANTED = {"no-epoch-check": (BROKER_CUT,), "hasty-reconcile": (LATE,)}
+PLANTED = {"no-epoch-check": (BROKER_CUT,), "hasty-reconcile": (LATE,), "no-row-lock": (HANDED,)}
 """The planted bugs of nodes, and the faults that each needs to show."""
 
 _LEFT_OFF = (70, 75)
@@ -59,14 +54,30 @@ _DRAINS = 2
 """Seconds in which running answers may end when a node is told to stop."""
 _STOPS = 30.0
 """Seconds in which a node ends that is told to stop."""
-_STABLE = 4.0
-"""Seconds without an end of a node after which none ends any more because of earlier faults."""
+_HANDS_OVER = 8.0
+"""Seconds in which a node hands over that is drained, unless it is cut from RabbitMQ. Else it is resumed."""
+_RESUMES = (0.0, 3.0)
+"""Seconds after which it may take over again."""
+_STABLE = 5.0
+"""Seconds after the last fault and the last end of a node after which none ends because of earlier ones."""
+_YOUNG = 1.5
+"""Seconds after its join in which a node that gets the token looks whether the owner lives."""
 _RECKONED = 10.0
 """Seconds after which RabbitMQ drops a frozen node."""
+_LONGEST_HANDED, _FOLLOWED = 3.5, 1.0
+"""Seconds that a frozen node waits at most to be followed, and then sleeps on. PostgreSQL ends a transaction
+that is idle for 5 s."""
 _LONGEST_CUT = 8.0
 _LATE = (2.0, 5.0)
 """Seconds by which calls are late. A node counts on 10 s at most."""
+_CLOCK = (0.5, 1.5)
+"""Seconds by which the clock of one node is wrong, in each life anew. A node is not started beyond 2 s."""
 _LOOKS = 0.02
+_OPERATOR = "storm"
+
+
+Act = Callable[[], Coroutine[None, None, bool]]
+"""Does one harm. Returns whether it was possible."""
 
 
 class Node:
@@ -74,12 +85,22 @@ class Node:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.has_wrong_clock = False
         self.port = free_port()
         self.life: Life | None = None
         self.told_to_stop = False
         self.occupied = False
-        """A fault of it is under way."""
+        """A fault of it is under way that no other one is to disturb."""
         self.frozen = False
+
+    @contextlib.contextmanager
+    def reserved(self) -> Generator[None]:
+        """Let nothing else happen to it until the block ends, but to the servers and its links."""
+        self.occupied = True
+        try:
+            yield
+        finally:
+            self.occupied = False
 
     @property
     def is_ready(self) -> bool:
@@ -97,37 +118,54 @@ class Nodes:
 
     def __init__(
         self,
-        count: int,
+        plan: Plan,
         servers: tuple[Postgres, Broker],
         directory: Path,
         failpoints: Failpoints,
         points: Sequence[str],
         dice: random.Random,
-        seconds: float,
-        faults: Sequence[str],
-        fewest: int,
         answers: Callable[[], int],
     ) -> None:
+        self._ends: Mapping[str, tuple[int, Act]] = {
+            "active node killed": (6, self._kill_active),
+            "standby killed": (2, self._kill_standby),
+            "node stopped": (2, self._stop_node),
+            "active node drained": (1, self._drain_active),
+            LATE: (2, self._kill_amid_calls),
+        }
+        """Faults that end the work of nodes, and how often one is chosen in proportion to the others."""
+        self._freezes: Mapping[str, tuple[int, Act]] = {
+            "active node frozen": (1, self._freeze),
+            HANDED: (2, lambda: self._freeze(handed=True)),
+        }
+        self._of_servers: Mapping[str, tuple[int, Act]] = {
+            BROKER_KILLED: (1, self._restart_broker),
+            "PostgreSQL killed": (1, lambda: self._restart(self._database, 1.5)),
+            "node cut from PostgreSQL": (3, lambda: self._cut("database")),
+            BROKER_CUT: (3, lambda: self._cut("broker")),
+        }
+        """Faults of servers and of the connections to them."""
         self.kills = 0
         self.lives = 0
-        self.faults = Counter(dict.fromkeys(faults, 0))
+        every = (*self._ends, *self._freezes, *self._of_servers, WRONG_CLOCK)
+        self.faults = Counter(dict.fromkeys(PLANTED.get(plan.planted or "", every), 0))
         self.answers_in_outages = 0
         """How many answers ended while RabbitMQ was away."""
         self.exits: Counter[int] = Counter()
         """How often nodes ended by themselves, as they are to do, by exit status."""
         self.unexpected: list[str] = []
-        self._nodes = [Node(f"node-{number + 1}") for number in range(count)]
+        self._nodes = [Node(f"node-{number + 1}") for number in range(plan.nodes)]
+        dice.choice(self._nodes).has_wrong_clock = True
         self._database, self._broker = servers
         self._log = directory / "faults"
         """The file with the begin and the end of each fault."""
         self._parent = Parent(directory)
         self._links = Links()
         self._failpoints = failpoints
-        self._seconds = seconds
+        self._plan = plan
         self._points = points
         self._aims = Aims(failpoints, points, dice)
         self._dice = dice
-        self._fewest = fewest
         self._answers = answers
         self._calm = True
         self._over: Callable[[], bool] = lambda: False
@@ -186,40 +224,24 @@ class Nodes:
     async def rage(self, over: Callable[[], bool], insist: Callable[[], bool]) -> None:
         """Do harm to nodes, servers and connections until it is over."""
         self._calm, self._over = False, over
-        acts: dict[str, Callable[[], Coroutine[None, None, bool]]] = {
-            ACTIVE_KILLED: self._kill_active,
-            STANDBY_KILLED: self._kill_standby,
-            FROZEN: self._freeze,
-            HANDED: lambda: self._freeze(handed=True),
-            STOPPED: self._stop_node,
-            LATE: self._kill_amid_calls,
-            BROKER_KILLED: self._restart_broker,
-            DATABASE_KILLED: lambda: self._restart(self._database, 1.5),
-            DATABASE_CUT: lambda: self._cut("database"),
-            BROKER_CUT: lambda: self._cut("broker"),
-        }
         async with asyncio.TaskGroup() as tasks:
-            for kinds, pauses in ((_ENDS, (0.0, 0.1)), (_FREEZES, (0.5, 3.0)), (_OF_SERVERS, (0.2, 1.5))):
-                wanted = {kind: often for kind, often in kinds.items() if kind in self.faults}
-                if wanted:
-                    tasks.create_task(self._harm(wanted, acts, pauses))
+            tasks.create_task(self._harm(self._ends, (0.0, 0.1)))
+            tasks.create_task(self._harm(self._freezes, (0.5, 3.0)))
+            tasks.create_task(self._harm(self._of_servers, (0.2, 1.5)))
 
-    async def _harm(
-        self,
-        kinds: Mapping[str, int],
-        acts: Mapping[str, Callable[[], Coroutine[None, None, bool]]],
-        pauses: tuple[float, float],
-    ) -> None:
+    async def _harm(self, acts: Mapping[str, tuple[int, Act]], pauses: tuple[float, float]) -> None:
         """Do one harm after the other; the choice is at random once each kind was done often enough."""
+        kinds = {kind: often for kind, (often, _) in acts.items() if kind in self.faults}
         to_come: list[str] = []
-        for _ in range(max(1, self._fewest)):
+        for _ in range(max(1, self._plan.fewest_of_each)):
             to_come += self._dice.sample([*kinds], len(kinds))
-        while not self._over():
+        while kinds and not self._over():
             [kind] = [to_come.pop()] if to_come else self._dice.choices([*kinds], [*kinds.values()])
+            _, act = acts[kind]
             begun = time.monotonic()
-            done = await acts[kind]()
+            done = await act()
             self.faults[kind] += done
-            if not done:
+            if not done and self.faults[kind] < self._plan.fewest_of_each:
                 to_come.insert(0, kind)
             with self._log.open("a") as log:
                 log.write(f"{begun:.2f} {time.monotonic():.2f} {kind}{'' if done else ' (not possible)'}\n")
@@ -228,9 +250,12 @@ class Nodes:
     async def relent(self) -> None:
         """Let all nodes live from now on."""
         self._failpoints.disarm()
-        await self.start()
         loop = asyncio.get_running_loop()
-        while loop.time() < self._ended_at + _STABLE or not all(node.stands for node in self._nodes):
+        begun = loop.time()
+        await self.start()
+        while loop.time() < max(begun, self._ended_at) + _STABLE or not all(
+            node.stands for node in self._nodes
+        ):
             await asyncio.sleep(_LOOKS)
         self._calm = True
 
@@ -252,16 +277,24 @@ class Nodes:
         while True:
             await self._wanted.wait()
             node.told_to_stop = False
-            life = node.life = await self._parent.fork(node.name)
+            ahead = self._dice.choice((-1, 1)) * self._dice.uniform(*_CLOCK) if node.has_wrong_clock else 0
+            life = node.life = await self._parent.fork(node.name, ahead)
             self.lives += 1
-            await life.begun.wait()
-            if not life.gone.is_set():
-                self._active = node
-            await life.gone.wait()
+            while not life.gone.is_set():
+                await self._follow(node, life)
             self._judge(node, life)
-            if self._active is node:  # one that was followed before it was ready said so late
-                self._active = next((other for other in self._nodes if other.is_ready), node)
             await asyncio.sleep(self._dice.uniform(*_RESTART))
+
+    async def _follow(self, node: Node, life: Life) -> None:
+        """Wait until a node works, and until it does no more."""
+        await life.begun.wait()
+        if not life.gone.is_set():
+            self._active = node
+            if node.has_wrong_clock and not self._calm and WRONG_CLOCK in self.faults:
+                self.faults[WRONG_CLOCK] += 1
+        await life.over.wait()
+        if self._active is node:  # one that was followed before it was ready said so late
+            self._active = next((other for other in self._nodes if other.is_ready), node)
 
     def _balance(self) -> None:
         """Send new connections to any node that runs, as a load balancer does."""
@@ -277,13 +310,17 @@ class Nodes:
             self.unexpected.append(f"{node.name}: exit {life.status}")
 
     async def _free(self) -> tuple[Node, Life] | None:
-        """Wait a while for a node that works and to which nothing happens."""
-        active = lambda: self._active is not None and self._active.is_ready and not self._active.occupied  # noqa: E731
-        if not await self._until(lambda: active() or self._over(), _WORKS):
+        """Wait for a node that works and to which nothing happens; None if the storm is over before."""
+
+        def found() -> tuple[Node, Life] | None:
+            node = self._active
+            if node is None or node.life is None or node.occupied or not node.is_ready:
+                return None
+            return node, node.life
+
+        if not await self._until(lambda: found() is not None or self._over(), _WORKS):
             raise BrokenStormError(f"no node works: {self._parent.log_end}")
-        assert self._active is not None
-        assert self._active.life is not None
-        return (self._active, self._active.life) if active() else None
+        return found()
 
     async def _kill_active(self) -> bool:
         """Kill the active node at a failpoint, or some time after it began to work; or the next one early."""
@@ -340,37 +377,47 @@ class Nodes:
     async def _freeze(self, *, handed: bool = False) -> bool:
         """Freeze the active node, at the instants around its commits and calls or at any other, and wake it.
 
-        It is followed by another node as soon as RabbitMQ drops it; at once if it is ``handed`` over.
+        It is followed by another node as soon as RabbitMQ drops it. That is at once if it is ``handed`` over,
+        or when it has finished its commit; it wakes soon after.
         """
+        if handed:
+            await self._until(lambda: self._can_follow() or self._over(), _WORKS)
+            if self._over():
+                return False
         if (found := await self._free()) is None:
             return False
         node, life = found
-        node.occupied = True
-        try:
-            points = [point for point in self._points if point.startswith(("before", "placed"))]
-            points = [point for point in points if point not in AT_START]
-            if points and self._dice.random() < 0.8:
+        points = [p for p in self._points if p.startswith(("before", "placed")) and p not in AT_START]
+        with node.reserved():
+            if points and (handed or self._dice.random() < 0.8):
                 self._failpoints.arm(self._dice.choice(points), signal.SIGSTOP)
                 await self._until(lambda: self._failpoints.armed() is None, 1.5)
                 self._failpoints.disarm()
             life.send(signal.SIGSTOP)
-            node.frozen = True
+            frozen = node.frozen = not life.gone.is_set()
             self._balance()
             if handed:
                 self._links.tell("cut", f"{node.name}-broker")
-                await self._pause(self._dice.uniform(0.5, 4.0))
+                # Also when it is over: the last node to follow must not find what this one is to commit.
+                await self._until(lambda: self._active is not node, _LONGEST_HANDED)
+                await self._pause(self._dice.uniform(0, _FOLLOWED))
                 self._links.tell("mend", f"{node.name}-broker")
             else:
-                longest = min(20.0, max(12.0, self._seconds / 3))
+                longest = min(20.0, max(12.0, self._plan.seconds / 3))
                 lasts = self._dice.choice(((1.0, 4.0), (_RECKONED, longest)))
                 await self._pause(self._dice.uniform(*lasts))
-        finally:
             for each in self._nodes:  # the failpoint may have met the next owner
                 if each.life is not None:
                     each.life.send(signal.SIGCONT)
-            node.occupied = node.frozen = False
+            node.frozen = False
             self._balance()
-        return True
+        return frozen
+
+    def _can_follow(self) -> bool:
+        """Return whether some node stands by, and long enough to follow another one without a check."""
+        now = asyncio.get_running_loop().time()
+        lives = [node.life for node in self._nodes if node.stands and node is not self._active]
+        return any(life is not None and now - life.joined_at > _YOUNG for life in lives)
 
     async def _stop_node(self) -> bool:
         """Stop a node in good order."""
@@ -380,14 +427,47 @@ class Nodes:
             return False
         node = self._dice.choice(nodes)
         assert node.life is not None
-        node.occupied = node.told_to_stop = True
-        try:
+        node.told_to_stop = True
+        with node.reserved():
             node.life.send(signal.SIGTERM)
             if not await node.life.ends_within(_STOPS):
                 self.unexpected.append(f"{node.name}: does not stop")
                 await node.life.kill()
-        finally:
-            node.occupied = False
+        return True
+
+    async def _drain_active(self) -> bool:
+        """Drain the active node, as an operator does, and let it take over again later."""
+        if (found := await self._free()) is None:
+            return False
+        node, life = found
+        with node.reserved():
+            if not await self._operate(lambda database: request_drain(database, node.name, _OPERATOR)):
+                await self._pause(0.2)
+                return False
+            await self._until(lambda: not life.is_ready, _HANDS_OVER)
+        handed_over = not life.is_ready and not life.gone.is_set()
+        await self._pause(self._dice.uniform(*_RESUMES) if handed_over else 0)
+        while not life.gone.is_set():
+            if await self._operate(lambda database: resume(database, node.name, _OPERATOR)):
+                break
+            await asyncio.sleep(_LOOKS)
+        return handed_over
+
+    async def _operate(self, work: Callable[[Connection], object]) -> bool:
+        """Change rows of the cluster as the command line does. Return whether that was possible."""
+
+        def run() -> None:
+            engine = create_engine(self._database.url(self._database.port))
+            try:
+                with engine.begin() as connection:
+                    work(connection)
+            finally:
+                engine.dispose()
+
+        try:
+            await asyncio.to_thread(run)
+        except (DatabaseError, InvalidStateError, NotFoundError):
+            return False
         return True
 
     async def _restart(self, server: Postgres | Broker, longest: float) -> bool:
@@ -398,16 +478,11 @@ class Nodes:
         return True
 
     async def _restart_broker(self) -> bool:
-        """Restart RabbitMQ. In the first of some times nothing else happens to the active node."""
+        """Restart RabbitMQ. Every other time, nothing else happens to the active node."""
         quiet = await self._free() if self.faults[BROKER_KILLED] % 2 == 0 else None
         before = self._answers()
-        if quiet is not None:
-            quiet[0].occupied = True
-        try:
+        with contextlib.nullcontext() if quiet is None else quiet[0].reserved():
             await self._restart(self._broker, 2.0)
-        finally:
-            if quiet is not None:
-                quiet[0].occupied = False
         self.answers_in_outages += self._answers() - before
         return True
 

@@ -22,6 +22,7 @@ from choices import check_choices
 from client import Client, Hooks
 from decisions import Pressed, check_decisions
 from failpoints import (
+    ACCEPTING,
     ANSWERED,
     DECIDED,
     DELETED,
@@ -36,7 +37,7 @@ from inquiries import Ledger, check_inquiries, is_choice, typed_answer, typed_wo
 from killer import Killer
 from lives import BrokenStormError, end_of
 from model import WORD
-from nodes import FAULTS, ONE_ADDRESS, PLANTED, Nodes
+from nodes import ONE_ADDRESS, Nodes
 from notices import Notebook, check_notices
 from person import Person, name_of
 from plan import Outcome, Plan, Progress
@@ -61,11 +62,12 @@ _WEARY = 4
 _PLANTED_POINTS = {
     "asked-anew": (QUESTIONED,),
     "forgotten-answers": (ANSWERED,),
+    "no-row-lock": (ACCEPTING,),
     "second-runs": (TASKED,),
     "unkept-decisions": (DECIDED, PRESSED),
     "unwritten-signals": (STOPPED, DELETED),
 }
-"""The instants to kill at where a planted bug only shows there."""
+"""The instants to kill or freeze at where a planted bug only shows there."""
 
 _HITS, _LONGEST = 2, 5
 """How often each of them is to be hit, and how many times its seconds such a storm may take for that."""
@@ -102,15 +104,12 @@ class Storm:
             Killer(directory, self._failpoints, self._points, dice)
             if servers is None
             else Nodes(
-                plan.nodes,
+                plan,
                 servers,
                 directory,
                 self._failpoints,
                 self._points,
                 dice,
-                plan.seconds,
-                PLANTED.get(plan.planted or "", FAULTS),
-                plan.fewest_of_each,
                 lambda: sum(len(client.view.complete) for client in self._clients),
             )
         )

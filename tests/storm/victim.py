@@ -3,7 +3,8 @@
 Every life is a process of its own. They are forked from one that has imported everything already, so that a
 restart takes a tenth of a second and a storm has room for many. On its standard input that process takes
 ``start NAME SECONDS``: the name of the node, and how far its wall clock is ahead. On its standard output it
-says ``forked PID``, ``joined PID`` (to a cluster), ``ready PID`` and ``gone:STATUS PID``.
+says ``forked PID``, ``joined PID`` (to a cluster), ``ready PID``, ``drained PID`` (which may be ready again)
+and ``gone:STATUS PID``.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ import msgspec
 import plugged
 from choices import OWNER as CHOICES
 from failpoints import (
+    ACCEPTING,
     ANSWERED,
     ASKED,
     BETWEEN,
@@ -190,7 +192,7 @@ class TrippedDriver:
 
 
 _IN_COMMITS = {
-    "before the accept commit": "INSERT INTO inbox",
+    ACCEPTING: "INSERT INTO inbox",
     "before the final commit": "INSERT INTO messages",
     TOLD: "INSERT INTO announcement",
     EDITING: "INSERT INTO branches",
@@ -533,7 +535,7 @@ def _after_message(row: Row, writes: Collection[Write]) -> str | None:
     return "after the final commit"
 
 
-def compose(given: Mapping[str, Any]) -> Victim:
+def compose(given: Mapping[str, Any], stop: asyncio.Event) -> Victim:
     """A gateway as the storm wants it; ``given`` is the file it is started with."""
     failpoints = Failpoints(Path(given["directory"]))
     channels: Mapping[str, Any] = given["channels"]
@@ -571,7 +573,7 @@ def compose(given: Mapping[str, Any]) -> Victim:
     data = Path(given["directory"])
     herald = Herald(Notebook(data / "notices"), Ledger(data / "inquiries"), lambda: failpoints.reach(TAKEN))
     victim = Victim(settings, plugins=[pier, herald])
-    victim.failpoints, victim.planted = failpoints, given["planted"]
+    victim.failpoints, victim.planted, victim.stop = failpoints, given["planted"], stop
     return victim
 
 
@@ -596,24 +598,40 @@ def _spoilt_fence(fence: Fence | None, planted: str | None) -> Fence | None:
             return fence._replace(statement=Statement("SELECT 1 WHERE 1 = 0", ()))
         case "hasty-reconcile":
             return fence._replace(settled_at=0.0)
+        case "no-row-lock":
+            text, lock, rest = fence.statement.text.partition(" FOR SHARE")
+            assert lock, "the fence locks the row"
+            return fence._replace(statement=Statement(text + rest, fence.statement.values))
         case _:
             return fence
 
 
 async def live(given: Mapping[str, Any]) -> None:
-    """One life."""
+    """One life. A node that is drained stands by again, and may run another gateway later."""
     set_up_logs(LogSettings(level="warning", format="json"))
-    victim = compose(given)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, victim.stop.set)
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    victim = compose(given, stop)
     async with AsyncExitStack() as stack:
-        node = Node(victim.settings, victim.stop) if "cluster" in given else None
+        node = Node(victim.settings, stop) if "cluster" in given else None
         if node is not None:
             await stack.enter_async_context(node.joined())
             _tell("joined", os.getpid())
-            victim.fence = _spoilt_fence(await node.own(), victim.planted)
-            if victim.fence is None:
-                return
-        victim.failpoints.target(os.getpid())
+        await work(victim, node, given)
+        while node is not None and not stop.is_set():
+            await node.hand_over()
+            _tell("drained", os.getpid())
+            await work(compose(given, stop), node, given)
+
+
+async def work(victim: Victim, node: Node | None, given: Mapping[str, Any]) -> None:
+    """Run one gateway until it is stopped; that of a node from its takeover until the node is drained."""
+    if node is not None:
+        victim.fence = _spoilt_fence(await node.own(), victim.planted)
+        if victim.fence is None:
+            return
+    victim.failpoints.target(os.getpid())
+    async with AsyncExitStack() as stack:
         await stack.enter_async_context(victim.running())
         bound = None if node is None else node.stand_aside()
         server = await stack.enter_async_context(Server(victim, bound=bound))
@@ -621,11 +639,14 @@ async def live(given: Mapping[str, Any]) -> None:
             await stack.enter_async_context(node.serving(server.accept))
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         _tell("ready", os.getpid())
-        exchange = plugged.exchange(victim.replace, Path(given["directory"])) if given["plugins"] else None
-        exchanging = tasks.create_task(exchange) if exchange is not None else None
-        await victim.stop.wait()
-        if exchanging is not None:
-            exchanging.cancel()
+        ends = [victim.stop] if node is None else [victim.stop, node.drained]
+        waits = [tasks.create_task(event.wait()) for event in ends]
+        running: list[asyncio.Task[Any]] = [*waits]
+        if given["plugins"]:
+            running.append(tasks.create_task(plugged.exchange(victim.replace, Path(given["directory"]))))
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for task in running:
+            task.cancel()
 
 
 def _tell(what: str, pid: int) -> None:
@@ -636,14 +657,18 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a storm leaves nobody behind
 
 
-def _turn_clock(seconds: int) -> None:
-    """Let this life's wall clock be ahead (or behind)."""
-    exact, exact_ns = time.time, time.time_ns
+def _turn_clock(seconds: float) -> None:
+    """Let this life's wall clock be ahead (or behind).
+
+    Defaults of parameters were bound before: the checks of signed webhooks, and of a node's clock at its
+    start, use the right time.
+    """
+    exact, exact_ns, nanoseconds = time.time, time.time_ns, round(seconds * 1e9)
     time.time = lambda: exact() + seconds
-    time.time_ns = lambda: exact_ns() + seconds * 1_000_000_000
+    time.time_ns = lambda: exact_ns() + nanoseconds
 
 
-def _child(given: Mapping[str, Any], ahead: int) -> None:
+def _child(given: Mapping[str, Any], ahead: float) -> None:
     status = 1
     try:
         _die_with_parent()
@@ -706,7 +731,7 @@ def _fork(selector: selectors.BaseSelector, given: Mapping[str, Any], line: str)
     _, name, ahead = line.split()
     pid = os.fork()
     if pid == 0:
-        _child({**given, **given.get("nodes", {}).get(name, {})}, int(ahead))
+        _child({**given, **given.get("nodes", {}).get(name, {})}, float(ahead))
     _tell("forked", pid)
     selector.register(os.pidfd_open(pid), selectors.EVENT_READ, pid)
     return True
