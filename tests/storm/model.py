@@ -50,7 +50,7 @@ _PIECE = re.compile(r"(Answer to|part \d of|end of|Notice \d of) (q\d+x\d+|n\d+y
 _NOTICE = re.compile(r"Notice \d of n\d+y\d+")
 _QUESTION = re.compile(
     r"May (?:I (?:use|run) )?`?ring\b|\bWhich way, [ab]\d+y\d+|^[✓✗⌛✅] .*\bring\b"
-    r"|request has expired|[Tt]his question (?:was|has|is)\b"
+    r"|Question of a deleted message|request has expired|[Tt]his question (?:was|has|is)\b"
 )
 _TOOL_LINES = re.compile(r"(?:[✓✗⏳] .+(?:\n|$))+")
 SUMMARIZED = "The conversation had become too long for the model, so its earlier part was summarized."

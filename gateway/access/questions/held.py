@@ -34,6 +34,8 @@ SPEND = Write("update", 87, t.question, "id key inbox_id acknowledged closed")
 CONCEAL = Write("update", 87, t.question, "id body")
 DROP_OF_MESSAGE = Write("delete", 89, t.question, "inbox_id", key="inbox_id")
 
+_CONCEALED = "Question of a deleted message"
+
 
 class Held:
     """A question that is open, or whose answer its owner has not taken yet.
@@ -112,7 +114,7 @@ class Held:
     def conceal(self) -> Op:
         """Return the write that removes what the question says: the message that led to it was deleted."""
         self.concealed, asked = True, self.question
-        nothing: dict[str, Any] = {"title": "", "detail": "", "choices": ()}
+        nothing: dict[str, Any] = {"title": _CONCEALED, "detail": "", "choices": ()}
         if isinstance(asked, ApprovalRequest):
             nothing |= {"arguments": {}, "reason": "", "always": None}
         body = json.dumps(msgspec.to_builtins(structs.replace(asked, **nothing)), default=str)
@@ -166,7 +168,7 @@ def read_held(row: RowMapping) -> Held:
     """Return a stored question."""
     held = Held(_question(row), row["inbox_id"], row["subject"])
     held.closed = bool(row["closed"])
-    held.concealed = bool(row["body"]) and not held.question.title
+    held.concealed = held.question.title == _CONCEALED
     held.spent = bool(row["acknowledged"] and row["subject"])
     held.ended_at = row["settled_at"]
     if held.spent:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -99,7 +99,12 @@ class ShowingPier(Pier):
 
 
 class OpenLine(ShowingLine):
-    is_open = True
+    """The line, which shows the end of each question."""
+
+    shown: ClassVar[list[str]] = []
+
+    async def question_closed(self, question: Question, answer: Answer, placed: Placed | None) -> None:
+        self.shown.append(question.title)
 
 
 class OpenPier(Pier):
@@ -120,6 +125,8 @@ async def test_a_question_of_a_deleted_message_that_its_chat_still_shows_says_no
     [body] = stored(engine_settings, tmp_path)
     assert SECRET not in body
     assert '"arguments": {}' in body
+    OpenLine.shown.clear()
     async with FakeModels() as fake, line(tmp_path, fake, engine_settings, pier=OpenPier, **ASKING) as case:
         assert await decided(case) == []
         await until(lambda: stored(engine_settings, tmp_path) == [])
+    assert OpenLine.shown == ["Question of a deleted message"]
