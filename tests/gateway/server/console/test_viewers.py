@@ -30,6 +30,8 @@ PLANTED = {
 ASKING: dict[str, Any] = {
     "permissions": {"door": "ask", "*": "allow"},
     "models": {"openai/fake-small": {"input_price": 10, "output_price": 10}},
+    # All screens are opened while the question waits.
+    "limits": {"approval_timeout_ms": 600_000},
 }
 LOADING = "#main .loading"
 

@@ -22,7 +22,10 @@ from tests.gateway.why.cases import Case, line
 
 __all__ = ["FOREIGN"]
 
-ASKING = {"permissions": {"door": "ask", "*": "allow"}}
+ASKING: dict[str, Any] = {
+    "permissions": {"door": "ask", "*": "allow"},
+    "limits": {"approval_timeout_ms": 600_000},
+}
 MARKUP = "<img src=x onerror=alert(1)>"
 
 
