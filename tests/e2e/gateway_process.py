@@ -20,6 +20,7 @@ from tests import prefork
 
 ROOT = Path(__file__).parent.parent.parent
 _READY = re.compile(r"Trunkline is ready: (\S+)")
+_STANDS_BY = re.compile(r"Trunkline stands by: (\S+)")
 
 
 class GatewayProcess:
@@ -84,6 +85,8 @@ class GatewayProcess:
             lambda: protocol, self._process.stdout
         )
         while line := await output.readline():
+            if found := _STANDS_BY.search(line.decode()):
+                self.url = found[1]
             if found := _READY.search(line.decode()):
                 self.url = found[1]
                 return True

@@ -66,12 +66,7 @@ class Cluster:
             f'[channels.telegram]\ntoken = "{self.telegram.token}"\napi_base_url = "{self.telegram.url}"\n'
             'allow = "*"\n'
         )
-        port = changed.get("port")
-        process = GatewayProcess(folder, self.models.openai_url, settings)
-        if port is not None:
-            config = folder / "trunkline.toml"
-            config.write_text(config.read_text().replace("port = 0", f"port = {port}"))
-        return process
+        return GatewayProcess(folder, self.models.openai_url, settings)
 
     def owners(self) -> list[tuple[str, int]]:
         """The name and the epoch of the owner."""

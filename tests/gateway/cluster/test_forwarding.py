@@ -26,7 +26,6 @@ from gateway.settings import Settings
 from gateway.testing.fake_models.script import Reply, Say, Stall
 from tests.e2e.gateway_process import GatewayProcess
 from tests.e2e.page_browser import answers, chat, say, words
-from tests.gateway.cluster.broker import free_port
 from tests.gateway.cluster.nodes import Cluster, settings_of, standing_by, until
 
 pytestmark = pytest.mark.postgres
@@ -231,13 +230,11 @@ async def test_an_address_that_is_in_use_is_refused_by_its_key(nodes: tuple[Node
 @asynccontextmanager
 async def two_nodes(cluster: Cluster) -> AsyncGenerator[tuple[GatewayProcess, GatewayProcess]]:
     """A node that works, and one that stands by and accepts connections."""
-    port = free_port()
-    first, second = cluster.node("one"), cluster.node("two", port=str(port))
+    first, second = cluster.node("one"), cluster.node("two")
     async with first:
         assert await first.start()
         async with standing_by(cluster, second):
-            second.url = f"http://127.0.0.1:{port}"
-            await until(lambda: "standing by" in second.errors)
+            await until(lambda: second.url and "standing by" in second.errors)
             yield first, second
 
 
