@@ -306,7 +306,7 @@ class Membership:
             "settings = :settings, revision = :revision"
         )
         named = {
-            "revision": migrate.head(),
+            "revision": _REVISIONS[-1],
             "name": self.name,
             "start": self.start_id,
             "version": VERSION,

@@ -318,7 +318,8 @@ class Sessions:
             await session.tell("blocked", f"It still waits for you, and is stopped in {minutes} minutes.")
 
     def _is_elsewhere(self, record: SessionRecord) -> bool:
-        return record.node not in ("", self._node) and record.boot_id != self._boot
+        # Without a cluster there is no other node, also not for sessions of an earlier one.
+        return bool(self._node) and record.node not in ("", self._node) and record.boot_id != self._boot
 
     def _current(self, record: SessionRecord) -> SessionRecord:
         if self.is_away(record):

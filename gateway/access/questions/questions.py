@@ -47,6 +47,7 @@ from gateway.contract.errors import (
     CATCHABLE,
     InvalidRequestError,
     NotFoundError,
+    TrunklineError,
     UnauthorizedError,
     is_cancellation_requested,
 )
@@ -740,7 +741,10 @@ class Questions:
                 if is_cancellation_requested(error):
                     raise
                 failures += 1
-                log.exception("an owner failed to take an answer", owner=held.question.owner)
+                if isinstance(error, TrunklineError) and error.retryable:
+                    log.info("an owner takes an answer later", owner=held.question.owner, reason=str(error))
+                else:
+                    log.exception("an owner failed to take an answer", owner=held.question.owner)
             await asyncio.sleep(_DELIVERY.pause(failures))
             handler = self._handler_of(held.question.owner)
         held.delivering = False

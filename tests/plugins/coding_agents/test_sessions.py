@@ -473,6 +473,15 @@ async def test_a_session_on_another_machine_is_given_up_and_ended_by_its_own_nod
         await _gone(left, tmp_path)
 
 
+async def test_a_session_of_a_former_cluster_is_attached_without_one(tmp_path: Path) -> None:
+    left = await _leave_on(tmp_path, "one")
+    async with agents(tmp_path) as rig:
+        again = rig.sessions.session(left, OWNER)
+        await again.send_text("echo after")
+        await until_shown(again, "after")
+        await again.stop()
+
+
 async def test_a_session_of_another_node_on_this_machine_is_attached(tmp_path: Path) -> None:
     async with agents(tmp_path, node="one") as rig:
         session = await rig.spawn("echo before")
