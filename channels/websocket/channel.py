@@ -30,7 +30,7 @@ from gateway.channel import (
     bearer_token,
     session_cookie,
 )
-from gateway.server.pages import PageFiles
+from gateway.server.pages import NAME, PageFiles
 
 log = structlog.get_logger("trunkline.websocket")
 
@@ -53,7 +53,7 @@ class WebsocketChannel:
         self.id = channel_id
         self._host = host
         self._sockets: set[web.WebSocketResponse] = set()
-        self._files = PageFiles(_PAGE)
+        self._files = PageFiles(_PAGE, "/page/")
         self._share = SharePage(host, _PAGE)
         self._rendering = asyncio.Lock()
         """Lock held by the client whose slow rendering is in progress; one at a time."""
@@ -78,7 +78,7 @@ class WebsocketChannel:
         return [
             web.get("/ws", self._serve),
             web.get("/", self._index),
-            web.get("/page/{name}", self._file),
+            web.get(f"/page/{NAME}", self._file),
             web.get("/share/{link}", self._share.serve),
         ]
 

@@ -22,13 +22,12 @@ export class Sidebar extends HTMLElement {
   #opener = null;
 
   connectedCallback() {
-    if (this.firstChild) return;
     const brand = h("div", { class: "brand" }, h("img", { src: "/shared/icon.svg", alt: "", width: 24, height: 24 }), "Trunkline", h("div", { class: "seg" }, h("span", { "aria-current": "true" }, t("list.chat")), h("a", { href: "/console" }, t("list.console"))));
     const settings = h("button", { type: "button", class: "round quiet", "aria-label": t("settings.title"), title: t("settings.title"), onclick: openSettings }, icon("gear"));
     const fresh = h("a", { class: "new-chat", href: linkTo(null) }, icon("plus"), t("list.new"), h("kbd", { "aria-hidden": "true" }, "Ctrl ⇧ O"));
     this.#nav.append(brand, fresh, this.#search, this.#list, h("div", { class: "nav-foot" }, this.#scope, this.#agents, settings), widthHandle());
     this.#search.connect(this.#list);
-    this.append(this.#scrim, this.#nav);
+    this.replaceChildren(this.#scrim, this.#nav);
     this.#scope.addEventListener("click", () => openMenu(this.#scope, SCOPES.map((scope) => this.#choice(scope))));
     this.#nav.addEventListener("click", (event) => event.target.closest("a") && this.toggle(false));
     this.addEventListener("keydown", (event) => {

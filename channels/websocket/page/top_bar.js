@@ -34,7 +34,6 @@ export class TopBar extends HTMLElement {
   #replay = action("stop", t("bar.replay_stop"), () => this.#toggleReplay());
 
   connectedCallback() {
-    if (this.firstChild) return;
     const menu = h("button", { type: "button", class: "round quiet menu", "aria-label": t("list.conversations"), "aria-controls": "sessions" }, icon("menu"));
     menu.addEventListener("click", () => this.dispatchEvent(new CustomEvent("menu", { bubbles: true, detail: menu })));
     this.#theme.addEventListener("click", toggleTheme);
@@ -44,7 +43,7 @@ export class TopBar extends HTMLElement {
     const facts = h("div", { class: "facts" }, this.#usage, this.#connection);
     const heading = h("div", { class: "heading" }, this.#title, this.#picker);
     this.#picker.addEventListener("click", () => this.#pick());
-    this.append(h("header", {}, menu, heading, facts, this.#replay, this.#share, this.#export, this.#theme, this.#actions));
+    this.replaceChildren(h("header", {}, menu, heading, facts, this.#replay, this.#share, this.#export, this.#theme, this.#actions));
     this.#actions.addEventListener("click", () => this.#openMenu());
   }
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from aiohttp import web
 
-from gateway.server.pages import SHARED, PageFiles
+from gateway.server.pages import NAME, SHARED, PageFiles
 
 _PAGE = Path(__file__).parent / "page"
+_ROOT = "/console/page/"
 _SCREEN = "/console/{rest:.*}"
 """Address of a screen. The page reads it, so that every address of the console has the same document."""
 
@@ -18,16 +19,16 @@ class ConsolePages:
 
     def __init__(self) -> None:
         # Two folders, because the chat page has the second one too.
-        self._files = PageFiles(_PAGE)
+        self._files = PageFiles(_PAGE, _ROOT)
         self._shared = PageFiles(SHARED)
 
     def bind(self) -> list[web.AbstractRouteDef]:
         """Return the routes."""
         return [
             web.get("/console", self._index),
-            web.get("/console/page/{name}", self._file),
+            web.get(f"{_ROOT}{NAME}", self._file),
             web.get(_SCREEN, self._index),
-            web.get("/shared/{name}", self._shared_file),
+            web.get(f"/shared/{NAME}", self._shared_file),
         ]
 
     async def _index(self, request: web.Request) -> web.StreamResponse:

@@ -3,6 +3,6 @@
 In: a folder. Out: responses with its files. Imported by the server and, through their door, by channels.
 """
 
-from gateway.server.pages.files import SHARED, PageFiles
+from gateway.server.pages.files import NAME, SHARED, PageFiles
 
-__all__ = ["SHARED", "PageFiles"]
+__all__ = ["NAME", "SHARED", "PageFiles"]

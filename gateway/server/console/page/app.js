@@ -23,7 +23,9 @@ import { readSession, showLogin, signOut } from "./session.js";
  * @property {(name: string) => boolean} has whether a screen exists for this role
  */
 
-// Modules read strings only once the console has started.
+// All three are requested at once. Modules read strings only once the console has started.
+let early = readSession().catch(() => undefined);
+(SCREENS.find(({ name }) => name === currentParams().screen) ?? SCREENS[0]).load().catch(() => {});
 const { [language]: strings } = language === "de" ? await import("./strings_de.js") : await import("./strings_en.js");
 addStrings({ [language]: strings });
 /** The screens that show this number themselves, and keep it up to date. */
@@ -42,8 +44,11 @@ let screens = [];
 async function start() {
   let found;
   try {
-    found = await readSession();
+    found = await early;
+    early = undefined;
+    if (found === undefined) found = await readSession();
   } catch (error) {
+    frameHost.hidden = true;
     loginHost.hidden = false;
     return loginHost.replaceChildren(h("main", {}, failedState({ text: error.message, again: start })));
   }

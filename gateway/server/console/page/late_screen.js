@@ -4,12 +4,12 @@ import { t } from "/shared/language.js";
 import { failedState } from "/shared/states.js";
 
 /**
- * @param {Omit<import("./screens.js").Screen, "render">} facts
+ * @param {Omit<import("./screens.js").Screen, "load" | "render">} facts
  * @param {() => Promise<{render: import("./screens.js").Screen["render"]}>} load
  * @returns {import("./screens.js").Screen}
  */
 export function lateScreen(facts, load) {
-  return { ...facts, render: (host, params, context) => new Late(host, params, context, load) };
+  return { ...facts, load, render: (host, params, context) => new Late(host, params, context, load) };
 }
 
 class Late {

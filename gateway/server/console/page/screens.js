@@ -8,6 +8,7 @@
  * @property {string} icon a name of /shared/icons.js
  * @property {"watch" | "act" | "set_up"} group
  * @property {readonly ("admin" | "viewer")[]} roles that can open it
+ * @property {() => Promise<object>} load its module
  * @property {(host: HTMLElement, params: import("./router.js").Params, context: import("./app.js").Context) => Shown} render
  *
  * @typedef {object} Shown
