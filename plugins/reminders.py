@@ -177,19 +177,22 @@ class Reminders(Plugin):
         while True:
             self._changed.clear()
             pause = _LOOK_SECONDS
-            for key, value in await self._waiting.items():
+            delayed: set[str] = set()
+            for key, value in sorted(await self._waiting.items(), key=_order):
                 left = _read(value).due - self._clock()
+                owner = key.rpartition(" ")[0]
                 try:
-                    if left <= 0:
-                        await self._fire(key, value)
-                    else:
+                    if left > 0:
                         pause = min(pause, left)
+                    elif owner not in delayed:
+                        await self._fire(key, value)
                 except TrunklineError as error:
                     # Kept: the gateway stops, too many messages wait, or the channel was removed.
                     (log.debug if key in failed else log.warning)(
                         "could not announce a reminder; it is tried again", reminder=key, reason=str(error)
                     )
                     failed.add(key)
+                    delayed.add(owner)  # what is due later waits for it, so that they come in their order
                     pause = min(pause, _RETRY_SECONDS)
             try:
                 async with asyncio.timeout(pause):
@@ -271,6 +274,12 @@ def _owner(ctx: CommandContext) -> str:
     """Return the user of a command, as it begins the keys of the tables."""
     parts = (ctx.channel, ctx.inbound.address.account, ctx.sender.id)
     return "/".join(part.replace(" ", "_") for part in parts)
+
+
+def _order(item: tuple[str, Any]) -> tuple[int, int]:
+    """Return what a waiting reminder is sorted by: when it is due, and its number."""
+    key, value = item
+    return _read(value).due, int(key.rpartition(" ")[2])
 
 
 def _cut(text: str) -> str:

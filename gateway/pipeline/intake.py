@@ -267,13 +267,16 @@ class Intake:
         return committed
 
     def put_next(self, session: Session, entry: Entry) -> None:
-        """Order an entry that needs no turn right after the running answer, or else by its receipt."""
+        """Order an entry that needs no turn right after the running answer, or else by its receipt.
+
+        Those that wait already stay ahead of it.
+        """
         if self._access.is_shared(session.id):
             entry.order_by_receipt()
         mailbox = self._dispatcher.mailbox(session.id)
-        if mailbox is not None and mailbox.running is not None:
-            # Also at a restart: a platform may number far higher.
-            entry.ord = mailbox.running.ord
+        # Also at a restart: a platform may number far higher.
+        before = () if mailbox is None else (mailbox.running, *mailbox.announced)
+        entry.ord = max((one.ord for one in before if one is not None), default=entry.ord)
 
     async def _new_answers(
         self, channel: str, sessions: Sequence[Session | None], messages: Sequence[InboundMessage]

@@ -161,9 +161,9 @@ class Mailbox:
         return next((entry for entry in self._all if entry.id == entry_id and not entry.closed), None)
 
     @property
-    def announces(self) -> bool:
-        """Return whether it holds an announcement."""
-        return any(entry.announced for entry in self._all)
+    def announced(self) -> list[Entry]:
+        """The announcements that it holds."""
+        return [entry for entry in self._all if entry.announced]
 
     @property
     def _unanswered(self) -> list[Entry]:
@@ -238,7 +238,7 @@ class Dispatcher:
     def announcing(self, session_id: str) -> asyncio.Task[None] | None:
         """Return the worker of a session in which an announcement is being delivered or waits."""
         mailbox = self.mailbox(session_id)
-        worker = mailbox.worker if mailbox is not None and mailbox.announces else None
+        worker = mailbox.worker if mailbox is not None and mailbox.announced else None
         return None if worker is None or worker.done() else worker
 
     def expect(self, session: Session) -> int:

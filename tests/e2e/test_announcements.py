@@ -187,27 +187,64 @@ class FarLine(Plugin):
         line.__class__ = type("FarLine", (PollingChannel,), {"_inbound": inbound})
 
 
+class Remarking(Plugin):
+    """Announces a remark in the middle of each turn. The first turn does not end."""
+
+    name = "remarking"
+
+    def __init__(self, herald: Herald) -> None:
+        self._herald = herald
+        self.announced = asyncio.Event()
+
+    async def before_llm_call(self, messages: Any, options: Any, ctx: TurnContext) -> None:
+        await self._herald("a remark", "remark", ctx.inbound.address)
+        if not self.announced.is_set():
+            self.announced.set()
+            await asyncio.Event().wait()
+
+
 async def test_an_announcement_of_a_repeated_turn_comes_after_its_answer(tmp_path: Path) -> None:
     herald = Herald()
-    announced = asyncio.Event()
-
-    class Remarking(Plugin):
-        name = "remarking"
-
-        async def before_llm_call(self, messages: Any, options: Any, ctx: TurnContext) -> None:
-            await herald("a remark", "remark", ctx.inbound.address)
-            if not announced.is_set():
-                announced.set()
-                await asyncio.Event().wait()
-
+    remarking = Remarking(herald)
     async with PollingPlatform() as platform:
-        async with gateway_on(tmp_path, platform.url, FarLine(), herald, Remarking()) as gateway:
+        async with gateway_on(tmp_path, platform.url, FarLine(), herald, remarking) as gateway:
             platform.say("kitchen", "one")
-            await until(announced.is_set)
+            await until(remarking.announced.is_set)
             gateway.parts.dispatcher.cancel()
-        async with gateway_on(tmp_path, platform.url, FarLine(), herald, Remarking()) as gateway:
+        async with gateway_on(tmp_path, platform.url, FarLine(), herald, remarking) as gateway:
             await settled(gateway, "done", "done")
     assert platform.answers("kitchen") == ["You said: one", "a remark"]
+
+
+class Early(Herald):
+    """Announces as soon as the gateway accepts that, before the worker of the chat's session has begun."""
+
+    name = "early"
+
+    async def activate(self, ctx: PluginContext) -> None:
+        await super().activate(ctx)
+        assert ctx.tasks is not None
+        ctx.tasks.create_task(self._announce())
+
+    async def _announce(self) -> None:
+        while True:
+            try:
+                return await self("early", "early")
+            except OverloadedError:
+                await asyncio.sleep(0)
+
+
+async def test_an_announcement_of_a_start_comes_after_one_that_waits(tmp_path: Path) -> None:
+    herald = Herald()
+    remarking = Remarking(herald)
+    async with PollingPlatform() as platform:
+        async with gateway_on(tmp_path, platform.url, FarLine(), herald, remarking) as gateway:
+            platform.say("kitchen", "one")
+            await until(remarking.announced.is_set)
+            gateway.parts.dispatcher.cancel()
+        async with gateway_on(tmp_path, platform.url, FarLine(), herald, remarking, Early()) as gateway:
+            await settled(gateway, "done", "done", "done")
+    assert platform.answers("kitchen") == ["You said: one", "a remark", "early"]
 
 
 async def test_a_placed_announcement_does_not_stay_on_disk_at_a_restart(tmp_path: Path) -> None:

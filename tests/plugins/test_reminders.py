@@ -12,8 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from channels.telegram.fake import FakeTelegram
-from gateway import PluginError, new_id
-from gateway.channel import Address, InboundMessage, Sender, SessionKey
+from gateway import PluginContext, PluginError, new_id
+from gateway.channel import Address, InboundMessage, OverloadedError, Sender, SessionKey
 from gateway.session.frames import ApprovalAsked
 from gateway.testing.chat import Chat, chatting, written
 from gateway.testing.fake_models.server import FakeModels
@@ -118,6 +118,38 @@ async def test_a_reminder_that_became_due_while_the_gateway_was_off_comes_at_the
         room = Room(chat, third, clock)
         await room.until_none()
         assert await room.shown(1) == late
+
+
+class Refused(Reminders):
+    """Reminders of a gateway that refuses the first announcement, as one does that is starting."""
+
+    async def activate(self, ctx: PluginContext) -> None:
+        refused: list[str] = []
+
+        async def announce(address: Any, message: Any, key: str) -> None:
+            assert ctx.announce is not None
+            if not refused:
+                refused.append(key)
+                raise OverloadedError("the gateway is starting; send this again later")
+            await ctx.announce(address, message, key)
+
+        await super().activate(replace(ctx, announce=announce))
+
+
+async def test_reminders_come_in_the_order_in_which_they_are_due(tmp_path: Path) -> None:
+    """Also if the first one has to be tried again, and whatever their numbers are."""
+    clock = Clock()
+    reminders = Refused(clock)
+    async with chatting(tmp_path, reminders, channels=SOCKET) as chat:
+        room = Room(chat, reminders, clock)
+        for number in range(12):
+            await room.say(f"/remind in {12 - number // 2}m {number}")
+        room.advance(3_600)
+        async with asyncio.timeout(60):
+            while await room.say("/remind list") != "You have no reminders.":
+                room.advance(0)
+        shown = [text.split()[2] for text in await room.shown(12)]
+        assert shown == ["10", "11", "8", "9", "6", "7", "4", "5", "2", "3", "0", "1"]
 
 
 async def question(chat: Chat, number: int = 1) -> ApprovalAsked:
