@@ -26,7 +26,6 @@ from gateway import (
     ToolCall,
     TurnContext,
     UserInput,
-    now_ms,
 )
 from gateway.api import ApiRoute, ApiSocket, Figure, RawRequest, RawResponse
 from plugins.coding_agents.api import (
@@ -149,7 +148,7 @@ class CodingAgents(Plugin):
         table = self._ctx.table if self._ctx is not None else None
         if table is None or not await table("pull_requests").keys():
             return answer(200, "no pull request is watched")
-        count = await (await self.desk()).services.watch.hurry(found, now_ms())
+        count = await (await self.desk()).services.watch.hurry(found)
         return answer(200, f"{count} watched")
 
     def figures(self) -> Sequence[Figure]:

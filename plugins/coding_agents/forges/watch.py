@@ -100,8 +100,9 @@ class PullRequestWatch:
         self._forge_for = forge_for
         self._report = report
         self._added = asyncio.Event()
-        self._again: set[str] = set()
-        """Those of which a webhook told since the last look at them began."""
+        self._hurried: set[str] = set()
+        """Those of which a webhook told since the last look at them began. Only in memory: each is looked at
+        once a minute without that."""
 
     async def add(self, url: str, pull: PullRequest, context: Mapping[str, Any]) -> None:
         """Watch a pull request of the repository at ``url``; durable on return. Once is enough."""
@@ -111,23 +112,16 @@ class PullRequestWatch:
 
     async def remove(self, pull_url: str) -> None:
         """Watch a pull request no longer."""
+        self._hurried.discard(pull_url)
         await self._table.delete(pull_url)
 
-    async def hurry(self, place: ChangedPlace, now: int) -> int:
+    async def hurry(self, place: ChangedPlace) -> int:
         """Look soon at the pull requests of a place. Return how many there are; failures keep their pause."""
-        found = 0
-        for key, stored in await self._table.items():
-            watched = msgspec.convert(stored, Watched)
-            if not _is_at(watched, place):
-                continue
-            found += 1
-            self._again.add(key)
-            due = max(now, watched.next_at - INTERVAL_MS + HURRY_MS)
-            if due < watched.next_at and not watched.failures:
-                entry = msgspec.to_builtins(structs.replace(watched, next_at=due))
-                await self._table.put(key, entry, expected=stored)
+        items = await self._table.items()
+        found = [key for key, stored in items if _is_at(msgspec.convert(stored, Watched), place)]
+        self._hurried.update(found)
         self._added.set()
-        return found
+        return len(found)
 
     async def run(self) -> None:
         """Look at the pull requests until cancelled."""
@@ -147,18 +141,23 @@ class PullRequestWatch:
         limit = asyncio.Semaphore(_AT_ONCE)
         async with asyncio.TaskGroup() as tasks:
             for key, stored in await self._table.items():
-                if msgspec.convert(stored, Watched).next_at <= now:
+                if self._due_at(key, stored) <= now:
                     tasks.create_task(self._look_at(limit, key, stored, now))
-        times = [msgspec.convert(stored, Watched).next_at for _, stored in await self._table.items()]
+        times = [self._due_at(key, stored) for key, stored in await self._table.items()]
         return max(0, min(times) - now) if times else None
+
+    def _due_at(self, key: str, stored: Any) -> int:
+        """Return when the next look at a pull request is due, in ms; failures keep their pause."""
+        watched = msgspec.convert(stored, Watched)
+        hurries = key in self._hurried and not watched.failures
+        return watched.next_at - (INTERVAL_MS - HURRY_MS if hurries else 0)
 
     async def _look_at(self, limit: asyncio.Semaphore, key: str, stored: Any, now: int) -> None:
         async with limit:
             watched = msgspec.convert(stored, Watched)
-            self._again.discard(key)
+            # What is read from here on may be older than what a later webhook tells of.
+            self._hurried.discard(key)
             found, pause = (watched, INTERVAL_MS) if watched.pending else await self._read(watched)
-            if key in self._again and not found.failures:
-                pause = HURRY_MS  # what was read may be older than what the webhook told of
             found = structs.replace(found, next_at=now + pause)
             # If it was removed meanwhile, it stays removed and is not reported.
             if await self._table.put(key, entry := msgspec.to_builtins(found), expected=stored):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from plugins.coding_agents.forges.watch import HURRY_MS, INTERVAL_MS
 from plugins.coding_agents.forges.webhooks import ChangedPlace, read_webhook
 from plugins.coding_agents.settings import CodingAgentSettings
 from tests.plugins.coding_agents.forges.fakes import TOKEN, fake_forge, reaching
-from tests.plugins.coding_agents.forges.test_watch import watching
+from tests.plugins.coding_agents.forges.test_watch import MemoryTable, watching
 
 SECRET = "a-secret-of-some-length"
 PAYLOADS: dict[str, dict[str, Any]] = {
@@ -96,7 +97,7 @@ async def test_a_webhook_lets_the_watch_look_soon_but_not_more_often_than_every_
         fake.add_comment("Please add a test")
         soon = found.now + 1
         assert await watch.look(soon) == INTERVAL_MS - 1
-        assert await watch.hurry(ChangedPlace(host, "Acme/App", 5), soon) == 1
+        assert await watch.hurry(ChangedPlace(host, "Acme/App", 5)) == 1
         assert await watch.look(soon) == HURRY_MS - 1
         assert found.seen == []
         await watch.look(found.now + HURRY_MS)
@@ -106,7 +107,27 @@ async def test_a_webhook_lets_the_watch_look_soon_but_not_more_often_than_every_
             ChangedPlace(host, "evil/notacme/app2"),
             ChangedPlace(host, "acme/app", 6),
         ):
-            assert await watch.hurry(place, soon) == 0
+            assert await watch.hurry(place) == 0
+
+
+class TableDuringWebhooks(MemoryTable):
+    """A table that calls ``webhook``, if there is one, before each write."""
+
+    webhook: Callable[[], Awaitable[object]] | None = None
+
+    async def put(self, key: str, value: Any, *, expected: Any = ...) -> bool:
+        if self.webhook is not None:
+            await self.webhook()
+        return await super().put(key, value, expected=expected)
+
+
+async def test_a_webhook_counts_although_a_look_is_being_stored() -> None:
+    table = TableDuringWebhooks()
+    async with watching("github", table) as found:
+        table.webhook = lambda: found.watch.hurry(ChangedPlace(found.fake.host, "acme/app", 5))
+        assert await found.watch.look(found.now) == HURRY_MS
+        table.webhook = None
+        assert await found.watch.look(found.now + HURRY_MS) == INTERVAL_MS
 
 
 async def test_a_forge_needs_no_token_of_the_gateway_but_its_own_secret(tmp_path: Path) -> None:
