@@ -43,7 +43,7 @@ from channels.discord.options import Options
 from channels.discord.parse import is_typing, read
 from channels.discord.rooms import Chats
 from gateway import now_ms
-from gateway.channel import Backoff, Cursor, InboundMessage, Receipt, Receive, Rejected
+from gateway.channel import Backoff, Cursor, InboundMessage, OverloadedError, Receipt, Receive, Rejected
 
 log = structlog.get_logger("trunkline.discord")
 
@@ -223,6 +223,15 @@ async def poll(socket: Socket) -> None:
             raise FatalClosure(FATAL[closed.code]) from None
         resumable = closed.code not in NOT_RESUMABLE
         raise Disconnected(f"closed with {closed.code}", resumable=resumable) from None
+
+
+async def _quarantine(receive: Receive, rejected: Rejected) -> None:
+    """Store an invalid frame or interaction. It is only logged while the gateway is overloaded."""
+    try:
+        await receive(rejected=[rejected])
+    except OverloadedError as error:
+        # In the task group of the channel: raised, it would end the connections of all shards.
+        log.warning("an invalid event was not stored", kind=rejected.key, reason=str(error))
 
 
 class GatewayInfo(Struct, frozen=True):
@@ -444,10 +453,8 @@ class Connection:
         self._inflow.put(event)
 
     def _on_invalid(self, raw: str, reason: str) -> None:
-        self._tasks.create_task(self._quarantine(self._reader.rejected("frame", raw, reason)))
-
-    async def _quarantine(self, rejected: Rejected) -> None:
-        await self._receive(rejected=[rejected])
+        rejected = self._reader.rejected("frame", raw, reason)
+        self._tasks.create_task(_quarantine(self._receive, rejected))
 
     async def _process_interaction(self, data: Any, durable: asyncio.Future[None]) -> None:
         """Process an interaction outside of the queue, because its response is due within three seconds.
@@ -463,7 +470,7 @@ class Connection:
         try:
             await self._interact(data, receive)
         except PARSE_ERRORS as error:
-            await self._receive(rejected=[self._reader.rejected("INTERACTION_CREATE", data, error)])
+            await _quarantine(self._receive, self._reader.rejected("INTERACTION_CREATE", data, error))
         finally:
             if not durable.done():
                 durable.set_result(None)
@@ -662,7 +669,7 @@ class Endpoint:
             try:
                 await interact(data, receive, reply.answer)
             except PARSE_ERRORS as error:
-                await receive(rejected=[reader.rejected("INTERACTION_CREATE", data, error)])
+                await _quarantine(receive, reader.rejected("INTERACTION_CREATE", data, error))
             finally:
                 if not reply.body.done():
                     reply.body.set_result(None)

@@ -291,6 +291,8 @@ class Dispatcher:
                 commitment.durable = await committer.commit(payload)
             except FormError as error:
                 commitment.problem = str(error)
+            except Exception:  # Bolt would drop it; without an acknowledgement Slack repeats the delivery
+                log.exception("a delivery could not be committed", team=team)
 
     def _bolt(self) -> AsyncApp:
         """Return the Bolt app, whose middleware commits a delivery before a listener acknowledges it."""

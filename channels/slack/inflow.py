@@ -273,7 +273,9 @@ class Inflow:
         except InvalidRequestError as error:
             self.history.note_committed(chat, written.ts, (), ())  # the caller puts it into quarantine
             return error
-        except Exception as error:  # noqa: BLE001 - returned to the caller; must not end the task group
+        except Exception as error:  # returned to the caller; must not end the task group
+            if not isinstance(error, OverloadedError):  # a caller that waits no longer would not see it
+                log.exception("a message could not be committed", chat=chat)
             if in_history:
                 self.history.read_again(chat)
             return error

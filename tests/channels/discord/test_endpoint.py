@@ -13,14 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 from aiohttp import web
+from structlog.testing import capture_logs
 
 from channels.discord.connection import Endpoint
 from channels.discord.fake import FakeDiscord, relaxed
 from channels.discord.inflow import EventReader
 from channels.discord.options import Options
+from channels.discord.parse import BotProfile
 from gateway.app import Gateway
+from gateway.channel import OverloadedError
 from gateway.server import Server
 from gateway.testing.fake_models.script import Gate, Reply, Use
 from gateway.testing.fake_models.server import FakeModels
@@ -266,6 +270,25 @@ async def test_a_response_that_is_not_ready_in_time_is_posted_instead() -> None:
                 assert (await post(address, body, headers))[0] == 503
                 late.set()
                 await until(lambda: told == [False])
+
+
+async def test_an_invalid_interaction_during_an_overload_does_not_end_the_channel() -> None:
+    async def interact(data: Any, receive: Any, answer: Any) -> None:
+        raise msgspec.ValidationError("no name")
+
+    async def receive(*_: Any, **__: Any) -> Sequence[Any]:
+        raise OverloadedError("100000 messages are waiting")
+
+    bot = BotProfile("discord", "1", Options.model_validate({"token": "t"}), frozenset(), str)
+    reader: EventReader = object.__new__(EventReader)
+    reader._bot = bot  # pyright: ignore[reportPrivateUsage]
+    async with FakeDiscord(figures=relaxed()) as fake, asyncio.TaskGroup() as tasks:
+        endpoint = Endpoint("/", fake.endpoint.public_key)
+        body = b'{"id": "13", "type": 2}'
+        async with listening(endpoint.routes()) as address:
+            with endpoint.opened(interact, receive, reader, tasks), capture_logs() as logs:
+                assert (await post(address, body, fake.endpoint.headers(body)))[0] == 400
+    assert [line["event"] for line in logs][-1] == "an invalid event was not stored"
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for() -> None:

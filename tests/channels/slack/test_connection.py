@@ -14,8 +14,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 from sqlalchemy import select
+from structlog.testing import capture_logs
 
-from channels.slack.connection import Webhook
+from channels.slack.connection import Dispatcher, Webhook
 from channels.slack.fake import FakeSlack
 from channels.slack.fake.delivery import event_callback
 from gateway.app import Gateway
@@ -155,6 +156,21 @@ async def test_a_gateway_that_is_going_asks_slack_to_come_again(tmp_path: Path) 
         gateway.parts.dispatcher.stopping = False
         assert (await post(url, body, fake.webhooks.signature(body)))[0] == 200
         await settled(gateway, "done")
+
+
+async def test_a_delivery_that_fails_is_logged_and_not_acknowledged() -> None:
+    class Broken:
+        async def commit(self, payload: Any) -> bool:
+            raise RuntimeError("a defect")
+
+    dispatcher = Dispatcher(lambda _team: Broken())
+    event = {"type": "message", "channel": "C1", "user": "U1", "text": "hello", "ts": "1.0"}
+    with capture_logs() as logs:
+        answer = await dispatcher.handle(
+            "events_api", {"type": "event_callback", "team_id": "T1", "event": event}
+        )
+    assert answer == (False, None)
+    assert [line["event"] for line in logs if line.get("exc_info")] == ["a delivery could not be committed"]
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:
