@@ -94,6 +94,8 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     max_retries: int = 3
     stream_timeout_ms: int = 60_000
     """Milliseconds without a byte after which a stream is aborted."""
+    most_answer_bytes: int = 1_048_576
+    """Bytes of text and arguments after which an answer is aborted."""
     http_client: Literal["auto", "httptools", "aiohttp"] = "auto"
     models: tuple[str, ...] = ()
     capabilities: tuple[Capability, ...] | None = None

@@ -61,8 +61,13 @@ def provider_config(
     _fill_from_variables(said, environ, variables)
     if provider_id == "local":
         said["base_url"] = said["base_url"] or LOCAL_URL
-    common = {"stream_timeout_ms": settings.stream_timeout_ms, "http_client": settings.http_client}
-    return ProviderConfig(id=provider_id, **common, **said)
+    return ProviderConfig(
+        id=provider_id,
+        stream_timeout_ms=settings.stream_timeout_ms,
+        most_answer_bytes=settings.limits.provider_stream_bytes,
+        http_client=settings.http_client,
+        **said,
+    )
 
 
 def _named(keys: Sequence[tuple[str | None, str]]) -> dict[str, str]:

@@ -55,6 +55,7 @@ class AnswerWriter:
         "_taken",
         "_writer",
         "_written",
+        "size",
     )
 
     def __init__(self, options: ChatOptions) -> None:
@@ -70,6 +71,8 @@ class AnswerWriter:
         self._output = 0
         self._cached = 0
         self._written = 0
+        self.size = 0
+        """Bytes of text and of arguments in the deltas so far."""
 
     @property
     def stopped(self) -> bool:
@@ -150,6 +153,7 @@ class AnswerWriter:
         if self._pieces:
             content = self._pieces[0] if len(self._pieces) == 1 else "".join(self._pieces)
             self._pieces.clear()
+            self.size += len(content.encode(errors="replace"))
             if self._kind is not None:
                 self._deltas.append(self._writer.text(content, self._kind))
             elif self._call is not None:

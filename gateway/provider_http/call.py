@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from gateway.backoff import Backoff
 from gateway.contract.deltas import Delta
 from gateway.contract.errors import (
+    DeltaParseError,
     ProviderError,
     RateLimitError,
     ServerFailedError,
@@ -61,6 +62,9 @@ class Call:
     async def read(self) -> None:
         """Wait for deltas. Those that arrived before a failure are handed out first, then it is raised."""
         self.deltas = []
+        if self._writer.size > self._config.most_answer_bytes:
+            long = DeltaParseError("the answer is longer than limits.provider_stream_bytes allows")
+            raise redact(long, self._config, self._tokens)
         parser, begun = self._parser, 0.0
         while not self.deltas and not parser.done:
             if self._failure is not None:

@@ -246,7 +246,9 @@ class Limits(Section):
         "full text is kept for 7 days for the tool read_output; default 51200",
     )
     provider_stream_bytes: int = Field(
-        default=1_048_576, gt=0, description="Largest answer of a model, in bytes; default 1048576"
+        default=1_048_576,
+        gt=0,
+        description="Abort an answer of a model after this many bytes; default 1048576",
     )
 
 

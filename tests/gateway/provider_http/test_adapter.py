@@ -427,6 +427,15 @@ async def test_tokens_are_counted_as_the_backend_says() -> None:
             await deltas_of(provider)
 
 
+async def test_an_endless_answer_is_aborted() -> None:
+    endless = b'data: {"choices":[{"delta":{"content":"and so on "}}]}\n\n'
+    async with FakeModels() as fake, connected(create, fake.openai_url, most_answer_bytes=100) as provider:
+        fake.then(Reply((Forever(endless),)))
+        async with asyncio.timeout(20):
+            with pytest.raises(DeltaParseError, match=r"longer than limits\.provider_stream_bytes"):
+                await deltas_of(provider)
+
+
 def test_several_keys_are_refused_where_none_is_shown() -> None:
     config = ProviderConfig(
         id="azure", base_url="http://x", api_keys=("a", "b"), credentials={"client_id": "c"}
