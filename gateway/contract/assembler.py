@@ -12,7 +12,6 @@ from gateway.contract.deltas import (
     MetadataDelta,
     PartDelta,
     RateLimit,
-    StopReason,
     TextDelta,
     ToolCallDelta,
     ToolCallStart,
@@ -33,7 +32,6 @@ from gateway.contract.messages import (
 )
 
 _arguments_decoder = msgspec.json.Decoder(dict[str, Any])
-_NOTHING = TextPart("")
 _Start = TextDelta | ToolCallStart | ToolResultStart | PartDelta
 
 
@@ -109,26 +107,20 @@ def _call(start: ToolCallStart, text: str) -> ToolCallPart:
 class Assembler:
     """Builds a message from its deltas.
 
-    Call ``apply`` with each; ``message`` returns the state so far, final once ``done``. An inconsistent delta
-    (of another message, for a part that was never begun, with a wrong length) raises DeltaParseError.
+    Call ``apply`` with each; ``message`` returns the state so far. An inconsistent delta (of another message,
+    for a part that was never begun, with a wrong length) raises DeltaParseError.
     """
 
     def __init__(self, session_id: str, message_id: str, created_at: int | None = None) -> None:
         self.session_id = session_id
         self.message_id = message_id
         self.metadata = Metadata()
-        self.stop_reason: StopReason | None = None
         self._created_at = now_ms() if created_at is None else created_at
         self._drafts: dict[int, _Draft] = {}
         self._lengths: dict[int, int] = {}
         self._counts: MetadataDelta | None = None
         self._waits_at: tuple[int, int] | None = None
         self._end: Complete | None = None
-
-    @property
-    def done(self) -> bool:
-        """Return whether ``complete`` was received."""
-        return self.stop_reason is not None
 
     def apply(self, delta: Delta) -> None:
         """Apply one delta. Raises DeltaParseError."""
@@ -155,8 +147,7 @@ class Assembler:
                     cost=delta.cost,
                 )
             case Complete():
-                self._end = delta
-                self.metadata, self.stop_reason = delta.final_metadata, delta.stop_reason
+                self._end, self.metadata = delta, delta.final_metadata
             case _:
                 assert_never(delta)
 

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-import msgspec
 from msgspec import Struct
 
-from gateway.contract.errors import DeltaParseError
 from gateway.contract.messages import (
     DisplayHints,
     Metadata,
@@ -19,7 +17,6 @@ from gateway.contract.messages import (
     ResultMetadata,
     TextKind,
     TextPart,
-    to_json,
 )
 
 StopReason = Literal["end_turn", "max_tokens", "tool_use", "cancelled"]
@@ -160,21 +157,6 @@ Delta = (
     | PartDelta
     | Complete
 )
-
-_decoder = msgspec.json.Decoder(Delta)
-
-
-def encode_delta(delta: Delta) -> bytes:
-    """Encode a delta as one JSON object, the same for every transport."""
-    return to_json(delta)
-
-
-def decode_delta(payload: bytes | str) -> Delta:
-    """Read a delta back; unknown fields are ignored. Raises DeltaParseError."""
-    try:
-        return _decoder.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise DeltaParseError(f"not a delta: {error}") from None
 
 
 class DeltaWriter:

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.contract.deltas import Complete, TextDelta, encode_delta
-from gateway.contract.messages import Message, Metadata, TextPart
+from gateway.contract.deltas import Complete, TextDelta
+from gateway.contract.messages import Message, Metadata, TextPart, to_json
 from gateway.session.frames import (
     ApprovalAsked,
     ApprovalResolved,
@@ -75,7 +75,7 @@ def test_a_frame_goes_out_with_its_session_and_its_number(frame: Frame, plain: d
 @pytest.mark.parametrize("delta", [TextDelta("m", 0, "é", 1), Complete("m", Metadata(), "cancelled")])
 def test_004_20_an_event_is_the_deltas_own_json_and_two_fields_more(delta: TextDelta | Complete):
     event = Event("s", 3, delta)
-    assert event.json == encode_delta(delta)[:-1] + b',"session":"s","seq":3}'
+    assert event.json == to_json(delta)[:-1] + b',"session":"s","seq":3}'
 
 
 def test_an_event_is_encoded_once_however_many_read_it():
