@@ -132,13 +132,13 @@ class WebsocketChannel:
                 async with asyncio.timeout(_AUTH_SECONDS):
                     token = await connection.first_token()
             if user is None:
-                user = auth.user_of(token, request.remote or "")
+                user, cookie = auth.user_of(token, request.remote or ""), None
         except (UnauthorizedError, TimeoutError):
             await socket.close(code=_UNAUTHORIZED, message=b"Unauthorized")
         except TooManyRequestsError:
             await socket.close(code=_TOO_MANY_ATTEMPTS, message=b"too many wrong tokens; wait a minute")
         else:
-            await connection.run(user)
+            await connection.run(user, cookie)
 
     async def _close_sockets(self) -> None:
         """Close all sockets; the server aborts those of clients that do not read the close frame."""

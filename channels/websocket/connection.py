@@ -93,6 +93,7 @@ class Connection:
         self._sends_contributions = contributions
         self._rendering = rendering
         self._user = ""
+        self._cookie: str | None = None
         self._feed: Feed | None = None
         self._followed: set[str] = set()
         self._acks: list[bytes] = []
@@ -118,9 +119,9 @@ class Connection:
             raise UnauthorizedError(_NO_TOKEN)
         return frame.token
 
-    async def run(self, user: str) -> None:
-        """Serve the client until it disconnects."""
-        self._user = user
+    async def run(self, user: str, cookie: str | None) -> None:
+        """Serve the client until it disconnects. ``cookie`` is what authenticated it, None for a token."""
+        self._user, self._cookie = user, cookie
         await self._send(to_bytes(self._ready()))
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -168,7 +169,7 @@ class Connection:
             case AbortFrame():
                 await self._host.abort(frame.session)
             case ApprovalFrame():
-                await self._host.settle(frame.approval_id, frame.decision, session=frame.session)
+                await self._settle(frame)
             case KeyFrame():
                 await self._host.press(frame.key)
             case MentionFrame():
@@ -179,6 +180,12 @@ class Connection:
                 pass
             case _:
                 assert_never(frame)
+
+    async def _settle(self, frame: ApprovalFrame) -> None:
+        values = (frame.decision,) if isinstance(frame.decision, str) else frame.decision
+        if "always" in values and not (self._cookie is None or self._host.auth.confirms(self._cookie)):
+            raise UnauthorizedError("confirm an always with your token: send it to /api/sessions")
+        await self._host.settle(frame.approval_id, values, session=frame.session)
 
     async def _show(self, frame: ResumeFrame | ShowFrame, tasks: asyncio.TaskGroup) -> None:
         if isinstance(frame, ResumeFrame):

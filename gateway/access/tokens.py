@@ -21,6 +21,7 @@ ServerRole = Literal["admin", "viewer"]
 _MAX_WRONG = 10
 _WINDOW = 60.0
 _COOKIE_SECONDS = 30 * 86_400
+_CONFIRMED_MS = 5 * 60_000
 _MIN_CAPACITY = 1_000
 """Counted keys that are kept before expired ones are removed."""
 
@@ -81,6 +82,11 @@ class Identity(Struct, frozen=True):
     session: str = ""
     confirmed_at: int | None = None
     reads_messages: bool = True
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether the client proved who it is with this request, or within the last five minutes."""
+        return self.confirmed_at is None or self.confirmed_at >= time.time() * 1000 - _CONFIRMED_MS
 
 
 class Auth:
@@ -164,6 +170,11 @@ class Auth:
     def user_of_cookie(self, cookie: str, now: float | None = None) -> str | None:
         """Return the user of a session cookie, or None. An expired one does not count as a wrong guess."""
         return OWNER if self.holder_of_cookie(cookie, now) is not None else None
+
+    def confirms(self, cookie: str) -> bool:
+        """Return whether a session cookie is so new that it proves who its user is."""
+        holder = self.holder_of_cookie(cookie)
+        return holder is not None and holder.is_confirmed
 
     def holder_of_cookie(self, cookie: str, now: float | None = None) -> Identity | None:
         """Return the admin of a session cookie, or None. The proof is as old as the cookie."""

@@ -39,7 +39,6 @@ from gateway.contract.errors import (
     TrunklineError,
     is_cancellation_requested,
 )
-from gateway.contract.messages import now_ms
 from gateway.contract.plugin import ApiCall, ApiRoute, ApiSocket
 from gateway.extensions.deadlines import Limit
 from gateway.extensions.registry import PluginRegistry
@@ -56,7 +55,6 @@ BodyT = TypeVar("BodyT")
 log = structlog.get_logger("trunkline.server")
 
 _BODY_SECONDS = 30.0
-_CONFIRMED_MS = 5 * 60_000
 _IDENTITY = web.RequestKey("identity", Identity)
 _ANYBODY = Identity("", "viewer", reads_messages=False)
 _CHAT = re.compile(
@@ -111,8 +109,7 @@ class Call(Generic[PathT, QueryT, HeadersT, BodyT]):
 
 
 def _require_proof(identity: Identity) -> None:
-    at = identity.confirmed_at
-    if at is not None and at < now_ms() - _CONFIRMED_MS:
+    if not identity.is_confirmed:
         raise ConfirmIdentityError("confirm this with your token or a new code")
 
 

@@ -92,6 +92,7 @@ class PageServer:
         app.router.add_get("/api/sessions", self._sessions)
         app.router.add_get("/api/sessions/{id}", self._session)
         app.router.add_get("/api/sessions/{id}/branches", self._branches)
+        app.router.add_post("/api/sessions/{id}/approvals/{approval}", self._approve)
         app.router.add_post("/api/files", self._upload)
         app.router.add_delete("/api/files/{id}", self._remove_upload)
         app.router.add_post("/api/browser", self._remember)
@@ -263,6 +264,11 @@ class PageServer:
         if request.match_info["id"] not in self.titles:
             raise web.HTTPNotFound
         return web.json_response(self._info(request.match_info["id"]))
+
+    async def _approve(self, request: web.Request) -> web.Response:
+        decision = (await request.json())["decision"]
+        self.turns[request.match_info["id"]].approved.set_result(decision)
+        return web.json_response({"approval_id": request.match_info["approval"], "decision": decision})
 
     async def _upload(self, request: web.Request) -> web.Response:
         data = await request.read()

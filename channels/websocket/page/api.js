@@ -153,6 +153,14 @@ async function changeLog(method, id, path, body) {
   return response ? (await response.json()).message : t("branch.unreachable");
 }
 
+/** Answer a question. @param {string | string[]} decision @returns {Promise<string>} the error, or "" */
+export async function settleApproval(id, approval, decision) {
+  const path = `/api/sessions/${encodeURIComponent(id)}/approvals/${encodeURIComponent(approval)}`;
+  const response = await callWithProof("POST", path, { "Content-Type": "application/json" }, JSON.stringify({ decision }));
+  if (response?.ok) return "";
+  return response ? (await response.json()).message : t("offline.decide");
+}
+
 /** Return the plugins with a manifest, or null. @returns {Promise<{name: string, description: string, configurable: boolean, enabled: boolean}[] | null>} */
 export async function listPlugins() {
   return (await json("/api/plugins", {}))?.plugins ?? null;

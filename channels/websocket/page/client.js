@@ -2,7 +2,7 @@
  * Client of the gateway: one method per user action, which sends the frames for it. It holds the state and
  * calls `onChange` with each new state.
  */
-import { changeSession, deleteSession, editMessage, forkSession, isDenied, listBranches, listChildren, listSessions, regenerateAnswer, showSession, signIn, switchVersion } from "./api.js";
+import { changeSession, deleteSession, editMessage, forkSession, isDenied, listBranches, listChildren, listSessions, regenerateAnswer, settleApproval, showSession, signIn, switchVersion } from "./api.js";
 import { Connection } from "./connection.js";
 import { dropDrafts } from "./drafts.js";
 import { isSessionId, newId } from "/shared/ids.js";
@@ -102,7 +102,9 @@ export class Client {
     if (!sent) this.notify(t("offline.stop"));
   }
 
-  decide(approvalId, decision) {
+  async decide(approvalId, decision) {
+    // An "always" may ask who the user is, which only a request can.
+    if (decision === "always" || decision[0] === "always") return this.#report(await settleApproval(this.state.current, approvalId, decision));
     const frame = { type: "approval", session: this.state.current, approval_id: approvalId, decision };
     if (!this.#connection.send(frame)) this.notify(t("offline.decide"));
   }

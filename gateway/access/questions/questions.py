@@ -587,6 +587,8 @@ class Questions:
             # One that was shown too late for this message counts, too: its place may be known late.
             held = here[0] if len(here) == 1 and self._was_seen(here[0], message) else None
         values = None if held is None else held.question.read(message.text)
+        if values == ("always",) and self._lacks_proof(channel):
+            values = ("once",)
         return None if held is None or values is None else (held, values)
 
     def _is_near(self, held: Held, message: InboundMessage) -> bool:
@@ -600,6 +602,14 @@ class Questions:
 
     def _is_followed(self, held: Held) -> bool:
         return isinstance(self._channels.get(held.question.address.channel), FollowsSession)
+
+    def _lacks_proof(self, channel: str) -> bool:
+        """Return whether a typed message proves nothing about its writer.
+
+        Messages to the gateway itself may come with a cookie that is 30 days old. An "always" needs a proof,
+        which only its button asks for, so that the word means once.
+        """
+        return channel == SERVER or isinstance(self._channels.get(channel), FollowsSession)
 
     def _was_seen(self, held: Held, message: InboundMessage) -> bool:
         """Return whether the sender could see the question when writing the message.

@@ -706,7 +706,7 @@ class SessionRoutes:
 
     async def _approve(self, call: Call[ApprovalPath, Nothing, Nothing, ApprovalDecision]) -> ApprovalResult:
         approval_id, decision = call.path.approval_id, call.body.decision
-        if decision == "always":
+        if "always" in ((decision,) if isinstance(decision, str) else decision):
             call.require_proof()
         by = UserRef("", call.identity.account)
         await self._host.settle(approval_id, decision, session=call.path.id, by=by)

@@ -15,9 +15,11 @@ from playwright.async_api import expect
 from gateway.access.tokens import cookie_name
 from gateway.api import ApiCall, ApiRoute
 from gateway.contract.plugin import Plugin
+from gateway.contract.tool import Tool, tool_from
 from gateway.mcp.plugin import McpPlugin
+from gateway.testing.fake_models.script import Reply, Say, Use
 from gateway.testing.served import Served, serving
-from tests.e2e.page_browser import chat
+from tests.e2e.page_browser import answers, chat, say
 from tests.gateway.server.console.test_login import OWNER, SERVER, browsing
 from tests.gateway.server.console.test_settings import forget_proof
 
@@ -120,3 +122,82 @@ async def test_the_chat_page_asks_for_the_token_and_goes_on(browser: Chromium, t
         await expect(dialog).to_have_count(0)
         done = await page.evaluate("window.done")
         assert "no plugin 'no-such-plugin'" in done["error"]
+
+
+class Bell(Plugin):
+    """Has a tool that offers "always"."""
+
+    name = "bell"
+
+    def __init__(self) -> None:
+        self.rung: list[str] = []
+
+    def tools(self) -> Sequence[Tool]:
+        async def ring(door: str) -> str:
+            """Ring at a door."""
+            self.rung.append(door)
+            return "rung"
+
+        return [tool_from(ring, match_key=lambda arguments: arguments["door"])]
+
+
+async def test_always_in_the_chat_asks_for_the_token(browser: Chromium, tmp_path: Path) -> None:
+    bell = Bell()
+    async with (
+        serving(tmp_path, bell, server=SERVER, permissions={"ring": "ask"}) as served,
+        chat(browser, f"{served.url}/console", connected=False, expected="with a status of 403") as page,
+    ):
+        for _ in range(2):
+            served.models.then(Reply((Use("ring", '{"door":"left"}'),), "tools"), Reply((Say("Done."),)))
+        await page.context.add_cookies([old_cookie(served)])  # type: ignore[list-item]
+        await page.goto(served.url)
+        await say(page, "Ring")
+        await page.get_by_role("button", name="Always: left").click()
+        dialog = page.get_by_role("dialog", name="Confirm that it is you")
+        await expect(dialog).to_be_visible()
+        assert bell.rung == []
+        await dialog.get_by_label("Token").fill(OWNER)
+        await page.keyboard.press("Enter")
+        await expect(answers(page)).to_contain_text("Done.")
+        await say(page, "Ring again")
+        await expect(answers(page)).to_have_count(2)
+        await expect(answers(page).nth(1)).to_contain_text("Done.")
+        assert bell.rung == ["left", "left"]
+
+
+async def test_an_old_cookie_allows_nothing_for_always(tmp_path: Path) -> None:
+    bell = Bell()
+    async with serving(tmp_path, bell, server=SERVER, permissions={"ring": "ask"}) as served:
+        cookie = old_cookie(served)
+        headers = {"Cookie": f"{cookie['name']}={cookie['value']}", "Origin": served.url}
+        async with served.socket(html=True, headers=headers) as client:
+            for _ in range(2):
+                served.models.then(Reply((Use("ring", '{"door":"left"}'),), "tools"), Reply((Say("."),)))
+            await client.say("Ring", session="s")
+            asked = await client.until("approval_request")
+            settle = f"/api/sessions/s/approvals/{asked['approval_id']}"
+            for decision in ("always", ["always"]):
+                answer = {"session": "s", "approval_id": asked["approval_id"], "decision": decision}
+                await client.send(type="approval", **answer)
+                assert (await client.until("error"))["error_name"] == "UnauthorizedError"
+                async with served.http.post(
+                    f"{served.url}{settle}", json={"decision": decision}, headers=headers
+                ) as refused:
+                    assert (refused.status, (await refused.json())["error_name"]) == (
+                        403,
+                        "ConfirmIdentityError",
+                    )
+            # A typed word cannot be confirmed, so that it means once.
+            typed = {"session": "s", "text": "always", "seen": client.seq}
+            await client.send(type="message", client_msg_id="typed", **typed)
+            assert (await client.until("approval_resolved"))["decision"] == "once"
+            await client.until("complete")
+            await client.say("Ring again", session="s")
+            asked = await client.until("approval_request")
+            assert bell.rung == ["left"]
+        async with served.socket(token=OWNER) as client:
+            answer = {"session": "s", "approval_id": asked["approval_id"], "decision": "always"}
+            await client.send(type="resume", session="s", after=0)
+            await client.send(type="approval", **answer)
+            resolved = await client.until(lambda frame: frame.get("decision") == "always")
+            assert resolved["type"] == "approval_resolved"
