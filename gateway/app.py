@@ -35,6 +35,7 @@ from gateway.commands.session import Commands
 from gateway.commands.task import Tasks
 from gateway.commands.usage import SpendingCommands
 from gateway.commands.why import WhyCommands
+from gateway.confinement.programs import NodeService
 from gateway.contract.channel import Address, Channel, InboundMessage, Responder, ServesHttp
 from gateway.contract.errors import InvalidStateError, SettingsError
 from gateway.contract.messages import Message
@@ -130,7 +131,8 @@ class Gateway:
     """
 
     fence: Fence | None = None
-    """Set in a cluster, before the start; it lets only one node write."""
+    nodes: NodeService | None = None
+    """Set in a cluster, before the start: ``fence`` lets one node write, ``nodes`` reaches the others."""
 
     def __init__(
         self,
@@ -603,7 +605,6 @@ class Gateway:
     def _publish_agents(self, registry: AgentService) -> Unregister:
         """Give this registry to plugins that are activated later; agents of earlier ones remain."""
         self._agent_registries.append(registry)
-
         return partial(self._agent_registries.remove, registry)
 
     def _agent_folders(self) -> list[Path]:
@@ -724,6 +725,7 @@ class Gateway:
             # Read-only copies: a plugin sees neither the keys of model providers nor what others are set to.
             environ=MappingProxyType({n: self.environ[n] for n in plugin.environ if n in self.environ}),
             node="" if self.settings.cluster.url is None else self.settings.cluster.node,
+            nodes=self.nodes,
             config=MappingProxyType(deepcopy(dict(self.activator.options(name)))),
             options=partial(self.settings.plugin, self.activator.tables(name)),
             registry=registry,

@@ -7,6 +7,7 @@ import this module.
 from gateway.api.beneath import FOLDER, open_below
 from gateway.api.pages import AnswersHttp, RawRequest, RawResponse
 from gateway.confinement.programs import (
+    NodeService,
     PermissionService,
     ProcessService,
     ProgramAccess,
@@ -26,6 +27,7 @@ __all__ = [
     "ApiSocket",
     "Figure",
     "FileChange",
+    "NodeService",
     "PermissionService",
     "ProcessService",
     "ProgramAccess",

@@ -138,7 +138,7 @@ async def _run(gateway: Gateway, node: Node | None, *, open_browser: bool = Fals
     """Run one gateway: in a cluster, from the time that this node owns it until it is drained."""
     if node is not None:
         _print(f"Trunkline stands by: {node.url}  (node {node.name}, passes clients on)")
-        gateway.fence = await node.own()
+        gateway.fence, gateway.nodes = await node.own(), node.programs
         if gateway.fence is None:
             return
     settings = gateway.settings

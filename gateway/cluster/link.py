@@ -1,8 +1,8 @@
 """The link between nodes: connections that one node passes on to another, with TLS.
 
 All nodes of a cluster have one certificate, which PostgreSQL keeps; each side accepts the other only with it.
-The first line of a connection is the client's address as JSON. The other node answers with an empty line, and
-after that follow the bytes of both sides.
+The first line of a connection is JSON: the address of a client, or a request for a program. The other node
+answers with an empty line, and after that follow the bytes of both sides.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import ssl
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 from urllib.parse import urlsplit
 
 import msgspec
 import structlog
+from msgspec import Struct
 
 from gateway.contract.errors import AddressInUseError
 from gateway.settings import is_loopback
@@ -33,7 +34,25 @@ _REFUSED = b"without server.token it takes no clients of other machines"
 _FIRST = datetime.datetime(2020, 1, 1)
 _LAST = datetime.datetime(9999, 12, 31)
 
+
+class ProgramRequest(Struct, frozen=True, tag_field="kind", tag="program"):
+    """A request for the connection to a program on the machine of the node that gets it.
+
+    ``session`` names the program's folder. ``node``, ``host`` and ``boot_id`` tell where it was started, and
+    ``start_id`` is that of the node that asks. Nodes close a connection whose kind or version they do not
+    know.
+    """
+
+    session: str
+    node: str
+    host: str
+    boot_id: str
+    start_id: str
+    version: Literal[1] = 1
+
+
 Accept = Callable[[], asyncio.Protocol]
+Serve = Callable[[ProgramRequest], asyncio.Protocol]
 
 
 class Certificate(NamedTuple):
@@ -67,8 +86,9 @@ class Link:
     """This node's end of the link.
 
     ``address`` is the host and the port at which other nodes reach it. ``accept`` makes the protocol of a
-    connection that another node passes on; while it is None they are closed. ``open_to_all`` is False for a
-    gateway without a token: it takes no clients of other machines, although another node may.
+    connection that another node passes on; while it is None they are closed. ``serve`` does the same for
+    requests for programs. ``open_to_all`` is False for a gateway without a token: it takes no clients of
+    other machines, although another node may.
     """
 
     open_to_all = False
@@ -85,6 +105,7 @@ class Link:
         host = f"[{self._host}]" if ":" in self._host else self._host
         self.address = f"{host}:{self._socket.getsockname()[1]}"
         self.accept: Accept | None = None
+        self.serve: Serve | None = None
         self._server: asyncio.Server | None = None
         self._connecting: ssl.SSLContext
 
@@ -107,8 +128,10 @@ class Link:
             self._server.close()
         self._socket.close()
 
-    async def connect(self, address: str, client: str, protocol: asyncio.Protocol) -> asyncio.Transport:
-        """Pass on the connection of a client to the node at an address, once that has accepted it.
+    async def connect(
+        self, address: str, head: str | ProgramRequest, protocol: asyncio.Protocol
+    ) -> asyncio.Transport:
+        """Connect to the node at an address for a client's address or a request, once that has accepted it.
 
         Raises OSError or TimeoutError if it has not: nothing of the connection was used then.
         """
@@ -120,7 +143,7 @@ class Link:
                 lambda: _Departing(accepted), host, port, ssl=self._connecting, server_hostname=""
             )
             try:
-                transport.write(msgspec.json.encode(client) + b"\n")
+                transport.write(msgspec.json.encode(head) + b"\n")
                 await accepted
             except BaseException:
                 transport.abort()
@@ -166,11 +189,17 @@ class _Arriving(asyncio.Protocol):
             return
         self._timer.cancel()
         try:
-            client = msgspec.json.decode(head, type=str)
+            client = msgspec.json.decode(head, type=str | ProgramRequest)
         except msgspec.DecodeError:
-            log.warning("a node passed on a connection without its client's address; it was closed")
+            log.warning("a node opened a connection for a purpose that is unknown here; it was closed")
             client = None
-        if client is None or self._link.accept is None:
+        if isinstance(client, ProgramRequest) and self._link.serve is not None and not rest:
+            protocol = self._link.serve(client)
+            self._transport.set_protocol(protocol)
+            self._transport.write(_ACCEPTED)
+            protocol.connection_made(self._transport)
+            return
+        if not isinstance(client, str) or self._link.accept is None:
             self._transport.close()
             return
         if not (self._link.open_to_all or is_loopback(client)):

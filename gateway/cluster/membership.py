@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
@@ -75,8 +76,10 @@ _NODE = Table(
     Column("address", Text, nullable=False),
     Column("settings", Text, nullable=False),
     Column("revision", Text, nullable=False, server_default=""),
+    Column("boot_id", Text, nullable=False, server_default=""),
 )
-"""``revision`` is the newest schema that a node can work with. A column that is added needs a default."""
+"""``revision`` is the newest schema that a node can work with, ``boot_id`` tells its machine until that is
+started again. A column that is added needs a default."""
 _OWNERSHIP = Table(
     "ownership",
     metadata,
@@ -120,6 +123,7 @@ MOST_CLOCK_SECONDS = 2.0
 JOINING = 0x636C7573746572
 """Advisory lock that is held while a node joins."""
 _ID_FILE = "cluster.id"
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _LIVE = f"heartbeat_at > clock_timestamp() - interval '{LIVE_SECONDS} s'"
 _FENCE = (
     "SELECT 1 FROM (SELECT 1/count(*) AS owned FROM "
@@ -169,6 +173,15 @@ class Owner(NamedTuple):
     heartbeat: float | None
     released: bool
     address: str | None
+
+
+class Neighbor(NamedTuple):
+    """A live node: its name, its process, the address of its link, and whether it runs on a given machine."""
+
+    name: str
+    start_id: str
+    address: str
+    is_there: bool
 
 
 class Membership:
@@ -300,13 +313,14 @@ class Membership:
         enter = (
             "INSERT INTO node "
             "VALUES (:name, :start, :version, :machine, clock_timestamp(), clock_timestamp(), :address, "
-            ":settings, :revision) "
+            ":settings, :revision, :boot) "
             "ON CONFLICT (name) DO UPDATE SET start_id = :start, version = :version, machine = :machine, "
             "started_at = clock_timestamp(), heartbeat_at = clock_timestamp(), address = :address, "
-            "settings = :settings, revision = :revision"
+            "settings = :settings, revision = :revision, boot_id = :boot"
         )
         named = {
             "revision": _REVISIONS[-1],
+            "boot": read_boot_id(),
             "name": self.name,
             "start": self.start_id,
             "version": VERSION,
@@ -385,6 +399,15 @@ class Membership:
         """Return the keys of the settings that are not those of the node that works."""
         rows = await self._run(read_nodes)
         return next((row.differs for row in rows if row.name == self.name), ())
+
+    async def find_neighbors(self, boot_id: str = "") -> Sequence[Neighbor]:
+        """Read the other nodes that live, those on the machine with this boot id first."""
+        query = (
+            "SELECT name, start_id, address, boot_id = :boot AND boot_id <> '' FROM node "  # noqa: S608 - a constant
+            f"WHERE {_LIVE} AND start_id <> :start ORDER BY 4 DESC, name"
+        )
+        named = {"boot": boot_id, "start": self.start_id}
+        return [Neighbor(*row) for row in await self._run(lambda c: c.execute(text(query), named).all())]
 
     async def find_owner(self) -> Owner:
         """Read the owner of the gateway."""
@@ -524,6 +547,14 @@ class Membership:
         if self._engine is not None:
             self._engine.dispose()
         self._release, self._connection, self._engine = (lambda: None), None, None
+
+
+def read_boot_id() -> str:
+    """Return the id of the running kernel's start, which tells this machine; "" if the system has none."""
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
 
 
 def _create_tables(connection: Connection) -> None:

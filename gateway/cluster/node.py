@@ -18,6 +18,7 @@ from yarl import URL
 from gateway.cluster.forwarder import Forwarder
 from gateway.cluster.link import ANY_PORT, Accept, Certificate, Link
 from gateway.cluster.membership import GATEWAY, HEARTBEAT_SECONDS, LIVE_SECONDS, Membership
+from gateway.cluster.programs import Programs
 from gateway.cluster.token import BrokerState, BrokerUnavailableError, TokenQueue
 from gateway.contract.errors import SettingsError, StoreError, StoreUnavailableError
 from gateway.settings import Settings, is_loopback
@@ -60,6 +61,7 @@ class Node:
         self._watch = _FrozenWatch()
         self._link: Link
         self._forwarder: Forwarder
+        self.programs: Programs
 
     @asynccontextmanager
     async def joined(self) -> AsyncGenerator[None]:
@@ -73,12 +75,16 @@ class Node:
         await self._link.open(certificate)
         try:
             async with asyncio.TaskGroup() as tasks:
+                programs = Programs(self._settings.data_dir, self._membership, self._link, tasks)
+                self.programs, self._link.serve = programs, programs.serve
                 background = [tasks.create_task(self._token.run()), tasks.create_task(self._beat())]
                 try:
                     async with Forwarder(self._settings, self._membership, self._link) as forwarder:
                         self._forwarder = forwarder
                         yield
                 finally:
+                    self._link.serve = None
+                    programs.close()
                     for task in background:
                         task.cancel()
         finally:
@@ -243,6 +249,7 @@ class Node:
                 await self._membership.set_subscribed(self._token.connected)
                 await self._read_drain()
                 await self._read_outdated()
+                await self.programs.check()
             now = time.monotonic()
             if self._token.held.is_set() and now - renewed_at > _RENEW_SECONDS:
                 with suppress(BrokerUnavailableError):

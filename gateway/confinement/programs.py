@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -112,6 +113,21 @@ class ProcessService(Protocol):
         It confines the program once that is started; this tries it. Without ``access.network`` the program
         has a network of its own, in which only it listens. Raises PluginError if the kernel cannot do that
         here, with the reason and the remedy, or if the access covers what is closed.
+        """
+        ...
+
+
+class NodeService(Protocol):
+    """The nodes of a cluster, for programs that outlive the gateway and may run on another machine."""
+
+    async def connect(
+        self, protocol: asyncio.Protocol, *, session: str, node: str, host: str, boot_id: str
+    ) -> asyncio.Transport:
+        """Connect to ``coding-agents/sessions/SESSION/keeper.sock`` in the data directory, on its machine.
+
+        ``node``, ``host`` and ``boot_id`` are those of the gateway that started the program. Raises
+        ProcessLookupError with the reason if that machine says that it runs no longer, and another OSError
+        while no node there answers.
         """
         ...
 

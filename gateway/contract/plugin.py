@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from msgspec import Struct
 
-from gateway.confinement.programs import PermissionService, ProcessService
+from gateway.confinement.programs import NodeService, PermissionService, ProcessService
 from gateway.contract.channel import InboundMessage, Sender, SenderRole
 from gateway.contract.errors import TrunklineError
 from gateway.contract.events import AgentEvent, ChatMessage, PermissionAsked, ToolStarting
@@ -308,6 +308,8 @@ class PluginContext(Struct, frozen=True, kw_only=True):
     """The environment variables that the plugin declares in ``Plugin.environ``, as far as they are set."""
     node: str = ""
     """The name of this node of the cluster; "" without one. Other nodes may run on other machines."""
+    nodes: NodeService | None = None
+    """Connects to programs that run on the machines of other nodes; None without a cluster."""
     registry: RegistryView
     get_plugin: Callable[[str], Plugin | None]
     set_status_line: Callable[[Sequence[StatusSegment]], None]

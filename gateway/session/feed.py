@@ -29,16 +29,7 @@ Sink = Callable[[list[Event]], bool]
 class Feed:
     """Events for one reader, in order. ``offer`` never waits; ``take`` and ``pour`` do."""
 
-    __slots__ = (
-        "_closed",
-        "_counters",
-        "_events",
-        "_full_at",
-        "_on_drop",
-        "_sink",
-        "_waiter",
-        "capacity",
-    )
+    __slots__ = ("_closed", "_counters", "_events", "_full_at", "_on_drop", "_sink", "_waiter", "capacity")
 
     def __init__(
         self,

@@ -12,16 +12,18 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import cast
 
 from msgspec import Struct
 
+from gateway.api import NodeService
 from plugins.coding_agents.errors import CodingAgentError, KeeperLostError
 from plugins.coding_agents.keeper import wire
 from plugins.coding_agents.keeper.wire import FrameError, FrameSplitter, frame, pack
+from plugins.coding_agents.records import SessionRecord
 from plugins.programs.process import MARK
 
 SOCKET = "keeper.sock"
@@ -64,6 +66,14 @@ class KeeperSilentError(KeeperLostError):
     """The keeper runs, but does not answer: it is suspended, or the machine is very busy."""
 
     retryable = True
+
+
+class KeeperAwayError(KeeperSilentError):
+    """The keeper runs on the machine of another node, and no node there can be reached."""
+
+
+Connect = Callable[[asyncio.Protocol], Awaitable[object]]
+"""Connects a protocol to a keeper. Raises KeeperAwayError, KeeperLostError or OSError."""
 
 
 class KeeperLaunch(Struct, frozen=True, kw_only=True):
@@ -289,21 +299,28 @@ class KeeperClient(asyncio.Protocol):
         on_gone: Callable[[], None],
         on_stream: Callable[[Stream], None] | None = None,
         seconds: float = ATTACH_SECONDS,
+        connect: Connect | None = None,
     ) -> KeeperClient:
         """Attach to the keeper of a folder; its output follows from an offset. Callbacks may begin at once.
+
+        ``connect`` reaches a keeper on another machine.
 
         Raises KeeperLostError if there is no keeper, KeeperSilentError if it does not answer, KeeperKeyError
         for a wrong key, KeeperError if it refuses for another reason.
         """
         client = cls(on_output, on_exit, on_gone, on_stream)
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(seconds):
-                sock = await _connect(folder)
-                await loop.create_unix_connection(lambda: client, sock=sock)
+                await (connect or partial(_connect_here, folder))(client)
                 serves = on_stream is not None
-                client._send(frame(b"A", wire.ATTACH.pack(key, offset, wire.VERSION, serves)))
-                await client._hello
+                try:
+                    client._send(frame(b"A", wire.ATTACH.pack(key, offset, wire.VERSION, serves)))
+                    await client._hello
+                except KeeperLostError as error:
+                    if connect is None:
+                        raise
+                    # The node in between may have ended. If it was the keeper, the next attempt shows it.
+                    raise KeeperAwayError(str(error)) from error
         except TimeoutError:
             client.abort()
             raise KeeperSilentError(f"the keeper of {folder.name} does not answer") from None
@@ -463,6 +480,26 @@ _ERRORS = {
     wire.INPUT_FULL: InputFullError,
     wire.HAS_ENDED: ProgramEndedError,
 }
+
+
+def connect_through(nodes: NodeService, record: SessionRecord) -> Connect:
+    """Return how to reach the keeper of a session on the machine of other nodes."""
+    place = {"node": record.node, "host": record.host, "boot_id": record.boot_id}
+
+    async def connect(client: asyncio.Protocol) -> None:
+        try:
+            await nodes.connect(client, session=record.id, **place)
+        except ProcessLookupError as error:
+            raise KeeperLostError(str(error)) from error
+        except OSError as error:
+            raise KeeperAwayError(f"the machine of node {record.node} is away: {error}") from error
+
+    return connect
+
+
+async def _connect_here(folder: Path, client: asyncio.Protocol) -> None:
+    sock = await _connect(folder)
+    await asyncio.get_running_loop().create_unix_connection(lambda: client, sock=sock)
 
 
 async def _connect(folder: Path) -> socket.socket:

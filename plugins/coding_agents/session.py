@@ -23,8 +23,10 @@ from plugins.coding_agents.adapters.contract import Adapter, Fact
 from plugins.coding_agents.errors import KeeperLostError, NoInputError, NotReadyError, OutputGoneError
 from plugins.coding_agents.keeper_client import (
     ATTACH_SECONDS,
+    Connect,
     Exit,
     InputFullError,
+    KeeperAwayError,
     KeeperClient,
     KeeperError,
     KeeperSilentError,
@@ -47,6 +49,8 @@ REPLAY_BYTES = 512 * 1024
 """Output before the last known end that is rendered again after a restart."""
 KILL_SECONDS = 5.0
 """The time between SIGTERM and SIGKILL."""
+AWAY_MS = 2_000
+"""The time between two attempts to reach a keeper on the machine of another node."""
 MOST_OUTPUT = 1024 * 1024
 """Bytes of one answer with output."""
 
@@ -95,6 +99,8 @@ class Session:
         self.end = record.offset
         """The offset behind the output that arrived."""
         self.on_stream: Callable[[Stream], None] | None = None
+        self.connect: Connect | None = None
+        """Reaches a keeper on another machine."""
         self.ended = asyncio.Event()
         self._parts = parts
         self._client: KeeperClient | None = None
@@ -343,6 +349,7 @@ class Session:
             on_output=take,
             on_exit=lambda _exit: enough.set(),
             on_gone=enough.set,
+            connect=self.connect,
         )
         try:
             hello = client.hello
@@ -381,6 +388,7 @@ class Session:
             on_gone=self._note_gone,
             on_stream=self.on_stream,
             seconds=seconds,
+            connect=self.connect,
         )
         if self._kills:
             self._client.signal(signal.SIGKILL)
@@ -606,13 +614,19 @@ class Session:
         self._wake.set()
 
     async def _reattach(self) -> None:
-        """Connect again: the gateway was too slow for the keeper, or the keeper has ended."""
+        """Connect again: the gateway was too slow for the keeper, or the keeper or its node has ended."""
         self._client = None
+        shown, end = self.screen, self.end
         try:
             await self.attach()
-        except KeeperSilentError:
+        except KeeperSilentError as error:
             self._gone = True
-            self._wake.set()
+            # Users see the last screen until there is another one.
+            self.screen, self.end = shown, end
+            if isinstance(error, KeeperAwayError):
+                self._due = self._parts.clock() + AWAY_MS
+            else:
+                self._wake.set()
         except (KeeperError, KeeperLostError) as error:
             await self._lose(str(error))
 

@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import secrets
 import shutil
+import socket
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -38,17 +39,19 @@ from plugins.coding_agents.errors import (
     SessionNotFoundError,
     WorkdirError,
 )
+from plugins.coding_agents.keeper.wire import boot_id
 from plugins.coding_agents.keeper_client import (
     SIBLING_SOCKET,
     KeeperError,
     KeeperLaunch,
     KeeperSilentError,
     Stream,
+    connect_through,
     start_keeper,
 )
 from plugins.coding_agents.machine import MachineState, configured_rules
 from plugins.coding_agents.records import SessionRecord
-from plugins.coding_agents.session import Session, SessionParts, restored
+from plugins.coding_agents.session import AWAY_MS, Session, SessionParts, restored
 from plugins.coding_agents.settings import CodingAgentSettings
 from plugins.coding_agents.side_channel import (
     Intake,
@@ -80,7 +83,6 @@ _FIGURES: Mapping[str, tuple[str, Sequence[str]]] = {
     "busy_seconds_total": ("Seconds in which programs worked", ("agent",)),
 }
 _LOCALE = frozenset(("LANG", "LC_ALL", "LC_CTYPE"))
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _MEMORY = Path("/proc/meminfo")
 
 
@@ -130,27 +132,31 @@ class Sessions:
         self._table = ctx.table("sessions")
         self._tasks = ctx.tasks
         self._environ = ctx.environ
-        self._node, self._boot = ctx.node, _boot_id()
+        self._node, self._nodes, self._boot = ctx.node, ctx.nodes, boot_id()
         self._bus = ctx.events
         self._records: dict[str, SessionRecord] = {}
         self._running: dict[str, Session] = {}
+        self._reaching: dict[str, Session] = {}
+        """Sessions on machines of other nodes that were not attached yet."""
         self._versions: dict[tuple[str, int], str] = {}
         self._busy_since: dict[str, int] = {}
         self._spawning = asyncio.Lock()
         self._parts = SessionParts(self._save, self._tasks.create_task, clock, asyncio.Lock())
 
     async def load(self) -> None:
-        """Read all records, and attach the sessions that run."""
+        """Read all records, and attach the sessions that run; those on other machines follow."""
         for _, plain in await self._table.items():
             record = convert(plain, SessionRecord)
             self._records[record.id] = record
         begun = time.monotonic()
         async with asyncio.TaskGroup() as group:
             for record in tuple(self._records.values()):
-                if self.is_away(record):
-                    log.info("a session runs on another machine", session=record.id, node=record.node)
-                elif not record.is_ended:
+                if record.is_ended:
+                    continue
+                if not self._is_elsewhere(record):
                     group.create_task(self._recover(record))
+                elif self._nodes is not None:
+                    self._tasks.create_task(self._reach(record), name=f"reaching {record.id}")
         self.attach_seconds = time.monotonic() - begun
         self._tasks.create_task(self._tidy(), name="tidying sessions")
 
@@ -178,8 +184,10 @@ class Sessions:
         return found[-1]
 
     def is_away(self, record: SessionRecord) -> bool:
-        """Return whether a session runs on the machine of another node, which alone can use or end it."""
-        return self._is_elsewhere(record) and not record.is_ended
+        """Return whether a session runs on the machine of another node, and no node there can be reached."""
+        running = self._running.get(record.id)
+        is_attached = running is not None and running.is_attached
+        return self._is_elsewhere(record) and not record.is_ended and not is_attached
 
     def session(self, session_id: str, owner: str) -> Session:
         """Return a session of a user with its screen.
@@ -189,8 +197,8 @@ class Sessions:
         record = self.get(session_id, owner)
         if self.is_away(record):
             raise ServiceUnavailableError(
-                f"session {record.short_id} runs on node {record.node}, and goes on there; it can be used "
-                "when that node works again. To give it up, stop it at once (kill)"
+                f"session {record.short_id} runs on the machine of node {record.node}, and goes on there; it "
+                "can be used when a node of that machine is back. To give it up, stop it at once (kill)"
             )
         return self._running.get(record.id) or self._make(record)
 
@@ -247,8 +255,12 @@ class Sessions:
         """
         record = self.get(session_id, owner)
         if force and self.is_away(record):
-            session = self._make(record)
-            await self._lose(session, f"it was given up while it ran on node {record.node}")
+            reason = f"it was given up while it ran on node {record.node}"
+            if (running := self._running.get(record.id)) is not None:
+                await running.lose(reason)
+                return running.record
+            session = self._reaching.get(record.id) or self._make(record)
+            await self._lose(session, reason)
             return session.record
         session = self.session(session_id, owner)
         await session.stop(force=force)
@@ -259,6 +271,7 @@ class Sessions:
         old = self.get(session_id, owner)
         if not old.is_ended:
             return old
+        self._check_folder(old)
         return await self.spawn(
             SpawnRequest(
                 agent=old.agent,
@@ -278,7 +291,7 @@ class Sessions:
         now = self.clock()
         for session in self.running():
             record = session.record
-            if record.is_ended or record.status == "stopping":
+            if record.is_ended or record.status == "stopping" or self.is_away(record):
                 continue
             if record.blocked_at:
                 await self._reap_blocked(session, now)
@@ -318,8 +331,20 @@ class Sessions:
             await session.tell("blocked", f"It still waits for you, and is stopped in {minutes} minutes.")
 
     def _is_elsewhere(self, record: SessionRecord) -> bool:
+        """Return whether a session was started on another machine, or before the last boot of this one."""
         # Without a cluster there is no other node, also not for sessions of an earlier one.
-        return bool(self._node) and record.node not in ("", self._node) and record.boot_id != self._boot
+        own = "" if self._nodes is not None else self._node
+        return bool(self._node) and record.node not in ("", own) and record.boot_id != self._boot
+
+    def _check_folder(self, record: SessionRecord) -> None:
+        """Raise ServiceUnavailableError for a folder on another machine: here the path may be another one."""
+        is_other = self._is_elsewhere(record) and record.node != self._node
+        is_shared = Path(record.workdir).resolve().is_relative_to(self._data.parent.resolve())
+        if is_other and record.host != socket.gethostname() and not is_shared:
+            raise ServiceUnavailableError(
+                f"{record.workdir} is on the machine of node {record.node}; resume the session there, while "
+                "that node works"
+            )
 
     def _current(self, record: SessionRecord) -> SessionRecord:
         if self.is_away(record):
@@ -397,6 +422,7 @@ class Sessions:
             resumes=request.resumes,
             version=await self._version(adapter),
             node=self._node,
+            host=socket.gethostname(),
             boot_id=self._boot,
         )
 
@@ -425,7 +451,10 @@ class Sessions:
             known=is_known(adapter, record.version),
         )
         folder = self._data / "sessions" / record.id
-        return Session(record, adapter, folder, self._parts, restored(record, fresh))
+        session = Session(record, adapter, folder, self._parts, restored(record, fresh))
+        if self._nodes is not None and self._is_elsewhere(record):
+            session.connect = connect_through(self._nodes, record)
+        return session
 
     async def _start_for(self, session: Session, started: asyncio.Future[None]) -> None:
         try:
@@ -515,6 +544,9 @@ class Sessions:
 
     def _remove(self, session: Session) -> None:
         """Remove what an ended session leaves: processes, sockets and output."""
+        record = session.record
+        if record.status == "lost" and record.node != self._node and self._is_elsewhere(record):
+            return  # Its own node does it: only there processes may be left.
         kill_marked(session.record.id)
         shutil.rmtree(session.folder, ignore_errors=True)
 
@@ -538,16 +570,38 @@ class Sessions:
         await asyncio.sleep(_SILENT_SECONDS)
         await self._recover(self._records[record.id])
 
+    async def _reach(self, record: SessionRecord) -> None:
+        """Attach a session on the machine of another node, as soon as a node there can be reached."""
+        session = self._reaching[record.id] = self._make(record)
+        log.info("a session runs on another machine", session=record.id, node=record.node)
+        while not session.ended.is_set():
+            try:
+                session.on_stream = self.confinement.streams(record, session.adapter)
+                await session.attach()
+            except KeeperSilentError as error:
+                log.debug("a session cannot be reached yet", session=record.id, reason=str(error))
+                await asyncio.sleep(AWAY_MS / 1000)
+            except (KeeperError, KeeperLostError, CodingAgentError) as error:
+                await self._recover_lost(session, str(error))
+            else:
+                if session.ended.is_set():
+                    await session.detach()  # it was given up meanwhile
+                else:
+                    self._begin(session)
+                break
+        self._reaching.pop(record.id, None)
+
     async def _recover_lost(self, session: Session, reason: str) -> None:
         record = session.record
         await asyncio.to_thread(kill_marked, record.id)
-        if record.status == "pending":
+        if record.status == "pending" and record.node in ("", self._node):
+            session.connect = None
             try:
                 await self._start(session)
             except CodingAgentError as error:
                 await self._fail(session, str(error))
             return
-        if record.boot_id and self._boot != record.boot_id:
+        if record.boot_id and self._boot != record.boot_id and session.connect is None:
             reason = "the machine was started again"
         await self._lose(session, reason)
         self._running.pop(record.id, None)
@@ -719,13 +773,6 @@ def _checked_workdir(given: str, roots: Sequence[Path]) -> str:
     if not real.is_dir():
         raise WorkdirError(f"there is no folder {given!r}")
     return str(real)
-
-
-def _boot_id() -> str:
-    try:
-        return _BOOT_ID.read_text().strip()
-    except OSError:
-        return ""
 
 
 def _program_session(adapter: Adapter, old: SessionRecord | None) -> str:

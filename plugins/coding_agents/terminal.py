@@ -22,7 +22,7 @@ from gateway import TrunklineError
 from gateway.api import ApiConnection
 from plugins.coding_agents.adapters.keys import key_bytes
 from plugins.coding_agents.errors import CodingAgentError, NoInputError, NotReadyError
-from plugins.coding_agents.keeper_client import KeeperClient
+from plugins.coding_agents.keeper_client import Connect, KeeperClient
 from plugins.coding_agents.records import SessionRecord
 from plugins.coding_agents.screen import Row, Screen
 
@@ -43,6 +43,8 @@ class Watched(Protocol):
 
     record: SessionRecord
     folder: Path
+    connect: Connect | None
+    """Reaches a keeper on another machine."""
     screen: Screen | None
     ended: asyncio.Event
     driver: object | None
@@ -389,6 +391,7 @@ class _BytesTerminal(_Terminal):
             on_output=self._take,
             on_exit=lambda _exit: self.changed.set(),
             on_gone=self._note_gone,
+            connect=self.session.connect,
         )
         try:
             await super().run()

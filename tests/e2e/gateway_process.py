@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -27,12 +27,13 @@ class GatewayProcess:
     """The processes of one gateway, one after the other.
 
     ``settings`` is TOML beside the usual ones; ``server`` and ``provider`` are more lines of those tables.
-    ``root`` is the tree whose code runs.
+    ``root`` is the tree whose code runs, and ``prefix`` what comes before the command.
     """
 
     def __init__(self, directory: Path, model_url: str, settings: str = "", **tables: str) -> None:
         self.url = ""
         self.root = ROOT
+        self.prefix: Sequence[str] = ()
         self._directory = directory
         self._process: prefork.Popen | subprocess.Popen[bytes] | None = None
         self._output: asyncio.ReadTransport
@@ -69,11 +70,11 @@ class GatewayProcess:
         command = ("run", "--config", str(self._config), "--data-dir", str(self.data))
         path = os.pathsep.join((str(self.root), str(self._directory)))
         # The processes that are forked have loaded this tree's code.
-        popen = prefork.Popen if self.root == ROOT else subprocess.Popen
+        popen = subprocess.Popen if self.prefix or self.root != ROOT else prefork.Popen
         with (self._directory / "errors").open("ab") as errors:
             self._process = await asyncio.to_thread(
                 popen,
-                [sys.executable, "-m", "gateway", *command],
+                [*self.prefix, sys.executable, "-m", "gateway", *command],
                 cwd=self._directory,
                 stdout=subprocess.PIPE,
                 stderr=errors,

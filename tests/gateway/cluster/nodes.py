@@ -64,7 +64,7 @@ class Cluster:
             f'[store]\nurl = "{store}"\nwait_ms = {changed.get("wait_ms", "60000")}\n'
             f'[cluster]\nurl = "{broker}"\nname = "{name}"\n'
             f'[channels.telegram]\ntoken = "{self.telegram.token}"\napi_base_url = "{self.telegram.url}"\n'
-            'allow = "*"\n'
+            f'allow = "*"\n{changed.get("settings", "")}\n'
         )
         return GatewayProcess(folder, self.models.openai_url, settings)
 

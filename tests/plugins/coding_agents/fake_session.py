@@ -12,6 +12,7 @@ from msgspec import Struct, structs
 from gateway import Plugin, SlashCommand
 from gateway.api import ApiCall, ApiConnection, ApiRoute, ApiSocket
 from plugins.coding_agents.errors import SessionNotFoundError, WorkspaceNotFoundError
+from plugins.coding_agents.keeper_client import Connect
 from plugins.coding_agents.records import SessionRecord
 from plugins.coding_agents.screen import Screen
 from plugins.coding_agents.workspaces.checkouts import Changes
@@ -34,6 +35,7 @@ class FakeSession:
     def __init__(self, folder: Path = Path("/nonexistent"), record: SessionRecord = RECORD) -> None:
         self.record = record
         self.folder = folder
+        self.connect: Connect | None = None
         self.screen: Screen | None = Screen(10, 40)
         self.ended = asyncio.Event()
         self.typed = b""

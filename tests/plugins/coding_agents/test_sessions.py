@@ -445,7 +445,7 @@ async def test_a_session_on_another_machine_goes_on_and_is_used_when_its_node_wo
         [record] = rig.sessions.list(OWNER)
         assert (record.status, record.error) == ("ready", "unavailable: it runs on node one")
         assert "unavailable: it runs on node one" in listed([record])
-        with pytest.raises(ServiceUnavailableError, match="it can be used when that node works again"):
+        with pytest.raises(ServiceUnavailableError, match="a node of that machine is back"):
             await rig.sessions.send(left, OWNER, text="echo no")
         with pytest.raises(ServiceUnavailableError, match="kill"):
             await rig.sessions.stop(left, OWNER)
