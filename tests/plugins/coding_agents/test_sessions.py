@@ -473,6 +473,26 @@ async def test_a_session_on_another_machine_is_given_up_and_ended_by_its_own_nod
         await _gone(left, tmp_path)
 
 
+@pytest.mark.parametrize("shared", [True, False])
+async def test_a_session_is_not_resumed_in_a_folder_of_another_machine(tmp_path: Path, shared: bool) -> None:
+    """The same path may be another folder here, unless it is in the data directory."""
+    root = tmp_path / "roots"
+    root.mkdir()
+    given = {} if shared else {"workdir": str(root)}
+    async with agents(tmp_path / "data", node="one", allowed_roots=[str(root)]) as rig:
+        session = await rig.spawn("echo before", **given)
+        await until(session, lambda: session.record.task_done)
+        await session.change(boot_id="another machine", host="another")
+        await session.stop()
+    async with agents(tmp_path / "data", node="two", allowed_roots=[str(root)]) as rig:
+        if shared:
+            again = await rig.sessions.resume(session.record.id, OWNER)
+            await rig.sessions.stop(again.id, OWNER, force=True)
+        else:
+            with pytest.raises(ServiceUnavailableError, match=f"{root} is on the machine of node one"):
+                await rig.sessions.resume(session.record.id, OWNER)
+
+
 async def test_a_session_of_a_former_cluster_is_attached_without_one(tmp_path: Path) -> None:
     left = await _leave_on(tmp_path, "one")
     async with agents(tmp_path) as rig:
