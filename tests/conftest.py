@@ -13,12 +13,16 @@ import shutil
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import hypothesis
 import pytest
 import structlog
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL
 
 # The same examples every time, as long as the same modules are imported: constants of theirs are mixed in.
 # What is new is looked for with --hypothesis-profile=default, not by chance.
@@ -43,6 +47,7 @@ structlog.configure(
 
 _MARKED = {
     "postgres_url": pytest.mark.postgres,
+    "migrated_postgres_url": pytest.mark.postgres,
     "chromium_path": pytest.mark.browser,
     "foreign": pytest.mark.node,
 }
@@ -87,9 +92,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.stem not in _LONG)
 
 
-@pytest.fixture
-def postgres_url() -> Iterator[str]:
-    """The SQLAlchemy URL of a new, empty database, which is dropped afterwards."""
+@contextmanager
+def _postgres_database(template: str = "template1") -> Iterator[URL]:
+    """A new database of the server, a copy of another one. It is dropped afterwards."""
     server = os.environ.get("TRUNKLINE_TEST_POSTGRES_URL")
     if not server:
         _lacking("no PostgreSQL: TRUNKLINE_TEST_POSTGRES_URL names no server")
@@ -99,12 +104,41 @@ def postgres_url() -> Iterator[str]:
     engine = create_engine(server, isolation_level="AUTOCOMMIT")
     try:
         with engine.connect() as connection:
-            connection.execute(text(f"CREATE DATABASE {name}"))
-        yield make_url(server).set(database=name).render_as_string(hide_password=False)
+            connection.execute(text(f"CREATE DATABASE {name} TEMPLATE {template}"))
+        yield make_url(server).set(database=name)
         with engine.connect() as connection:
             connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
     finally:
         engine.dispose()
+
+
+@pytest.fixture
+def postgres_url() -> Iterator[str]:
+    """The SQLAlchemy URL of a new, empty database."""
+    with _postgres_database() as url:
+        yield url.render_as_string(hide_password=False)
+
+
+@pytest.fixture(scope="session")
+def _postgres_template() -> Iterator[str]:
+    """The name of a database with the newest schema: to copy it takes a tenth of the time of creating it."""
+    with _postgres_database() as url:
+        from sqlalchemy import create_engine
+
+        from gateway.store import migrate
+
+        engine = create_engine(url)
+        migrate.upgrade(engine)
+        engine.dispose()  # one that is in use cannot be copied
+        assert url.database is not None
+        yield url.database
+
+
+@pytest.fixture
+def migrated_postgres_url(_postgres_template: str) -> Iterator[str]:
+    """The SQLAlchemy URL of a new database with the newest schema and no rows."""
+    with _postgres_database(_postgres_template) as url:
+        yield url.render_as_string(hide_password=False)
 
 
 @pytest.fixture(scope="session")

@@ -72,8 +72,10 @@ def stream(data: bytes, entries: bytes = b"") -> bytes:
 
 def nested_bomb(size: int, layers: int = 3) -> bytes:
     """A PDF whose page has ``size`` bytes of content, compressed several times."""
-    data = b"BT /F1 9 Tf (x) Tj ET " * (size // 22)
-    for _ in range(layers):
+    piece = b"BT /F1 9 Tf (x) Tj ET " * 50_000
+    first = zlib.compressobj(9)
+    data = b"".join(first.compress(piece) for _ in range(size // len(piece))) + first.flush()
+    for _ in range(layers - 1):
         data = zlib.compress(data, 9)
     filters = b"/Filter [%b]" % (b" /FlateDecode" * layers)
     return raw_pdf(

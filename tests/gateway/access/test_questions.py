@@ -115,7 +115,11 @@ class Brings(Plugin):
 @pytest.fixture(params=["sqlite", "postgres"])
 def store(request: pytest.FixtureRequest) -> dict[str, Any]:
     """The settings of a database."""
-    return {} if request.param == "sqlite" else {"store": {"url": request.getfixturevalue("postgres_url")}}
+    return (
+        {}
+        if request.param == "sqlite"
+        else {"store": {"url": request.getfixturevalue("migrated_postgres_url")}}
+    )
 
 
 def questions_of(chat: Chat) -> Questions:

@@ -433,8 +433,8 @@ async def test_files_follow_the_version(tmp_path: Path) -> None:
         assert (root / "a.txt").read_text() == "new\n"
 
 
-async def test_branches_on_postgresql_are_the_same(tmp_path: Path, postgres_url: str) -> None:
-    async with chatting(tmp_path, store={"url": postgres_url}) as chat:
+async def test_branches_on_postgresql_are_the_same(tmp_path: Path, migrated_postgres_url: str) -> None:
+    async with chatting(tmp_path, store={"url": migrated_postgres_url}) as chat:
         writer = Writer(chat)
         await writer.say("one")
         await writer.edit("one", "eins")

@@ -135,8 +135,8 @@ async def test_grants_and_waiting_messages_are_not_copied(tmp_path: Path) -> Non
         assert asked == ["one", "two"]
 
 
-async def test_a_fork_on_postgresql_is_the_same_copy(tmp_path: Path, postgres_url: str) -> None:
-    async with chatting(tmp_path, store={"url": postgres_url}) as chat:
+async def test_a_fork_on_postgresql_is_the_same_copy(tmp_path: Path, migrated_postgres_url: str) -> None:
+    async with chatting(tmp_path, store={"url": migrated_postgres_url}) as chat:
         chat.model.then(Reply((Use("calculator", '{"expression": "6*7"}'),), "tools"), Reply((Say("42"),)))
         await chat.say("What is 6*7?")
         answer = await chat.say("And now?")

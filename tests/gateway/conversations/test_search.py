@@ -299,9 +299,9 @@ async def test_e4_a_crash_between_the_commit_and_the_index_loses_nothing(
 
 
 async def test_e4_a_database_of_an_earlier_version_is_indexed(
-    database_url: str, fatal: list[BaseException]
+    empty_database_url: str, fatal: list[BaseException]
 ) -> None:
-    engine = open_engine(database_url)
+    engine = open_engine(empty_database_url)
     with engine.begin() as connection:
         migrate.run_migrations(connection, "0014")
         connection.execute(
@@ -329,7 +329,7 @@ async def test_e4_a_database_of_an_earlier_version_is_indexed(
                 row,
             )
     engine.dispose()
-    store = Store.open(database_url, "full", fatal.append)
+    store = Store.open(empty_database_url, "full", fatal.append)
     index = SearchIndex(store)
     assert await index.catch_up() == 300
     assert await found(index, "old") == ["Old talk"]
@@ -380,9 +380,9 @@ async def test_results_do_not_depend_on_how_many_rows_are_searched_without_the_i
 
 
 async def test_common_words_are_found_among_the_newest_rows_whatever_the_statistics_say(
-    postgres_url: str, fatal: list[BaseException]
+    migrated_postgres_url: str, fatal: list[BaseException]
 ) -> None:
-    store = Store.open(postgres_url, "full", fatal.append)
+    store = Store.open(migrated_postgres_url, "full", fatal.append)
     index = await stored(store, *(said(f"apple {n}", n) for n in range(60)))
     seen: list[str] = []
 

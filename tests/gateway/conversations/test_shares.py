@@ -239,8 +239,8 @@ async def test_004_t10_a_chat_is_shared_and_unshared_by_commands(tmp_path: Path)
         assert (await chat.say("/share")).text.startswith("Not shared: sharing is off")
 
 
-async def test_shares_on_postgresql_are_the_same(tmp_path: Path, postgres_url: str) -> None:
-    async with chatting(tmp_path, store={"url": postgres_url}, **ON) as chat:
+async def test_shares_on_postgresql_are_the_same(tmp_path: Path, migrated_postgres_url: str) -> None:
+    async with chatting(tmp_path, store={"url": migrated_postgres_url}, **ON) as chat:
         await chat.say("one")
         link = (await chat.say("/share")).text.rpartition("/")[2]
         shares = chat.gateway.parts.shares

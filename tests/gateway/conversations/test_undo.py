@@ -272,8 +272,8 @@ async def test_a_plugins_message_for_the_turn_goes_with_it(tmp_path: Path) -> No
         assert (await log_of(chat))[2:] == ["appended", "two", "injected", "You said: injected"]
 
 
-async def test_undo_on_postgresql_is_the_same(tmp_path: Path, postgres_url: str) -> None:
-    async with chatting(tmp_path, store={"url": postgres_url}) as chat:
+async def test_undo_on_postgresql_is_the_same(tmp_path: Path, migrated_postgres_url: str) -> None:
+    async with chatting(tmp_path, store={"url": migrated_postgres_url}) as chat:
         await chat.say("one")
         await chat.say("two")
         assert (await chat.say("/undo")).text.startswith("Undone.")

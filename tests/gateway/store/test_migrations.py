@@ -18,8 +18,8 @@ from gateway.store.engine import open_engine
 
 
 @pytest.fixture
-def engine(database_url: str) -> Iterator[Engine]:
-    made = open_engine(database_url)
+def engine(empty_database_url: str) -> Iterator[Engine]:
+    made = open_engine(empty_database_url)
     yield made
     made.dispose()
 
@@ -116,12 +116,12 @@ def test_a_database_of_a_newer_version_is_refused(engine: Engine):
         migrate.upgrade(engine)
 
 
-def test_a_refused_database_is_let_go(database_url: str, engine: Engine):
+def test_a_refused_database_is_let_go(empty_database_url: str, engine: Engine):
     migrate.upgrade(engine)
     with engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9001'"))
     for _ in range(2):
-        with pytest.raises(StoreError, match="9001"), open_locked(database_url) as base:
+        with pytest.raises(StoreError, match="9001"), open_locked(empty_database_url) as base:
             migrate.upgrade(base.engine)
 
 

@@ -143,11 +143,11 @@ def reasons(errors: list[BaseException]) -> list[str]:
 
 
 async def test_a_server_that_is_gone_ends_the_writer_and_is_told(
-    postgres_url: str, fatal: list[BaseException]
+    migrated_postgres_url: str, fatal: list[BaseException]
 ):
-    store = Store.open(postgres_url, "full", fatal.append)
+    store = Store.open(migrated_postgres_url, "full", fatal.append)
     await store.write(put("a"))
-    end_connections(postgres_url)
+    end_connections(migrated_postgres_url)
     with pytest.raises(StoreError):
         await store.write(put("b"))
     assert len(fatal) == 1
@@ -177,7 +177,7 @@ async def test_a_database_that_somebody_else_locks_ends_the_writer_and_is_told(
 
 
 async def test_a_server_that_is_gone_is_noticed_without_a_write(
-    postgres_url: str, fatal: list[BaseException]
+    migrated_postgres_url: str, fatal: list[BaseException]
 ):
     """The lock that keeps a second gateway out is gone with its connection."""
     told = asyncio.Event()
@@ -187,8 +187,8 @@ async def test_a_server_that_is_gone_is_noticed_without_a_write(
         fatal.append(error)
         loop.call_soon_threadsafe(told.set)
 
-    store = Store.open(postgres_url, "full", on_fatal)
-    end_connections(postgres_url)
+    store = Store.open(migrated_postgres_url, "full", on_fatal)
+    end_connections(migrated_postgres_url)
     await told.wait()
     assert len(fatal) == 1
     await store.close()
