@@ -76,7 +76,8 @@ class Supervisor:
             if is_cancellation_requested(error):
                 raise
             error = _unwrap(error)
-            self._failure = f"{type(error).__name__}: {error}"
+            known = isinstance(error, _NAMED) and str(error)
+            self._failure = known or f"{type(error).__name__}: {error}"
             self._log_failure(error, self._failure)
         finally:
             self._running = False

@@ -18,6 +18,10 @@ def __getattr__(name: str) -> Any:
         from channels.discord.options import Options
 
         return Options
+    if name == "probe":
+        from channels.discord.channel import probe
+
+        return probe
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -59,7 +59,7 @@ class Refused(Exception):
     """A 4xx response: the call was not applied. ``code`` is Discord's own error code."""
 
     def __init__(self, status: int, code: int, text: str) -> None:
-        super().__init__(f"{status} {text} ({code})")
+        super().__init__(f"{text} ({status}, code {code})" if code else f"{text} ({status})")
         self.status = status
         self.code = code
 

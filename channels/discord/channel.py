@@ -8,11 +8,12 @@ from contextlib import AsyncExitStack
 from typing import Any, cast
 
 import structlog
+from msgspec import ValidationError
 
 from channels.discord.api import UNREACHABLE, Api, RateLimited, Refused
 from channels.discord.commands import Interactions, register
-from channels.discord.connection import Endpoint, FatalClosure, Shards
-from channels.discord.delivery import Delivery
+from channels.discord.connection import FATAL, Endpoint, FatalClosure, Shards
+from channels.discord.delivery import Application, Delivery
 from channels.discord.inflow import EventReader, StoredState
 from channels.discord.options import Options
 from channels.discord.parse import BotProfile, GuildId, Member, link_of, read, session_at
@@ -44,6 +45,8 @@ _MAX_GUILDS, _GUILDS_SECONDS = 10, 300.0
 """Servers on which the roles of the writer of a direct message are looked up, and the age of their list."""
 _INTERACTION_WINDOW = 900.0
 """Seconds for which the token of an interaction is valid."""
+_MESSAGE_CONTENT = 1 << 18 | 1 << 19
+"""Flags of an application that has the Message Content Intent: verified, or in fewer than 100 servers."""
 _EDIT_SECONDS = 1.2
 """Minimum interval between two edits of a growing answer: Discord allows five edits in five seconds."""
 
@@ -188,17 +191,8 @@ class DiscordChannel:
     @property
     def _misdirected(self) -> str:
         """Return why interactions do not arrive, as far as the settings show that; empty if they do."""
-        known, key = self._delivery.registered, self._options.public_key.lower()
-        if known is None or (key and known.verify_key.lower() == key):
-            return ""
-        if key:
-            return (
-                "public_key is not the Public Key of this application; it is on the page General Information"
-            )
-        url = known.interactions_endpoint_url
-        return (
-            f"Discord posts commands and buttons to {url}: set public_key, or clear that URL" if url else ""
-        )
+        known = self._delivery.registered
+        return "" if known is None else known.misdirected(self._options.public_key)
 
     async def _log_in(self, stack: AsyncExitStack) -> None:
         """Open the API, with retries. Raises Refused if Discord rejects the bot."""
@@ -291,6 +285,23 @@ class DiscordChannel:
             return await self._api.call_with_retries("GET", "/channels/{channel_id}", channel_id=key)
         except Refused as refused:
             raise LookupError(str(refused)) from refused
+
+
+async def probe(options: Options) -> Sequence[Health]:
+    """Ask Discord about the token, the intent and the address of interactions, for ``trunkline doctor``.
+
+    Changes nothing there.
+    """
+    api = Api(options.api_base_url, options.token.get_secret_value)
+    try:
+        async with api.opened():
+            application = read(await api.call("GET", "/applications/@me"), Application)
+    except (Refused, ValidationError, *UNREACHABLE) as error:
+        return [Health(ok=False, detail=str(error) or type(error).__name__)]
+    problems = [FATAL[4014]] if not application.flags & _MESSAGE_CONTENT else []
+    problems += filter(None, [application.misdirected(options.public_key)])
+    about = f"signed in as {api.me.get('username')}"
+    return [Health(ok=False, detail=problem) for problem in problems] or [Health(ok=True, detail=about)]
 
 
 def _first(error: BaseException) -> BaseException:

@@ -86,6 +86,18 @@ class Application(Struct, frozen=True):
     id: Snowflake
     verify_key: str = ""
     interactions_endpoint_url: str | None = None
+    flags: int = 0
+
+    def misdirected(self, public_key: str) -> str:
+        """Return why interactions do not arrive, as far as the settings show that; empty if they do."""
+        if public_key and self.verify_key.lower() != public_key.lower():
+            return (
+                "public_key is not the Public Key of this application; it is on the page General Information"
+            )
+        url = None if public_key else self.interactions_endpoint_url
+        return (
+            f"Discord posts commands and buttons to {url}: set public_key, or clear that URL" if url else ""
+        )
 
 
 class Recent(Generic[T]):

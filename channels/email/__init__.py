@@ -24,4 +24,8 @@ def __getattr__(name: str) -> Any:
         from channels.email.options import Options
 
         return Options
+    if name == "probe":
+        from channels.email.channel import probe
+
+        return probe
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import structlog
 
-from channels.email.delivery import Delivery
+from channels.email.delivery import Delivery, log_in
 from channels.email.imap import ImapError, RefusedError, connected
 from channels.email.inflow import Inflow, LoopGuard, largest_mail
 from channels.email.options import Options
 from channels.email.parse import Bot, session_of
-from gateway.channel import Address, Backoff, Health, Host, OutboundMessage, Placed, Receive
+from gateway.channel import (
+    Address,
+    Backoff,
+    Health,
+    Host,
+    OutboundMessage,
+    Placed,
+    PlacementDeferred,
+    Receive,
+)
 
 log = structlog.get_logger("trunkline.email")
 
 _BACKOFF = Backoff(1.0, 60, jitter=0.25)
 _LINE_BYTES = 1_000_000
+_FAILURES = (ImapError, OSError, EOFError, TimeoutError)
 _UNVERIFIED = 'without authserv_id all senders are unknown, and only allow = "*" admits them'
 
 
@@ -41,10 +52,8 @@ class EmailChannel:
             inflow = Inflow(self._host, self._bot, self._options, receive, self._guard)
             try:
                 await self._follow(inflow)
-            except RefusedError as refused:
-                await self._failed(f"the IMAP server refused: {refused}")
-            except (ImapError, OSError, EOFError, TimeoutError) as error:
-                await self._failed(f"the IMAP server cannot be reached: {error or type(error).__name__}")
+            except _FAILURES as error:
+                await self._failed(_meaning(error))
 
     async def send(self, outbound: OutboundMessage) -> Placed:
         """Send an answer as a mail."""
@@ -79,3 +88,26 @@ class EmailChannel:
             log.warning("the mailbox cannot be read", channel=self.id, reason=reason)
         self._health = Health(ok=False, detail=reason)
         await asyncio.sleep(_BACKOFF.pause(self._failures))
+
+
+def _meaning(error: Exception) -> str:
+    if isinstance(error, RefusedError):
+        return f"the IMAP server refused: {error}"
+    return f"the IMAP server cannot be reached: {error or type(error).__name__}"
+
+
+async def probe(options: Options) -> Sequence[Health]:
+    """Log in at both servers and open the folder, for ``trunkline doctor``; changes nothing there."""
+    problems: list[str] = []
+    try:
+        async with connected(options, _LINE_BYTES) as imap:
+            await imap.select(options.folder)
+    except _FAILURES as error:
+        problems.append(_meaning(error))
+    try:
+        await log_in(options)
+    except PlacementDeferred as error:
+        problems.append(str(error))
+    about = f"IMAP and SMTP accept the login of {options.login[0]}"
+    about += "" if options.authserv_id else f"; {_UNVERIFIED}"
+    return [Health(ok=False, detail=problem) for problem in problems] or [Health(ok=True, detail=about)]

@@ -25,8 +25,8 @@ from gateway.channel import OutboundMessage, Placed, PlacementDeferred, Placemen
 
 log = structlog.get_logger("trunkline.email")
 
-_SECONDS, _COPY_SECONDS = 60.0, 30.0
-"""Timeouts of a single SMTP operation, and of storing the copy."""
+_SECONDS, _LOGIN_SECONDS, _COPY_SECONDS = 60.0, 5.0, 30.0
+"""Timeouts of a single SMTP operation, of one that only logs in, and of storing the copy."""
 _MOST_BYTES = 1_000_000
 """Bytes of a response of the IMAP server."""
 _TRANSIENT = (OSError, EOFError, TimeoutError, ImapError)
@@ -83,11 +83,22 @@ class Delivery:
                 await imap.append(folder, mail)
 
 
+async def log_in(options: Options) -> None:
+    """Connect to the SMTP server and log in. Raises PlacementDeferred."""
+    submission = _Submission(options, _LOGIN_SECONDS)
+    try:
+        (await asyncio.to_thread(submission.open)).close()
+    except asyncio.CancelledError:
+        submission.abort()
+        raise
+
+
 class _Submission:
     """One connection to the SMTP server, used by a thread."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, seconds: float = _SECONDS) -> None:
         self._options = options
+        self._seconds = seconds
         self._client: smtplib.SMTP | None = None
 
     def abort(self) -> None:
@@ -98,10 +109,7 @@ class _Submission:
 
     def run(self, recipients: Sequence[str], mail: bytes) -> None:
         """Hand the mail over. Raises the errors of ``Channel.send``."""
-        try:
-            client = self._client = self._connect()
-        except (OSError, smtplib.SMTPException) as error:
-            raise PlacementDeferred(f"the SMTP server cannot be used: {_reason(error)}") from error
+        client = self.open()
         try:
             self._address(client, recipients)
             code, said = client.data(mail)
@@ -117,16 +125,26 @@ class _Submission:
         if code != 250:
             raise _failure(code, said)
 
+    def open(self) -> smtplib.SMTP:
+        """Return a connection that is logged in. Raises PlacementDeferred."""
+        try:
+            return self._connect()
+        except (OSError, smtplib.SMTPException) as error:
+            raise PlacementDeferred(f"the SMTP server cannot be used: {_reason(error)}") from error
+
     def _connect(self) -> smtplib.SMTP:
         options = self._options
         if options.tls == "off":
-            client = smtplib.SMTP(options.smtp_host, options.smtp_port, timeout=_SECONDS)
+            client = smtplib.SMTP(options.smtp_host, options.smtp_port, timeout=self._seconds)
         elif options.smtp_port == smtplib.SMTP_SSL_PORT:
             context = ssl.create_default_context()
-            client = smtplib.SMTP_SSL(options.smtp_host, options.smtp_port, timeout=_SECONDS, context=context)
+            client = smtplib.SMTP_SSL(
+                options.smtp_host, options.smtp_port, timeout=self._seconds, context=context
+            )
         else:
-            client = smtplib.SMTP(options.smtp_host, options.smtp_port, timeout=_SECONDS)
+            client = smtplib.SMTP(options.smtp_host, options.smtp_port, timeout=self._seconds)
             client.starttls(context=ssl.create_default_context())
+        self._client = client
         client.login(*options.login)
         return client
 

@@ -24,4 +24,8 @@ def __getattr__(name: str) -> Any:
         from channels.matrix.options import Options
 
         return Options
+    if name == "probe":
+        from channels.matrix.channel import probe
+
+        return probe
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

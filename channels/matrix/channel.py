@@ -111,3 +111,14 @@ class MatrixChannel:
             log.warning("the homeserver cannot be read", channel=self.id, reason=reason)
         self._health = Health(ok=False, detail=reason)
         await asyncio.sleep(seconds or _BACKOFF.pause(self._failures))
+
+
+async def probe(options: Options) -> Sequence[Health]:
+    """Ask the homeserver whose token it is, for ``trunkline doctor``; changes nothing there."""
+    api = Api(options)
+    try:
+        async with api.connected():
+            me = as_text((await api.call("GET", "account", "whoami")).get("user_id"))
+    except (*FAILURES, RefusedError, TooLargeError) as error:
+        return [Health(ok=False, detail=str(error))]
+    return [Health(ok=True, detail=f"signed in as {me}")]

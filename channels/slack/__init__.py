@@ -22,4 +22,8 @@ def __getattr__(name: str) -> Any:
         from channels.slack.options import Options
 
         return Options
+    if name == "probe":
+        from channels.slack.workspace import probe
+
+        return probe
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -111,6 +111,15 @@ class Api:
         """
         if not acquired:
             await self.limiter.acquire(method, str(arguments.get("channel", "")), urgent=urgent)
+        return cast(Json, (await self._answer(method, arguments)).data)
+
+    async def scopes(self) -> tuple[Json, frozenset[str]]:
+        """Return the answer of ``auth.test``, and the scopes of the token; none if Slack does not say."""
+        answer = await self._answer("auth.test", {})
+        listed = str(answer.headers.get("x-oauth-scopes") or "")
+        return cast(Json, answer.data), frozenset(one.strip() for one in listed.split(",") if one.strip())
+
+    async def _answer(self, method: str, arguments: Mapping[str, Any]) -> Any:
         given = {name: value for name, value in arguments.items() if value is not None}
         client: Any = self.client
         try:
@@ -135,7 +144,7 @@ class Api:
             raise PlacementUncertain(f"{method}: unexpected shape of the answer") from error
         if not isinstance(answer.data, dict):
             raise PlacementUncertain(f"{method}: unexpected shape of the answer")
-        return cast(Json, answer.data)
+        return answer
 
     async def pages(
         self, method: str, key: str, *, urgent: bool = False, **arguments: Any

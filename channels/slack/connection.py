@@ -85,15 +85,8 @@ class SocketMode:
 
     async def _open(self, http: aiohttp.ClientSession) -> aiohttp.ClientWebSocketResponse:
         """Open a connection. Raises PlacementRefused if the app token is rejected."""
-        client: Any = self._client
-        try:
-            answer = await client.apps_connections_open(app_token=client.token)
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise PlacementDeferred(type(error).__name__) from error
-        except Exception as error:
-            raise _open_error(error) from error
-        url: Any = answer.get("url")
-        return await http.ws_connect(str(url), heartbeat=_HEARTBEAT, max_msg_size=_LARGEST_FRAME)
+        url = await request_socket(self._client)
+        return await http.ws_connect(url, heartbeat=_HEARTBEAT, max_msg_size=_LARGEST_FRAME)
 
     async def _read_frames(self, socket: aiohttp.ClientWebSocketResponse, closing: asyncio.Event) -> None:
         """Read a connection until it ends. ``closing`` is set as soon as a replacement is needed."""
@@ -150,6 +143,17 @@ class SocketMode:
             log.debug("an acknowledgement was not sent", reason=type(error).__name__)
         finally:
             self._slots.release()
+
+
+async def request_socket(client: Any) -> str:
+    """Return the URL of a new Socket Mode connection. Raises PlacementDeferred and PlacementRefused."""
+    try:
+        answer = await client.apps_connections_open(app_token=client.token)
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        raise PlacementDeferred(type(error).__name__) from error
+    except Exception as error:
+        raise _open_error(error) from error
+    return str(answer.get("url"))
 
 
 def _open_error(error: Exception) -> Exception:

@@ -18,6 +18,7 @@ import structlog
 from aiohttp import web
 
 from channels.slack.api import INVALID_TOKEN, Api, Displays, Json, RefusedError
+from channels.slack.connection import request_socket
 from channels.slack.context.directory import Directory
 from channels.slack.context.groups import PREFIX, UserGroups
 from channels.slack.context.threads import ThreadReader
@@ -36,6 +37,7 @@ from gateway.channel import (
     Address,
     Cursor,
     Earlier,
+    Health,
     Host,
     InboundMessage,
     OutboundMessage,
@@ -423,3 +425,30 @@ class OAuthPages:
         answer = web.Response(text="Installed. You can close this page and write to the bot.")
         answer.del_cookie(_COOKIE)
         return answer
+
+
+async def probe(options: Options) -> Sequence[Health]:
+    """Ask Slack about the tokens and their scopes, for ``trunkline doctor``; changes nothing there."""
+    tokens = [secret.get_secret_value() for secret in (options.bot_token, *options.workspaces)]
+    found = [await _probe_bot(Api(token, options.api_base_url)) for token in tokens if token]
+    if options.mode == "socket":
+        try:
+            await request_socket(Api(options.app_token.get_secret_value(), options.api_base_url).client)
+        except (PlacementDeferred, PlacementRefused) as error:
+            found.append(Health(ok=False, detail=str(error)))
+    return found
+
+
+async def _probe_bot(api: Api) -> Health:
+    try:
+        identity, scopes = await api.scopes()
+    except (PlacementDeferred, PlacementUncertain, RefusedError) as error:
+        return Health(
+            ok=False, detail=f"{error}; check the bot token" if is_token_error(error) else str(error)
+        )
+    where = f"{identity.get('user')} in the workspace {identity.get('team')}"
+    missing = [scope for scope in SCOPES if scope not in scopes] if scopes else []
+    if missing:
+        wanted = ", ".join(missing)
+        return Health(ok=False, detail=f"{where} lacks scopes: {wanted}; add them and install the app again")
+    return Health(ok=True, detail=f"signed in as {where}")

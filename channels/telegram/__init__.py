@@ -25,4 +25,8 @@ def __getattr__(name: str) -> Any:
         from channels.telegram.options import Options
 
         return Options
+    if name == "probe":
+        from channels.telegram.health import probe
+
+        return probe
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import structlog
 
-from channels.telegram.api import CallError, RefusedError
+from channels.telegram.api import CallError, Client, RefusedError
+from channels.telegram.options import Options
 from gateway.channel import Backoff, Health
 
 log = structlog.get_logger("trunkline.telegram")
@@ -79,3 +81,21 @@ def _meaning(error: CallError) -> tuple[str, float | None]:
     if error.retry_after is not None:
         return "Telegram asked to wait", error.retry_after
     return error.reason, _CONFLICT_PAUSE if error.code == 409 else None
+
+
+async def probe(options: Options) -> Sequence[Health]:
+    """Ask Telegram about the token and the webhook, for ``trunkline doctor``; changes nothing there."""
+    client = Client(options.token.get_secret_value(), options.api_base_url)
+    try:
+        me, webhook = await client.call("getMe"), await client.call("getWebhookInfo")
+    except CallError as error:
+        return [Health(ok=False, detail=_meaning(error)[0])]
+    about = [f"signed in as @{me.get('username')}"]
+    if not me.get("can_read_all_group_messages"):
+        about.append("privacy mode is on: in groups it gets only commands, mentions and replies")
+    url, said = webhook.get("url"), webhook.get("last_error_message")
+    if options.mode == "webhook" and url == options.webhook_url and said:
+        return [Health(ok=False, detail=f"Telegram could not deliver to {url}: {said}")]
+    if url and options.mode == "polling":
+        about.append(f"the start removes the webhook {url}")
+    return [Health(ok=True, detail="; ".join(about))]

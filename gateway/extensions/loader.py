@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel
 
-from gateway.contract.channel import Channel
+from gateway.contract.channel import Channel, Health
 from gateway.contract.errors import CATCHABLE, PluginError, SettingsError
 from gateway.contract.plugin import Plugin
 from gateway.settings import Settings
@@ -149,6 +149,16 @@ def channel_options(settings: Settings, name: str, account: str | None = None) -
     if check is not None:
         check(_channel_id(name, account))
     return options
+
+
+async def probe_channel(settings: Settings, name: str, account: str | None = None) -> Sequence[Health]:
+    """Ask the platform of a channel whether its settings work; nothing if the module has no ``probe``.
+
+    Raises SettingsError as ``channel_options`` does, and what the ``probe`` of another package raises.
+    """
+    options = channel_options(settings, name, account)
+    probe: Callable[[Any], Awaitable[Sequence[Health]]] | None = getattr(_channel_module(name), "probe", None)
+    return () if probe is None else await probe(options)
 
 
 def known_channels() -> dict[str, str]:

@@ -119,6 +119,7 @@ async def accept(*_messages: Any, **_more: Any) -> Sequence[Receipt]:
     [
         (None, "the channel ended by itself"),
         (OSError("no route"), "OSError: no route"),
+        (SettingsError("channels.x.token is wrong"), "channels.x.token is wrong"),
         (asyncio.CancelledError("of its own"), "CancelledError: of its own"),
         (SystemExit(1), "SystemExit: 1"),
     ],

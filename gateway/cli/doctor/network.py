@@ -17,12 +17,15 @@ from gateway.cli.doctor.startup import check_model
 from gateway.cli.gateway_client import call, running_gateway
 from gateway.cli.models.provider_info import idle_gateway, plugin_of
 from gateway.contract.errors import (
+    CATCHABLE,
     PluginError,
     ProviderError,
     ProviderResolutionError,
     SettingsError,
     TrunklineError,
+    is_cancellation_requested,
 )
+from gateway.extensions.loader import enabled_channels, probe_channel
 from gateway.models import MAIN, Profile, Route, default_model
 from gateway.settings import Settings
 from gateway.settings.secrets import without_passwords
@@ -34,7 +37,10 @@ def listener(settings: Settings) -> Iterator[Finding]:
     url = running_gateway(settings)
     if url is None:
         yield _port(server.host, server.port)
-        yield from settings_checks.channels(settings)
+        for finding in settings_checks.channels(settings):
+            if finding.status != "ok":
+                yield finding
+        yield from asyncio.run(_probe_all(settings))
         return
     yield ok("port", f"a gateway runs at {url}")
     try:
@@ -66,6 +72,32 @@ async def providers(gateway: Gateway) -> AsyncGenerator[Finding]:
             yield ok(f"provider {name}", f"{where}, from the plugin {plugin}" if plugin else where)
 
 
+async def _probe_all(settings: Settings) -> list[Finding]:
+    """Ask the platforms of all channels with valid settings at the same time."""
+    valid = [
+        each for each in enabled_channels(settings) if settings_checks.channel(settings, *each).status == "ok"
+    ]
+    found = await asyncio.gather(*(_probe(settings, *each) for each in valid))
+    return [finding for findings in found for finding in findings]
+
+
+async def _probe(settings: Settings, name: str, account: str | None, channel_id: str) -> list[Finding]:
+    title = f"channel {channel_id}"
+    try:
+        async with asyncio.timeout(_PROBE_SECONDS):
+            found = await probe_channel(settings, name, account)
+    except TimeoutError:
+        return [fail(title, f"no answer within {_PROBE_SECONDS:.0f} s", "check the network")]
+    except CATCHABLE as error:
+        if is_cancellation_requested(error):
+            raise
+        return [fail(title, f"cannot be checked: {type(error).__name__}: {error}", "report it to its author")]
+    if not found:
+        return [settings_checks.channel(settings, name, account, channel_id)]
+    advice = f"correct [channels.{channel_id}] or the app at the platform; channels/README.md has the steps"
+    return [ok(title, each.detail) if each.ok else fail(title, each.detail, advice) for each in found]
+
+
 def _port(host: str, port: int) -> Finding:
     if port == 0:
         return ok("port", "any free port")
@@ -90,6 +122,7 @@ def _taken(host: str, port: int, error: OSError) -> Finding:
 
 
 _SECONDS = 15.0
+_PROBE_SECONDS = 10.0
 _ADVICE = "correct the name, unless a plugin adds it; `trunkline models list` shows all"
 
 

@@ -53,16 +53,20 @@ def find_mistakes(settings: Settings) -> list[Finding]:
 
 def channels(settings: Settings) -> Iterator[Finding]:
     """Check the settings of each enabled channel."""
-    for name, account, channel_id in enabled_channels(settings):
-        try:
-            channel_options(settings, name, account)
-        except SettingsError as error:
-            advice = f"correct [channels.{channel_id}], or set enabled = false there"
-            # A plugin may add a channel; its settings are known when the plugin is active.
-            brought = "there is no such channel" in str(error) and any(_loadable_plugins(settings))
-            yield (warn if brought else fail)(f"channel {channel_id}", str(error), advice)
-        else:
-            yield ok(f"channel {channel_id}", "the settings are valid; it connects when the gateway runs")
+    for each in enabled_channels(settings):
+        yield channel(settings, *each)
+
+
+def channel(settings: Settings, name: str, account: str | None, channel_id: str) -> Finding:
+    """Check the settings of one channel or account; makes no request."""
+    try:
+        channel_options(settings, name, account)
+    except SettingsError as error:
+        advice = f"correct [channels.{channel_id}], or set enabled = false there"
+        # A plugin may add a channel; its settings are known when the plugin is active.
+        brought = "there is no such channel" in str(error) and any(_loadable_plugins(settings))
+        return (warn if brought else fail)(f"channel {channel_id}", str(error), advice)
+    return ok(f"channel {channel_id}", "the settings are valid; it connects when the gateway runs")
 
 
 def durations(settings: Settings) -> Iterator[Finding]:

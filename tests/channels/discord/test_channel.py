@@ -211,7 +211,7 @@ async def test_a_wrong_token_is_said_plainly_and_the_others_run(
             await settled(gateway, 1)
     assert fake.answers(fake.dm("ada")) == ["You said: hello"]
     written = capsys.readouterr()
-    assert "channels.discord.bad: 401 Discord rejects the bot token" in written.out + written.err
+    assert "channels.discord.bad: Discord rejects the bot token (401)" in written.out + written.err
     assert "Traceback" not in written.out + written.err
 
 

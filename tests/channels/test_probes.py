@@ -1,0 +1,99 @@
+"""``trunkline doctor`` asks each platform whether the settings of its channel work."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from channels.discord.fake import FakeDiscord
+from channels.matrix.fake import FakeMatrix
+from channels.slack.fake import FakeSlack
+from channels.telegram.fake import FakeTelegram
+from tests.channels.email.test_contract import EmailPlatform
+from tests.channels.matrix.test_contract import BOT
+from tests.gateway.cli.processes import trunkline
+
+
+async def probe(home: Path, channel: str, options: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return status and detail of each finding of the doctor about the channel."""
+    file = home / "own.json"
+    file.write_text(json.dumps({"data_dir": str(home / "data"), "channels": {channel: options}}))
+    arguments = ("doctor", "--json", "--config", str(file))
+    done = await asyncio.to_thread(trunkline, *arguments, home=home, TRUNKLINE_SERVER__PORT="0")
+    found = [each for each in json.loads(done.stdout) if each["name"] == f"channel {channel}"]
+    assert (done.returncode == 1) == any(each["status"] == "fail" for each in found)
+    assert all(each["advice"] for each in found if each["status"] == "fail")
+    return [(each["status"], each["detail"]) for each in found]
+
+
+async def test_telegram_is_asked_for_the_bot_and_its_webhook(tmp_path: Path) -> None:
+    async with FakeTelegram() as fake:
+        options = {"token": fake.token, "api_base_url": fake.url, "allow": "*"}
+        ((status, detail),) = await probe(tmp_path, "telegram", options)
+        assert (status, detail.split(";")[0]) == ("ok", "signed in as @fake_bot")
+        assert "privacy mode is on" in detail
+        wrong = await probe(tmp_path, "telegram", options | {"token": "1:wrong"})
+    assert wrong == [("fail", "Telegram does not accept the token")]
+    gone = await probe(tmp_path, "telegram", options)
+    assert gone[0][0] == "fail"
+
+
+async def test_discord_is_asked_for_the_bot_and_its_intent(tmp_path: Path) -> None:
+    async with FakeDiscord() as fake:
+        options = {"token": "fake-token", "api_base_url": fake.api_url, "allow": "*"}
+        assert await probe(tmp_path, "discord", options) == [("ok", "signed in as trunkline")]
+        wrong = await probe(tmp_path, "discord", options | {"token": "wrong"})
+        foreign = await probe(tmp_path, "discord", options | {"public_key": "0" * 64})
+    assert wrong == [("fail", "Discord rejects the bot token (401)")]
+    assert [(status, detail.split(" is ")[0]) for status, detail in foreign] == [("fail", "public_key")]
+    async with FakeDiscord(privileged=()) as fake:
+        found = await probe(tmp_path, "discord", options | {"api_base_url": fake.api_url})
+    assert found == [("fail", "enable the Message Content Intent on the bot's page at Discord")]
+
+
+async def test_slack_is_asked_for_both_tokens_and_the_scopes(tmp_path: Path) -> None:
+    async with FakeSlack() as fake:
+        options = {
+            "bot_token": fake.bot_token,
+            "app_token": fake.app_token,
+            "api_base_url": fake.api_url,
+            "allow": "*",
+        }
+        ((status, detail),) = await probe(tmp_path, "slack", options)
+        assert (status, detail.startswith("signed in as ")) == ("ok", True)
+        wrong = await probe(tmp_path, "slack", options | {"bot_token": "xoxb-1", "app_token": "xapp-1"})
+        assert wrong == [
+            ("fail", "auth.test: invalid_auth; check the bot token"),
+            (
+                "fail",
+                "apps.connections.open: invalid_auth; check app_token, and that Socket Mode is enabled for "
+                "the app",
+            ),
+        ]
+        fake.state.tokens[fake.bot_token].scopes -= {"files:read", "im:history"}
+        ((status, detail),) = await probe(tmp_path, "slack", options)
+    assert (status, "lacks scopes: files:read, im:history; add them" in detail) == ("fail", True)
+
+
+async def test_a_homeserver_is_asked_whose_token_it_is(tmp_path: Path) -> None:
+    async with FakeMatrix() as fake:
+        options = {"homeserver": fake.url, "access_token": fake.token, "allow": "*"}
+        assert await probe(tmp_path, "matrix", options) == [("ok", f"signed in as {BOT}")]
+        ((status, detail),) = await probe(tmp_path, "matrix", options | {"access_token": "wrong"})
+    assert (status, "rejects the access token" in detail) == ("fail", True)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("dovecot_path")
+async def test_both_mail_servers_are_asked_for_the_login(tmp_path: Path) -> None:
+    async with EmailPlatform() as platform:
+        options = {**platform.settings(), "allow": "*"}
+        ((status, detail),) = await probe(tmp_path, "email", options)
+        assert (status, detail.split(";")[0][:25]) == ("ok", "IMAP and SMTP accept the ")
+        found = await probe(tmp_path, "email", options | {"password": "wrong"})
+    assert [status for status, _ in found] == ["fail", "fail"]
