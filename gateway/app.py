@@ -40,7 +40,7 @@ from gateway.contract.channel import Address, Channel, InboundMessage, Responder
 from gateway.contract.errors import InvalidStateError, SettingsError
 from gateway.contract.messages import Message
 from gateway.contract.plugin import Plugin, PluginContext, StatusSegment
-from gateway.contract.provider import ProviderConfig, TurnOptions
+from gateway.contract.provider import ProviderConfig
 from gateway.contract.services import AgentService, UIService, Unregister
 from gateway.conversations import Branches, ChangeLog, Forks, SearchIndex, Shares, Titles, Undo
 from gateway.conversations.announcements import Announcements
@@ -770,19 +770,10 @@ class Gateway:
         await self._opened.wait()
 
     async def _submit(
-        self,
-        message: InboundMessage,
-        responder: Responder | None = None,
-        *,
-        exclusive: bool = False,
-        model: str | None = None,
-        agent: str | None = None,
-        options: TurnOptions | None = None,
+        self, message: InboundMessage, responder: Responder | None = None, **options: Any
     ) -> Message | None:
         with paused():
-            return await self.parts.submission.submit(
-                message, responder, exclusive=exclusive, model=model, agent=agent, options=options
-            )
+            return await self.parts.submission.submit(message, responder, **options)
 
     def _provider_config(self, provider_id: str) -> ProviderConfig:
         variables = self.providers.variables(provider_id)

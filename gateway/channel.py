@@ -95,6 +95,7 @@ from gateway.host import Host
 from gateway.pacing import Clock, Limit, Pacer
 from gateway.session.feed import Feed
 from gateway.session.frames import Event, MessageFrame, TurnStart
+from gateway.settings import SessionStrategy, SharedOptions
 
 __all__ = [
     "Address",
@@ -163,7 +164,9 @@ __all__ = [
     "SendsVoice",
     "ServesHttp",
     "SessionKey",
+    "SessionStrategy",
     "SharedConversation",
+    "SharedOptions",
     "ShowsAnswers",
     "ShowsTitle",
     "ShowsTyping",

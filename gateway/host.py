@@ -23,13 +23,11 @@ from gateway.contract.channel import (
     InboundMessage,
     Placed,
     Receipt,
-    Responder,
     SenderRole,
 )
 from gateway.contract.errors import InvalidRequestError, NotFoundError
-from gateway.contract.messages import Message, Part
+from gateway.contract.messages import Part
 from gateway.contract.plugin import CommandContext, MentionCompletion, SlashCommand, StatusSegment
-from gateway.contract.provider import TurnOptions
 from gateway.contract.questions import Answer, Question
 from gateway.contract.services import Unregister
 from gateway.conversations import Branches, ChangeLog, Forks, SearchIndex, Shares, Titles, Undo
@@ -114,7 +112,7 @@ class Host:
         self.counters = counters
         self.version = version
         self._intake = intake
-        self._submission = submission
+        self.submit = submission.submit
         self._ephemeral = ephemeral
         self._inbox = inbox
         self._registry = registry
@@ -240,21 +238,6 @@ class Host:
             content = Content(part=await read)
         upload, expires = await self.uploads.put(owner, content, len(data))
         return content, upload, expires
-
-    async def submit(
-        self,
-        message: InboundMessage,
-        responder: Responder | None = None,
-        *,
-        exclusive: bool = False,
-        model: str | None = None,
-        agent: str | None = None,
-        options: TurnOptions | None = None,
-    ) -> Message | None:
-        """Accept a message, wait for its outcome and return the answer; see ``Submission.submit``."""
-        return await self._submission.submit(
-            message, responder, exclusive=exclusive, model=model, agent=agent, options=options
-        )
 
     async def answer(self, channel: str, message: InboundMessage, seconds: float, tokens: int) -> str:
         """Return a short answer to a message that is neither accepted nor stored.

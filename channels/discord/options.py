@@ -7,11 +7,11 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
+from pydantic import AfterValidator, ConfigDict, Field, SecretStr
 
 from gateway import SettingsError
+from gateway.channel import SharedOptions
 
-Strategy = Literal["thread", "chat", "chat_user"]
 Threads = Literal["off", "open"]
 
 
@@ -47,10 +47,10 @@ def _path(path: str | None) -> str | None:
     return path
 
 
-class Options(BaseModel):
+class Options(SharedOptions):
     """Connection and behaviour of one bot."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+    model_config = ConfigDict(hide_input_in_errors=True)
 
     token: SecretStr = Field(
         default=SecretStr(""), description="Bot token, from the application's page Bot; required"
@@ -77,44 +77,20 @@ class Options(BaseModel):
         description="Path to which Discord posts these; default /discord/interactions, or "
         "/discord/<account>/interactions",
     )
-    session_strategy: Strategy = Field(
-        default="thread",
-        description="Scope of a conversation: chat, chat_user (each user of a chat), or thread (each thread "
-        "or topic of a chat); default thread",
-    )
     threads: Threads = Field(
         default="off",
         description="open: an answer in a server's channel starts a thread; off: it is a reply; default off",
     )
-    edits: Literal["rerun", "ignore"] = Field(
-        default="rerun",
-        description="rerun: answer an edited message again; ignore: ignore edits; default rerun",
-    )
-    streaming: bool = Field(default=True, description="Show answers while they are generated; default true")
     stop_reaction: Annotated[str, AfterValidator(_emoji)] = Field(
         default="🛑",
         description="Emoji reaction that stops an answer while it is generated, set by a user on one of its "
         "messages; none if empty; default 🛑",
-    )
-    pages: int = Field(
-        default=6,
-        gt=0,
-        le=50,
-        description="Most text messages per answer; a longer one is also sent as a file; 1 to 50; default 6",
     )
     file_bytes: int = Field(
         default=10_000_000,
         gt=0,
         description="Largest accepted file, in bytes; default 10000000",
     )
-    pace: float = Field(
-        default=1.0,
-        gt=0,
-        le=1000,
-        description="Multiplier of the platform's published rate limits, if yours are higher; over 0, up to "
-        "1000; default 1",
-    )
-    tools: bool = Field(default=True, description="Show the used tools in answers; default true")
 
     def check(self, channel_id: str) -> None:
         """Raise SettingsError if the token is missing or malformed, or a library is not installed."""

@@ -3,50 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator
 
-Strategy = Literal["chat", "chat_user", "thread"]
+from gateway.channel import SharedOptions
 
 
-class Options(BaseModel):
+class Options(SharedOptions):
     """Connection and behaviour of one Matrix account."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     homeserver: str = Field(description="Base URL of the homeserver's client-server API; required")
     access_token: SecretStr = Field(description="Access token of the bot's account; required")
-    session_strategy: Strategy = Field(
-        default="thread",
-        description="Scope of a conversation: chat, chat_user (each user of a chat), or thread (each thread "
-        "or topic of a chat); default thread",
-    )
-    streaming: bool = Field(default=True, description="Show answers while they are generated; default true")
-    edits: Literal["rerun", "ignore"] = Field(
-        default="rerun",
-        description="rerun: answer an edited message again; ignore: ignore edits; default rerun",
-    )
     file_bytes: int = Field(
         default=10_000_000,
         ge=0,
         le=20_000_000,
         description="Largest accepted file, in bytes; default 10000000",
-    )
-    pages: int = Field(
-        default=6,
-        ge=1,
-        le=50,
-        description="Most text messages per answer; a longer one is also sent as a file; 1 to 50; default 6",
-    )
-    tools: bool = Field(default=True, description="Show the used tools in answers; default true")
-    pace: float = Field(
-        default=1.0,
-        gt=0,
-        le=1000,
-        description="Multiplier of the platform's published rate limits, if yours are higher; over 0, up to "
-        "1000; default 1",
     )
 
     @staticmethod

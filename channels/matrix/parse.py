@@ -9,9 +9,8 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct
 
-from channels.matrix.options import Strategy
 from gateway import now_ms
-from gateway.channel import Address, Addressing, InboundMessage, Sender, SessionKey
+from gateway.channel import Address, Addressing, InboundMessage, Sender, SessionKey, SessionStrategy
 
 Json = dict[str, Any]
 
@@ -73,7 +72,7 @@ class Bot(Struct, frozen=True):
     channel: str
     me: str
     name: str
-    strategy: Strategy
+    strategy: SessionStrategy
     commands: Collection[str]
 
 

@@ -6,18 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, StringConstraints
+from pydantic import Field, SecretStr, StringConstraints
 
 from gateway import SettingsError
+from gateway.channel import SharedOptions
 
 Line = Annotated[str, StringConstraints(min_length=1, max_length=2_000, strip_whitespace=True)]
-Strategy = Literal["chat", "chat_user", "thread"]
 
 
-class Options(BaseModel):
+class Options(SharedOptions):
     """Connection and behaviour of one Slack app."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     mode: Literal["socket", "http"] = Field(
         default="socket",
@@ -56,16 +54,6 @@ class Options(BaseModel):
         default=None,
         description="Path for deliveries in mode http; default /slack/events, or /slack/<account>/events",
     )
-    session_strategy: Strategy = Field(
-        default="thread",
-        description="Scope of a conversation: chat, chat_user (each user of a chat), or thread (each thread "
-        "or topic of a chat); default thread",
-    )
-    streaming: bool = Field(default=True, description="Show answers while they are generated; default true")
-    edits: Literal["rerun", "ignore"] = Field(
-        default="rerun",
-        description="rerun: answer an edited message again; ignore: ignore edits; default rerun",
-    )
     thinking: str = Field(
         default="eyes",
         description="Emoji reaction on a message while it is answered; empty for none; default eyes",
@@ -80,13 +68,6 @@ class Options(BaseModel):
         gt=0,
         description="Largest accepted file, in bytes; default 10000000",
     )
-    pages: int = Field(
-        default=6,
-        ge=1,
-        le=50,
-        description="Most text messages per answer; a longer one is also sent as a file; 1 to 50; default 6",
-    )
-    tools: bool = Field(default=True, description="Show the used tools in answers; default true")
     feedback: bool = Field(default=True, description="Show feedback buttons under answers; default true")
     greeting: str = Field(
         default="What can I do for you?",
@@ -101,13 +82,6 @@ class Options(BaseModel):
         },
         max_length=4,
         description="Suggested prompts for users who open the app, at most 4: label and message; {} for none",
-    )
-    pace: float = Field(
-        default=1.0,
-        gt=0,
-        le=1000,
-        description="Multiplier of the platform's published rate limits, if yours are higher; over 0, up to "
-        "1000; default 1",
     )
 
     @staticmethod

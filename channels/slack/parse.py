@@ -21,7 +21,6 @@ from channels.slack.context.content import (
     shown_in,
     uploads,
 )
-from channels.slack.options import Strategy
 from channels.slack.render import FEEDBACK
 from gateway.channel import (
     Address,
@@ -32,6 +31,7 @@ from gateway.channel import (
     MessageLink,
     Sender,
     SessionKey,
+    SessionStrategy,
 )
 
 Json = Mapping[str, Any]
@@ -79,7 +79,7 @@ class Rules(Struct, frozen=True, kw_only=True):
     bot_user: str
     bot: str = ""
     home: bool = True
-    strategy: Strategy = "thread"
+    strategy: SessionStrategy = "thread"
     edits: bool = True
     prefix: str = ""
     follows: Callable[[str, str, str], bool] = lambda _chat, _thread, _ts: False
@@ -501,7 +501,7 @@ def _session(rules: Rules, chat: str, thread: str | None, user: str) -> str:
     return str(key)
 
 
-def session_at(address: Address, channel: str, strategy: Strategy) -> str:
+def session_at(address: Address, channel: str, strategy: SessionStrategy) -> str:
     """Return the session of a chat. Raises InvalidRequestError for ids that are not Slack's."""
     team, chat, thread = address.account, address.chat, address.thread
     if not team or not chat.startswith(("C", "D", "G")) or not (thread is None or _TS.fullmatch(thread)):

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, Self, cast
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
+
+from gateway.channel import SharedOptions
 
 _TOKEN = re.compile(r"[0-9]+:[\x21-\x7e]+")
 _SECRET = re.compile(r"[A-Za-z0-9_-]{1,256}")
@@ -20,13 +22,9 @@ _REACTIONS = (
 REACTIONS = frozenset(_REACTIONS.split())
 """Emoji that Telegram allows as reactions."""
 
-Strategy = Literal["chat", "chat_user", "thread"]
 
-
-class Options(BaseModel):
+class Options(SharedOptions):
     """Connection and behaviour of one Telegram bot."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     token: SecretStr = Field(description="Bot token from @BotFather; required")
     api_base_url: str = Field(
@@ -46,16 +44,6 @@ class Options(BaseModel):
         default=None,
         description="Secret that Telegram sends with each update; 1 to 256 of A-Z a-z 0-9 _ -; required for "
         "mode webhook",
-    )
-    session_strategy: Strategy = Field(
-        default="thread",
-        description="Scope of a conversation: chat, chat_user (each user of a chat), or thread (each thread "
-        "or topic of a chat); default thread",
-    )
-    streaming: bool = Field(default=True, description="Show answers while they are generated; default true")
-    edits: Literal["rerun", "ignore"] = Field(
-        default="rerun",
-        description="rerun: answer an edited message again; ignore: ignore edits; default rerun",
     )
     thinking: str = Field(
         default="",
@@ -87,25 +75,11 @@ class Options(BaseModel):
         le=20_000_000,
         description="Largest accepted file, in bytes; default 10000000",
     )
-    pages: int = Field(
-        default=6,
-        ge=1,
-        le=50,
-        description="Most text messages per answer; a longer one is also sent as a file; 1 to 50; default 6",
-    )
 
     rich_messages: bool = Field(
         default=True,
         description="Send texts with headings or tables as rich messages, which old apps cannot show; false: "
         "as bold lines and monospaced grids; default true",
-    )
-    tools: bool = Field(default=True, description="Show the used tools in answers; default true")
-    pace: float = Field(
-        default=1.0,
-        gt=0,
-        le=1000,
-        description="Multiplier of the platform's published rate limits, if yours are higher; over 0, up to "
-        "1000; default 1",
     )
 
     @staticmethod

@@ -11,7 +11,6 @@ from zlib import crc32
 import msgspec
 from msgspec.structs import replace
 
-from channels.telegram.options import Strategy
 from channels.telegram.updates.chats import business_chat, chat_of
 from channels.telegram.updates.content import files_of, text_of, unreadable_kind
 from channels.telegram.updates.objects import (
@@ -44,6 +43,7 @@ from gateway.channel import (
     Quoted,
     Rejected,
     SessionKey,
+    SessionStrategy,
     Withdrawal,
     feedback_value,
 )
@@ -146,7 +146,7 @@ def stopped_session(stopped: StoppedGeneration, bot: BotIdentity) -> str:
     return str(SessionKey(bot.channel, str(bot.id), chat, thread if bot.strategy == "thread" else None, user))
 
 
-def session_of(address: Address, channel: str, account: str, strategy: Strategy) -> str:
+def session_of(address: Address, channel: str, account: str, strategy: SessionStrategy) -> str:
     """Return the session of a chat. Raises InvalidRequestError for an address of another bot or no chat."""
     chat, thread = address.chat, address.thread
     if address.account != account:

@@ -6,7 +6,15 @@ environment and these files. Imported by every package above ``contract``.
 """
 
 from gateway.settings.agents import parse_agent, read_agents
-from gateway.settings.channels import ChannelRules, ChannelSettings, EnvelopeStyle, Groups, RoomSettings
+from gateway.settings.channels import (
+    ChannelRules,
+    ChannelSettings,
+    EnvelopeStyle,
+    Groups,
+    RoomSettings,
+    SessionStrategy,
+    SharedOptions,
+)
 from gateway.settings.loader import load_settings, refresh_organization
 from gateway.settings.models import (
     DEFAULT,
@@ -52,8 +60,10 @@ __all__ = [
     "ProviderSettings",
     "RoomSettings",
     "ServerSettings",
+    "SessionStrategy",
     "Settings",
     "ShareSettings",
+    "SharedOptions",
     "StoreSettings",
     "is_loopback",
     "load_settings",

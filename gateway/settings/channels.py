@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from gateway.settings.section import OpenSection, Section
 
@@ -104,6 +104,40 @@ class RoomsSettings(OpenSection):
         """Return the rooms of a channel, overridden by these: the default, and each room as a whole."""
         default = self.default if "default" in self.model_fields_set else shared.default
         return RoomsSettings(default=default, **{**shared.named, **self.named})
+
+
+SessionStrategy = Literal["chat", "chat_user", "thread"]
+
+
+class SharedOptions(BaseModel):
+    """The options that chat platforms share; those of a channel derive from it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    session_strategy: SessionStrategy = Field(
+        default="thread",
+        description="Scope of a conversation: chat, chat_user (each user of a chat), or thread (each thread "
+        "or topic of a chat); default thread",
+    )
+    streaming: bool = Field(default=True, description="Show answers while they are generated; default true")
+    edits: Literal["rerun", "ignore"] = Field(
+        default="rerun",
+        description="rerun: answer an edited message again; ignore: ignore edits; default rerun",
+    )
+    pages: int = Field(
+        default=6,
+        ge=1,
+        le=50,
+        description="Most text messages per answer; a longer one is also sent as a file; 1 to 50; default 6",
+    )
+    tools: bool = Field(default=True, description="Show the used tools in answers; default true")
+    pace: float = Field(
+        default=1.0,
+        gt=0,
+        le=1000,
+        description="Multiplier of the platform's published rate limits, if yours are higher; over 0, up to "
+        "1000; default 1",
+    )
 
 
 class ChannelRules(BaseModel):

@@ -102,11 +102,6 @@ class Records(Struct, frozen=True, kw_only=True):
         return self.interrupted == "withdrawn"
 
     @property
-    def is_placed(self) -> bool:
-        """Return whether the platform has confirmed each page of the answer."""
-        return bool(self.pages) and all(page.platform_id is not None for page in self.pages)
-
-    @property
     def settled_at(self) -> int:
         """When the outcome was visible, in milliseconds; 0 if it is not known."""
         if self.pages and self.state in ("done", "dead"):

@@ -9,7 +9,6 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from channels.matrix.options import Strategy
 from channels.matrix.parse import (
     Bot,
     Event,
@@ -22,7 +21,7 @@ from channels.matrix.parse import (
     relation,
     text_of,
 )
-from gateway.channel import InboundMessage
+from gateway.channel import InboundMessage, SessionStrategy
 
 BOT = "@bot-1:hs.test"
 VALUES: st.SearchStrategy[Any] = st.recursive(
@@ -33,12 +32,16 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 FIELDS = ("body", "msgtype", "url", "info", "filename", "m.relates_to", "m.new_content", "m.mentions")
 
 
-def bot(strategy: Strategy = "thread", name: str = "Bot") -> Bot:
+def bot(strategy: SessionStrategy = "thread", name: str = "Bot") -> Bot:
     return Bot("matrix", BOT, name, strategy, {"help"})
 
 
 def message(
-    text: str, content: dict[str, Any] | None = None, *, strategy: Strategy = "thread", group: bool = True
+    text: str,
+    content: dict[str, Any] | None = None,
+    *,
+    strategy: SessionStrategy = "thread",
+    group: bool = True,
 ) -> InboundMessage:
     event = Event("m.room.message", "$1", "@ada:hs.test", {"body": text, **(content or {})})
     place = Place("!room:hs.test", group, "Team", "Ada")
@@ -53,7 +56,7 @@ def message(
         ("chat_user", f"matrix:{BOT}:!room:hs.test:u@ada:hs.test"),
     ],
 )
-def test_the_session_strategy_is_a_setting(strategy: Strategy, session: str) -> None:
+def test_the_session_strategy_is_a_setting(strategy: SessionStrategy, session: str) -> None:
     thread = {"m.relates_to": {"rel_type": "m.thread", "event_id": "$root"}}
     found = message("hi", thread, strategy=strategy)
     assert (found.session, found.address.thread) == (session, "$root")
