@@ -102,7 +102,6 @@ class Confinement:
     ) -> None:
         self._ids = ids
         self._kernel = kernel
-        self._request = request
         self._profile: dict[str, Any] = request["profile"]
         self._without = frozenset(self._profile["without"])
         self._namespaces = frozenset(namespaces)

@@ -50,18 +50,21 @@ class Peer:
     the gateway are refused.
     """
 
-    def __init__(self, sock: socket.socket, serve: Serve, in_flight: int = 64) -> None:
+    def __init__(self, sock: socket.socket, serve: Serve) -> None:
         sock.setblocking(False)
-        self.in_flight = in_flight
+        self.bound(64)
         self._sock = sock
         self._serve = serve
         self._received = bytearray()
         self._sending = bytearray()
         self._fds: deque[int] = deque()
         self._waiting: dict[int, asyncio.Future[Any]] = {}
-        self._room = asyncio.Semaphore(in_flight)
         self._running: dict[int, asyncio.Task[None]] = {}
         self._last = 0
+
+    def bound(self, in_flight: int) -> None:
+        """Set the most open calls in each direction, before the plugin makes its first one."""
+        self.in_flight, self._room = in_flight, asyncio.Semaphore(in_flight)
 
     async def run(self) -> None:
         """Serve calls until the gateway closes the connection; then cancel those that run."""
@@ -100,10 +103,6 @@ class Peer:
     def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Send an event to the gateway."""
         self._send({"m": method, "p": params})
-
-    def start(self, work: Any) -> None:
-        """Run a coroutine until the connection ends."""
-        self._tasks.create_task(work)
 
     def _on_readable(self) -> None:
         try:

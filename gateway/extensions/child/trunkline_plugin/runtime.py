@@ -101,7 +101,7 @@ class Runtime:
             del sys.modules[name]
 
     async def _activate(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        self.peer.in_flight = params.get("in_flight") or self.peer.in_flight
+        self.peer.bound(params.get("in_flight") or self.peer.in_flight)
         self._context = Context(self.peer, self._ambient, params)
         factory = self._find_factory(self._load())
         made: Any = factory(self._context)

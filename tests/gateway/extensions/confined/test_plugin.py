@@ -12,7 +12,7 @@ from gateway import ErrorPart, Plugin, Tool, ToolContext, ToolResultPart
 from gateway.contract.errors import PluginError
 from gateway.events import PermissionReplied, SessionCompacted
 from gateway.extensions.admission.capabilities import Capabilities
-from gateway.extensions.admission.manifest import Schedule, Trust
+from gateway.extensions.admission.manifest import Limits, Schedule, Trust
 from gateway.extensions.confined.inprocess import InProcess
 from gateway.provider_http import ToolDefinition
 from gateway.testing.chat import Chat, chatting
@@ -244,6 +244,23 @@ async def test_a_scheduled_job_runs_with_its_due_time_and_key(tmp_path: Path, wr
         await plugin.process.stop()
         assert not plugin.is_ready()
         assert not await plugin.run_job("digest", 9)
+
+
+BUSY = """
+import asyncio
+from trunkline_plugin import plugin
+
+@plugin
+async def f(ctx):
+    await asyncio.gather(*(ctx.kv.set(str(n), n) for n in range(6)))
+"""
+
+
+async def test_calls_above_the_limit_of_the_manifest_wait(tmp_path: Path, write: Write) -> None:
+    broker = RecordingBroker()
+    plugin = write(BUSY, limits=Limits(in_flight=2), broker=broker)
+    async with chatting(tmp_path, plugin):
+        assert [method for method, _ in broker.calls] == ["kv.set"] * 6
 
 
 async def test_scheduled_jobs_must_match_the_manifest_and_be_granted(tmp_path: Path, write: Write) -> None:
