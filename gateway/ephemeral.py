@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from gateway.access import Access
 from gateway.contract.channel import InboundMessage, SenderRole
 from gateway.contract.errors import TrunklineError
-from gateway.contract.messages import ErrorPart, Message, TextPart
+from gateway.contract.messages import Message, TextPart
 from gateway.contract.plugin import Intercept, Transform
 from gateway.contract.provider import TurnOptions
 from gateway.counters import Counters
@@ -94,8 +94,7 @@ class EphemeralRunner:
         finally:
             timer.cancel()
             session.finish(turn)
-        failed = next((part for part in answer.parts if isinstance(part, ErrorPart)), None)
-        error = "" if failed is None else failed.error_name
+        error = "" if answer.error is None else answer.error.error_name
         outcome = "aborted" if turn.aborted else "failed" if error else "end_turn"
         self._counters.count_turn(entry.channel, outcome, answer.metadata, turn.first_text_seconds, error)
         log.info(

@@ -270,14 +270,6 @@ def _form_value(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-async def wait_at_most(limit: float, task: asyncio.Future[Any]) -> bool:
-    """Return whether a task finishes within ``limit`` seconds. The task continues."""
-    done, _ = await asyncio.wait([task], timeout=limit)
-    if done:
-        task.result()
-    return bool(done)
-
-
 _NOT_FOR_THIS_APP = frozenset(
     {
         "feature_disabled",

@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 import structlog
 from msgspec.structs import replace
 
-from channels.slack.api import Api, Json, wait_at_most
+from channels.slack.api import Api, Json
 from channels.slack.context.content import Shown, Upload, as_shown, named_in, plain_text, shortened
 from channels.slack.context.directory import Directory
 from channels.slack.history import HistoryReader
@@ -237,7 +237,8 @@ class Inflow:
                     return False
             task = self._in_progress[key] = self._tasks.create_task(self._commit_in_order(written))
             task.add_done_callback(lambda _done: self._forget(key))
-        if not await wait_at_most(_COMMIT_SECONDS, task):
+        await asyncio.wait([task], timeout=_COMMIT_SECONDS)
+        if not task.done():
             log.info("a commit takes long; the message is acknowledged when Slack retries", key=key)
             return False
         failed = task.result()

@@ -28,7 +28,6 @@ from gateway.session import Turn, calling
 from gateway.store import Op
 from gateway.store.writes import audit_op
 
-Decision = Literal["once", "always", "deny"]
 Outcome = Literal["once", "always", "deny", "timeout", "nobody", "unshown"]
 """``nobody``: no user can be asked. ``unshown``: the channel cannot show the whole question."""
 

@@ -167,9 +167,9 @@ class Auth:
         issued = str(int(time.time() if now is None else now))
         return ".".join((issued, self._mac(account, issued), *([] if account == OWNER else [account])))
 
-    def user_of_cookie(self, cookie: str, now: float | None = None) -> str | None:
+    def user_of_cookie(self, cookie: str) -> str | None:
         """Return the user of a session cookie, or None. An expired one does not count as a wrong guess."""
-        return OWNER if self.holder_of_cookie(cookie, now) is not None else None
+        return OWNER if self.holder_of_cookie(cookie) is not None else None
 
     def confirms(self, cookie: str) -> bool:
         """Return whether a session cookie is so new that it proves who its user is."""

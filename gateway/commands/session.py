@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from gateway.contract.events import Activity
-from gateway.contract.messages import ErrorPart, Message
+from gateway.contract.messages import Message
 from gateway.contract.plugin import CommandContext, Plugin, PluginContext, SlashCommand, StatusSegment
 from gateway.extensions.registry import PluginRegistry
 from gateway.models import Agents
@@ -86,7 +86,7 @@ class Commands(Plugin):
         # The running turn was cancelled when this message was accepted; only its trace is visible here.
         answer = next((m for m in reversed(ctx.messages) if m.role == "assistant"), None)
         cut = answer is not None and answer.metadata.stop_reason == "cancelled"
-        failed = answer is not None and any(isinstance(part, ErrorPart) for part in answer.parts)
+        failed = answer is not None and answer.error is not None
         return "Stopped." if cut and not failed else "Nothing is running."
 
     async def _new(self, _rest: str, ctx: CommandContext) -> str:
@@ -115,5 +115,5 @@ class Commands(Plugin):
 
 def _notice(message: Message) -> str | None:
     """Render a notice of the gateway in italics; return None for one with an error."""
-    failed = any(isinstance(part, ErrorPart) for part in message.parts)
+    failed = message.error is not None
     return None if failed or not message.text else f"*{message.text}*"

@@ -265,6 +265,11 @@ class Message(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
         """Return the text parts joined by blank lines, without reasoning, notices and quotes."""
         return "\n\n".join(p.content for p in self.parts if isinstance(p, TextPart) and is_said(p.kind))
 
+    @property
+    def error(self) -> ErrorPart | None:
+        """The last error, or None."""
+        return next((part for part in reversed(self.parts) if isinstance(part, ErrorPart)), None)
+
 
 def is_said(kind: TextKind) -> bool:
     """Return whether text of this kind is part of a message's content for clients."""

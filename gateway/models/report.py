@@ -173,9 +173,9 @@ async def usage_report(
     )
 
 
-async def usage_rows(ledger: Ledger, asked: UsageQuery, now: int | None = None) -> list[UsageTotals]:
+async def usage_rows(ledger: Ledger, asked: UsageQuery) -> list[UsageTotals]:
     """Return the sums of the keys alone, by descending cost."""
-    now = now_ms() if now is None else now
+    now = now_ms()
     found = await ledger.usage((_dimension(asked.by),), _since(asked, now), now + 1, _only(asked))
     return _sums(found, 0)
 

@@ -354,7 +354,7 @@ class Runner:
         done = None if turn.entry.aside else Complete(answer.id, answer.metadata, stop)
         turn.session.complete(answer, seq, done)
         outcome = stop if stop != "cancelled" else "aborted" if turn.aborted else "failed"
-        failed = next((part for part in reversed(answer.parts) if isinstance(part, ErrorPart)), None)
+        failed = answer.error
         error = "" if failed is None else failed.error_name
         spent, session = answer.metadata, turn.session.id
         self._report(turn, outcome, error, spent)
@@ -459,7 +459,7 @@ def _earlier_messages(session: Session, entry: Entry) -> list[Message]:
 
 def _outcome(turn: Turn, answer: Message, stop: StopReason, outcome: Outcome) -> tuple[str, str]:
     """Return the outcome of a turn for its trail, and the name of the error that ended it."""
-    failed = next((part for part in reversed(answer.parts) if isinstance(part, ErrorPart)), None)
+    failed = answer.error
     code = "" if failed is None else failed.error_name
     if outcome == "dead":
         return "dead", code

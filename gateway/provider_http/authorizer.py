@@ -99,9 +99,9 @@ class _TokenResponse(Struct):
 _decode_token = msgspec.json.Decoder(_TokenResponse, strict=False).decode
 
 
-async def fetch_body(client: HttpClient, request: RequestSpec, seconds: float = _SECONDS) -> bytes:
+async def fetch_body(client: HttpClient, request: RequestSpec) -> bytes:
     """Send a request and return the body of the response. Raises a ProviderError."""
-    return await read_checked_body(await send(client, request, seconds), seconds)
+    return await read_checked_body(await send(client, request, _SECONDS), _SECONDS)
 
 
 def client_credentials(url: str, form: Mapping[str, str]) -> Fetch:

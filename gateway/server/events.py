@@ -167,10 +167,9 @@ class GatewayEvents:
     ``redact`` masks the gateway's secrets in a text.
     """
 
-    def __init__(self, events: EventBus, redact: Callable[[str], str], heartbeat: float = _HEARTBEAT) -> None:
+    def __init__(self, events: EventBus, redact: Callable[[str], str]) -> None:
         self._events = events
         self._redact = redact
-        self._heartbeat = heartbeat
         self._open: set[_BusReader] = set()
 
     def routes(self) -> list[Route]:
@@ -217,7 +216,7 @@ class GatewayEvents:
         try:
             await stream.begin(_as_sent({"name": "server.connected"}))
             while not reader.is_done:
-                stream.put(await reader.take(self._heartbeat) or KEEP_ALIVE)
+                stream.put(await reader.take(_HEARTBEAT) or KEEP_ALIVE)
                 await stream.drain()
         except ConnectionError:
             log.debug("stream of events ended")

@@ -66,10 +66,11 @@ class _GatewayCollector(Collector):
         counters = self._gateway.counters
         yield from _message_counters(counters)
         yield from self._gauges()
-        yield _histogram(
+        yield HistogramMetricFamily(
             "trunkline_first_text_seconds",
             "Time from the start of a turn to the first text of its answer",
-            counters.first_text,
+            buckets=_buckets(counters.first_text),
+            sum_value=counters.first_text.total,
         )
         yield from _call_metrics(counters)
         now = now_ms()
@@ -222,10 +223,6 @@ def _labelled_gauge(name: str, description: str, label: str, values: Mapping[str
     for key, value in values.items():
         gauge.add_metric([key], value)
     return gauge
-
-
-def _histogram(name: str, description: str, histogram: Histogram) -> Metric:
-    return HistogramMetricFamily(name, description, buckets=_buckets(histogram), sum_value=histogram.total)
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:

@@ -93,8 +93,7 @@ class Records(Struct, frozen=True, kw_only=True):
     @property
     def error(self) -> ErrorPart | None:
         """The last error of the answer."""
-        parts = self.answer.parts if self.answer is not None else ()
-        return next((part for part in reversed(parts) if isinstance(part, ErrorPart)), None)
+        return None if self.answer is None else self.answer.error
 
     @property
     def was_deleted(self) -> bool:

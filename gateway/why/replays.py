@@ -119,14 +119,12 @@ class Replays:
         letters: DeadLetters,
         channels: ChannelRegistry,
         settling: Callable[[str], asyncio.Task[None] | None],
-        clock: Callable[[], int] = now_ms,
     ) -> None:
         self._store = store
         self._access = access
         self._letters = letters
         self._channels = channels
         self._settling = settling
-        self._clock = clock
         self._plans: dict[str, _Plan] = {}
         self._slots = asyncio.Semaphore(MOST_AT_ONCE)
         self._tasks: asyncio.TaskGroup | None = None
@@ -143,7 +141,7 @@ class Replays:
         self, key: str, owner: str, *, old: bool = False, words: Words = ENGLISH
     ) -> ReplayPlan:
         """Plan the replay of all messages with a cause. Raises NotFoundError if there are none."""
-        now = self._clock()
+        now = now_ms()
         found = await self._store.read(lambda c: find_same_cause(c, key, now))
         if not found:
             raise NotFoundError(f"no message is without an answer for the cause {key!r}")
@@ -189,7 +187,7 @@ class Replays:
         Raises NotFoundError for a plan that is unknown, expired, or of another owner.
         """
         plan = self._plans.get(plan_id)
-        expired = plan is not None and not plan.confirmed and plan.report.expires_at < self._clock()
+        expired = plan is not None and not plan.confirmed and plan.report.expires_at < now_ms()
         if plan is None or plan.owner != owner or expired:
             raise NotFoundError(
                 "this plan is unknown, has expired, or was made before the gateway started; ask for a new one"
@@ -222,7 +220,7 @@ class Replays:
         also: Iterable[PlannedMessage] = (),
         omitted: int = 0,
     ) -> ReplayPlan:
-        now, messages = self._clock(), list[PlannedMessage]()
+        now, messages = now_ms(), list[PlannedMessage]()
         # By conversation, in the order of its messages, which is the order of their answers.
         ordered = sorted(found, key=lambda one: (one.session, one.ord, one.seq))
         for one in ordered:
@@ -245,7 +243,7 @@ class Replays:
         action: Action,
         omitted: int,
     ) -> ReplayPlan:
-        now = self._clock()
+        now = now_ms()
         report = ReplayPlan(secrets.token_urlsafe(16), now + PLAN_MS, messages, cost, action, omitted)
         self._forget_old(now)
         self._plans[report.plan] = _Plan(owner, report, revisions)

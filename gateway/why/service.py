@@ -56,7 +56,6 @@ class Why:
         channels: ChannelRegistry,
         providers: ProviderRegistry,
         mailbox: Callable[[str], Mailbox | None],
-        clock: Callable[[], int] = now_ms,
     ) -> None:
         self._store = store
         self._sessions = sessions
@@ -64,7 +63,6 @@ class Why:
         self._channels = channels
         self._providers = providers
         self._mailbox = mailbox
-        self._clock = clock
         self._asked = Attempts(_MOST_QUESTIONS, _QUESTIONS_SECONDS)
 
     def provider_name(self, provider_id: str) -> str:
@@ -141,7 +139,7 @@ class Why:
     async def _explain(self, message_id: str, words: Words) -> Explained | None:
         session = await self._store.read(lambda c: _session_of(c, message_id))
         live = None if session is None else self._live(session, message_id)
-        now = self._clock()
+        now = now_ms()
 
         def read(connection: Connection) -> Explained | None:
             found = explain(connection, message_id, words, now, live)
@@ -186,9 +184,9 @@ class Why:
         if entry is None or message_id not in {one.id for one in (*entry.merged, entry)}:
             return None
         turn = session.turn if session is not None else None
-        unsaved = _marked(entry.trail.unsaved, self._clock())
+        unsaved = _marked(entry.trail.unsaved, now_ms())
         if not isinstance(turn, Turn) or turn.entry is not entry:
-            return Live("delivery" if entry.answered else "hooks", self._clock(), steps=unsaved)
+            return Live("delivery" if entry.answered else "hooks", now_ms(), steps=unsaved)
         last = unsaved[-1] if unsaved else None
         begun = turn.assembler.message().created_at if last is None else last.at + last.took // 1000
         doing, name = current_step(turn)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable
 from time import monotonic
 
 from channels.slack.api import Displays, Json
@@ -26,24 +25,16 @@ _NO_ACCESS = (
 class HomeTab:
     """Home tabs of the users of one workspace. ``prefix`` is that of the slash commands."""
 
-    def __init__(
-        self,
-        displays: Displays,
-        host: Host,
-        channel: str,
-        prefix: str,
-        clock: Callable[[], float] = monotonic,
-    ) -> None:
+    def __init__(self, displays: Displays, host: Host, channel: str, prefix: str) -> None:
         self._displays = displays
         self._host = host
         self._channel = channel
         self._prefix = prefix
-        self._clock = clock
         self._shown: OrderedDict[str, float] = OrderedDict()
 
     async def show(self, visitor: InboundMessage) -> None:
         """Show the tab to a user as it is now; not again within ten seconds."""
-        user, now = user_id_of(visitor.sender.id), self._clock()
+        user, now = user_id_of(visitor.sender.id), monotonic()
         if self._shown.get(user, now - _AGAIN_SECONDS) > now - _AGAIN_SECONDS:
             return
         self._shown[user] = now
