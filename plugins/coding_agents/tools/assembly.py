@@ -94,6 +94,8 @@ async def _open_workspaces(
                 text = f"It is paused: {reason}" if reason else "It goes on within its limits."
                 await session.tell("notice", text)
 
+    base = await asyncio.to_thread(_absolute, settings.base_dir or Path(ctx.cwd, "coding-workspaces"))
+    is_shared = await asyncio.to_thread(_is_below, base, Path(ctx.cwd))
     host = WorkspaceHost(
         table=ctx.table,
         environ=ctx.environ,
@@ -103,9 +105,9 @@ async def _open_workspaces(
         emit=emit,
         confine=sessions.confinement.wrap,
         pause=pause,
+        node="" if is_shared else ctx.node,
     )
-    base = settings.base_dir or Path(ctx.cwd, "coding-workspaces")
-    workspaces = Workspaces(settings, await asyncio.to_thread(_absolute, base), host)
+    workspaces = Workspaces(settings, base, host)
     try:
         await workspaces.start()
     except ServiceUnavailableError as error:
@@ -115,6 +117,10 @@ async def _open_workspaces(
 
 def _absolute(path: Path) -> Path:
     return path.expanduser().absolute()
+
+
+def _is_below(path: Path, folder: Path) -> bool:
+    return path.resolve().is_relative_to(folder.resolve())
 
 
 def _drop(event: BusEvent) -> None:

@@ -84,7 +84,8 @@ class WorkspaceRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ``url`` is the address of the repository without credentials, ``repository`` the same as HOST/OWNER/NAME.
     ``base_commit`` is where its branch began. ``key`` is that of the request which made it. ``commit`` is the
-    last one that was pushed. ``paused`` says why its agent was paused.
+    last one that was pushed. ``paused`` says why its agent was paused. ``node`` and ``host`` are the node and
+    the machine that has the files, "" if all nodes share them.
     """
 
     id: str
@@ -110,6 +111,8 @@ class WorkspaceRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     pr_state: PullState = ""
     pr_ended_at: int = 0
     paused: str = ""
+    node: str = ""
+    host: str = ""
 
     @property
     def short_id(self) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -74,7 +75,7 @@ class WorkspaceHost(msgspec.Struct, frozen=True, kw_only=True):
 
     ``table`` opens a durable table. ``forge_for`` and ``login`` are those of the forges. ``confine`` confines
     programs as the agents are. ``pause`` is called with the reason when a workspace is over a limit, and with
-    "" when it no longer is.
+    "" when it no longer is. ``node`` is the name of this node if the files are on its machine alone.
     """
 
     table: Callable[[str], Table]
@@ -85,6 +86,7 @@ class WorkspaceHost(msgspec.Struct, frozen=True, kw_only=True):
     emit: Callable[[BusEvent], None] = lambda _event: None
     confine: Confine = unconfined
     pause: Callable[[WorkspaceRecord, str], Awaitable[None]] | None = None
+    node: str = ""
 
 
 class Workspaces:
@@ -106,6 +108,8 @@ class Workspaces:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._room = asyncio.Lock()
         self._records: dict[str, WorkspaceRecord] = {}
+        self._away: Sequence[WorkspaceRecord] = ()
+        """Workspaces with files on the machine of another node, which alone uses and removes them."""
         self._usage = cleanup.Usage({}, 0)
         self._outcomes: Counter[str] = Counter()
         self.places = Places(base)
@@ -128,7 +132,8 @@ class Workspaces:
         self._remote = Remote(self._git, self._host.environ, self._host.login)
         self._mirrors = Mirrors(self._git, self._remote, self.places, is_partial=self._all.sandbox == "off")
         found = [msgspec.convert(value, WorkspaceRecord) for _, value in await self._table.items()]
-        self._records = {record.id: record for record in found}
+        self._records = {record.id: record for record in found if not self._is_away(record)}
+        self._away = [record for record in found if self._is_away(record)]
 
     async def provision(
         self,
@@ -192,6 +197,8 @@ class Workspaces:
             strategy=strategy,
             key=key,
             parent=parent,
+            node=self._host.node,
+            host=socket.gethostname() if self._host.node else "",
         )
         async with self._room:
             cleanup.check_room(self._settings, await self.measure())
@@ -207,11 +214,28 @@ class Workspaces:
         )
 
     def get(self, workspace: str, owner: str) -> WorkspaceRecord:
-        """Return a workspace of a user, by its id or the last part of it. Raises WorkspaceNotFoundError."""
-        found = [r for r in self.list(owner) if workspace in (r.id, r.short_id)]
+        """Return a workspace of a user, by its id or the last part of it. Raises WorkspaceNotFoundError.
+
+        Raises ServiceUnavailableError for one whose files are on another machine.
+        """
+        record = self._find(workspace, owner)
+        if record in self._away:
+            raise ServiceUnavailableError(
+                f"the workspace {record.short_id} is on the machine of node {record.node}, and can be used "
+                "when that node works"
+            )
+        return record
+
+    def _find(self, workspace: str, owner: str) -> WorkspaceRecord:
+        known = (*self.list(owner), *(r for r in self._away if r.owner == owner))
+        found = [r for r in known if workspace in (r.id, r.short_id)]
         if len(found) != 1:
             raise WorkspaceNotFoundError(f"you have no workspace {workspace[:80]!r}")
         return found[0]
+
+    def _is_away(self, record: WorkspaceRecord) -> bool:
+        own = self._host.node
+        return bool(own) and record.node not in ("", own) and record.host != socket.gethostname()
 
     def checkout(self, record: WorkspaceRecord) -> Checkout:
         """Return the files of a workspace."""
@@ -349,7 +373,7 @@ class Workspaces:
         An agent gets a grant by asking: to read, or to push too if the settings let it. Once its grants were
         revoked, it gets none until its user grants one.
         """
-        record = self.get(workspace, owner)
+        record = self._find(workspace, owner)
         source = self.source(record)
         rights: Rights = "write" if self._settings.agent_may_push else "read"
         known = await self.credentials.grants(record.id, ended=True)
@@ -402,8 +426,9 @@ class Workspaces:
                     record = await self._settle(record)
                     await self._hold_limit(record, cleanup.find_excess(self._settings, usage, record.id))
                     await self._expire(self._records.get(known.id, record))
-        used = [self._mirrors.path(record.url) for record in self._records.values()]
-        oldest, ids = self._clock() - self._settings.idle_ms, list(self._records)
+        known = (*self._records.values(), *self._away)
+        used = [self._mirrors.path(record.url) for record in known]
+        oldest, ids = self._clock() - self._settings.idle_ms, [record.id for record in known]
         orphans = await asyncio.to_thread(cleanup.find_orphans, self.places, ids, used, oldest)
         for folder in orphans:
             log.warning("orphan folder removed", folder=str(folder))

@@ -208,6 +208,8 @@ class Desk:
         self.settings = CodingAgentSettings.model_validate({"workspaces": given, **settings})
         self.has_read_token = False
         self.confine: Confine = unconfined
+        self.node = ""
+        """The node whose machine alone has the files."""
 
     @property
     def url(self) -> str:
@@ -228,6 +230,7 @@ class Desk:
             emit=self.events.append,
             pause=self.pause,
             confine=self.confine,
+            node=self.node,
         )
         workspaces = Workspaces(self.settings, self.base, host, clock=lambda: self.now)
         await workspaces.start()

@@ -193,6 +193,33 @@ async def test_undo_restores_a_checkpoint_and_can_be_undone(desk: Desk) -> None:
         await workspaces.undo(record.id, "ada", 9)
 
 
+async def test_a_workspace_on_the_machine_of_another_node_is_left_to_it(desk: Desk) -> None:
+    desk.node = "one"
+    workspaces = await desk.open()
+    record = await workspaces.provision("ada", desk.url)
+    file = workspaces.places.tree(record.id) / "work"
+    file.write_text("not pushed\n")
+    table = desk.tables.open("coding_agents", "workspaces")
+    assert record.host
+    await table.put(record.id, plain(msgspec.structs.replace(record, host="another machine")))
+    desk.node = "two"
+    other = await desk.open()
+    for use in (other.changes, other.checkpoint, other.undo, other.finalize, other.remove):
+        with pytest.raises(ServiceUnavailableError, match="on the machine of node one"):
+            await use(record.id, "ada")
+    assert list(other.list("ada")) == []
+    desk.now += 30 * 86_400_000
+    await other.recover()
+    await other.sweep()
+    assert file.read_text() == "not pushed\n"
+    # A folder that all nodes have, and a node of the same machine.
+    for node, host in (("", "another machine"), ("one", "another machine"), ("three", record.host)):
+        desk.node = node
+        await table.put(record.id, plain(msgspec.structs.replace(record, host=host)))
+        again = await desk.open()
+        assert [one.path for one in (await again.changes(record.id, "ada")).files] == ["work"]
+
+
 async def test_setup_copies_files_that_no_commit_contains_and_runs_a_command(
     desk: Desk, tmp_path: Path
 ) -> None:
