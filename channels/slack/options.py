@@ -13,6 +13,10 @@ from gateway.channel import SharedOptions
 
 Line = Annotated[str, StringConstraints(min_length=1, max_length=2_000, strip_whitespace=True)]
 
+_BOT = ("xoxb-", "xoxe.xoxb-")
+_BEGINNINGS = {"bot_token": _BOT, "workspaces": _BOT, "app_token": ("xapp-",)}
+"""Beginnings of tokens by setting; a token that Slack rotates has another one."""
+
 
 class Options(SharedOptions):
     """Connection and behaviour of one Slack app."""
@@ -106,6 +110,13 @@ class Options(SharedOptions):
         for name, secret in needed.items():
             if not secret.get_secret_value().strip():
                 raise SettingsError(f"channels.{channel_id}.{name}: is missing; mode {self.mode!r} needs it")
+        # Slack's pages show several tokens beside each other.
+        for name, secret in (*(("workspaces", each) for each in self.workspaces), *needed.items()):
+            begin = _BEGINNINGS.get(name)
+            if begin and not secret.get_secret_value().strip().startswith(begin):
+                raise SettingsError(
+                    f"channels.{channel_id}.{name}: is a token of another kind; it must begin with {begin[0]}"
+                )
 
     def route(self, channel_id: str) -> str:
         """Return the path to which Slack sends deliveries."""

@@ -104,7 +104,7 @@ def setup(
     except SettingsError as error:
         refuse(error)
     except TrunklineError as error:
-        fail(f"{error.name}: {error}")
+        fail(str(error))
     except (EOFError, KeyboardInterrupt):
         raise typer.Abort from None
     typer.echo(f"Settings: {first.file.path}")

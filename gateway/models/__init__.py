@@ -4,7 +4,14 @@ In: the settings, the registered providers, and the tokens of each call. Out: ro
 and budget decisions. Imported by ``pipeline``, ``commands``, ``host``, ``app``, ``server`` and ``cli``.
 """
 
-from gateway.models.agents import Agents, Profile, check_agents, check_channels
+from gateway.models.agents import (
+    BUILT_IN_AGENTS,
+    Agents,
+    Profile,
+    check_agents,
+    check_channels,
+    unknown_tools,
+)
 from gateway.models.budgets import Account, Budget, Budgets
 from gateway.models.catalog import ContextWindow, ModelFacts, Rates, is_chat_model
 from gateway.models.fallback import (
@@ -26,6 +33,7 @@ from gateway.models.retirements import is_retired, retirement
 from gateway.settings.models import MAIN
 
 __all__ = [
+    "BUILT_IN_AGENTS",
     "MAIN",
     "TRIGGERS",
     "Account",
@@ -65,4 +73,5 @@ __all__ = [
     "provider_capabilities",
     "retirement",
     "to_usd",
+    "unknown_tools",
 ]

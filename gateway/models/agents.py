@@ -6,7 +6,7 @@ own settings leave out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
@@ -74,7 +74,7 @@ _HIDDEN: Mapping[str, Mapping[str, Any]] = {
     "compaction": {"system_prompt": _SUMMARY_PROMPT, "max_tokens": 4_096, "tools": frozenset()},
 }
 """Agents that work for the gateway itself; users cannot select them."""
-_BUILT_IN = {
+BUILT_IN_AGENTS = {
     "general": AgentSettings(
         description="Works on a task of several steps on its own and reports the result",
         system_prompt=(
@@ -168,7 +168,7 @@ class Agents:
             compaction=settings.compaction,
             skills=None if settings.skills is None else frozenset(settings.skills),
         )
-        built_in = {name: said for name, said in _BUILT_IN.items() if name not in settings.agents}
+        built_in = {name: said for name, said in BUILT_IN_AGENTS.items() if name not in settings.agents}
         agents = {**settings.agents, **built_in}
         others = {name: _profile(name, said, main) for name, said in agents.items()}
         return cls(main, others, settings.agent_of, built_in)
@@ -271,7 +271,6 @@ def check_agents(settings: Settings, providers: ProviderRegistry, tools: Iterabl
 
     An unknown tool does not prevent the start: the server that provides it may connect later.
     """
-    there = frozenset(tools)
     for name, said in settings.agents.items():
         if said.provider is not None and not providers.serves(said.provider):
             near = get_close_matches(said.provider, providers.known(), n=3)
@@ -281,13 +280,18 @@ def check_agents(settings: Settings, providers: ProviderRegistry, tools: Iterabl
                 else f"known providers: {', '.join(providers.known())}"
             )
             raise SettingsError(f"agents.{name}.provider = {said.provider!r} is not a provider; {hint}")
-        for tool in set(said.tools or ()) - there:
-            near = ", ".join(get_close_matches(tool, there, n=3))
-            log.warning("an agent lists an unknown tool", agent=name, tool=tool, near=near or None)
-    for key, names in settings.tools_of_rooms():
-        for tool in set(names) - there:
-            near = ", ".join(get_close_matches(tool, there, n=3))
-            log.warning("a room lists an unknown tool", key=key, tool=tool, near=near or None)
+    for key, tool, near in unknown_tools(settings, frozenset(tools)):
+        log.warning("an unknown tool is listed", key=key, tool=tool, near=near or None)
+
+
+def unknown_tools(settings: Settings, known: Collection[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield key, name and similar names of each tool of an agent or room that does not exist."""
+    lists = [(f"agents.{name}.tools", said.tools or ()) for name, said in settings.agents.items()]
+    for key, names in (*lists, *settings.tools_of_rooms()):
+        for tool in dict.fromkeys(names):
+            # The tools of a coding program, such as claude-code:Bash, are not known.
+            if tool not in known and ":" not in tool:
+                yield key, tool, ", ".join(get_close_matches(tool, known, n=3))
 
 
 def _profile(name: str, said: AgentSettings, main: Profile) -> Profile:

@@ -279,7 +279,7 @@ def _named_types(names: str) -> list[type[BusEvent]]:
     wanted = list(dict.fromkeys(names.split(",")))
     unknown = [name for name in wanted if name not in known]
     if unknown:
-        raise InvalidRequestError(f"type: no event {unknown[0]!r}; the events are {', '.join(sorted(known))}")
+        raise InvalidRequestError(f"no event {unknown[0]!r}; the events are {', '.join(sorted(known))}")
     return [known[name] for name in wanted]
 
 

@@ -127,6 +127,15 @@ class ServerSettings(Section):
         description="Connections per client address, trusted proxies excluded; 0: unlimited; default 100",
     )
 
+    @field_validator("allowed_origins", "trusted_proxies")
+    @classmethod
+    def _require_long_token(cls, given: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        token: SecretStr | None = info.data.get("token")
+        # A page of this machine is no way in for others.
+        if token and any(not is_loopback(urlsplit(each).hostname or "") for each in given):
+            check_token(token.get_secret_value(), "lets others in, so server.token must have at least")
+        return given
+
     @field_validator("host")
     @classmethod
     def _require_token(cls, host: str, info: ValidationInfo) -> str:

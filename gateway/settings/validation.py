@@ -85,7 +85,7 @@ def known_keys(model: type[BaseModel], prefix: KeyPath = ()) -> Iterator[KeyPath
 def hint(name: str, names: Collection[str]) -> str:
     """Return a hint with the closest of the names, and all of them."""
     near = get_close_matches(name, names, n=3)
-    return "".join((f"did you mean {' or '.join(near)}? " if near else "", f"there are {', '.join(names)}"))
+    return "".join((f"did you mean {' or '.join(near)}? " if near else "", f"known: {', '.join(names)}"))
 
 
 def suggestion(
@@ -204,15 +204,20 @@ def _complaints(
         values.setdefault(path, detail["input"])
         places.setdefault(path, place)
     return [
-        f"{places[path]}: {under}{_assignment(model, path, values[path], by_entry)} "
+        f"{places[path]}: {_assignment(model, path, values[path], by_entry, under)} "
         + " or ".join(dict.fromkeys(texts)).replace(" or must be ", " or ")
         for path, texts in reasons.items()
     ]
 
 
-def _assignment(model: type[BaseModel], path: KeyPath, value: Any, by_entry: Mapping[KeyPath, Entry]) -> str:
-    """Return the key with its value; without it for a secret, and with the name of a reference."""
-    key = dotted(path)
+def _assignment(
+    model: type[BaseModel], path: KeyPath, value: Any, by_entry: Mapping[KeyPath, Entry], under: str
+) -> str:
+    """Return the key with its value; without it for a secret, and with the name of a reference.
+
+    An empty path is a mistake of the table as a whole.
+    """
+    key = under + dotted(path) if path else f"{under.rstrip('.')}:"
     entry = by_entry.get(path)
     if entry is None or resolve_key(model, path).secret:
         return key
@@ -232,6 +237,7 @@ def _nearest_written(loc: Sequence[int | str], entries: Sequence[Entry]) -> tupl
 def _reason(message: str) -> str:
     """Return a message of pydantic as the end of a sentence about a key."""
     message = message.removeprefix("Value error, ").replace("Input should be", "must be")
+    message = message.replace("Field required", "is missing").replace("String should", "must")
     message = message.replace("a valid tuple", 'a list, like ["a", "b"]')
     message = re.sub(r"a valid integer.*", "a whole number", message)
     message = re.sub(r"a valid boolean.*", "true or false", message)

@@ -246,7 +246,7 @@ class FakeDiscord(People, FakeServer):
 
 async def serve(argv: Sequence[str] | None = None, on_applied: Callable[[], None] | None = None) -> None:
     """Run until cancelled. The first line of the output is the address."""
-    parser = options("A fake Discord, and a page to write to the bot.")
+    parser = options("Fake Discord, and a page to write to the bot.", "discord")
     parser.add_argument("--token", default="fake-token", help="token of the bot")
     parser.add_argument("--no-limits", action="store_true", help="do not enforce the platform's rate limits")
     parser.add_argument("--outage", type=float, default=0, help="seconds of each 12 in which histories fail")

@@ -269,7 +269,7 @@ async def _json(request: web.Request) -> Any:
 
 async def serve(argv: Sequence[str] | None = None, on_applied: Callable[[], None] | None = None) -> None:
     """Run until cancelled. Prints the address, then the tokens and settings of an app."""
-    parser = options("A fake Slack, and a page to write to the app.")
+    parser = options("Fake Slack, and a page to write to the app.", "slack")
     parser.add_argument("--teams", default="acme", help="names of the workspaces, separated by commas")
     parser.add_argument("--uninstalled", action="store_true", help="do not install the app")
     parser.add_argument(

@@ -133,7 +133,7 @@ class FakeTelegram(People, FakeServer):
 
 async def serve(argv: Sequence[str] | None = None, on_applied: Callable[[], None] | None = None) -> None:
     """Run until cancelled, with some users and chats. The first line of the output is the address."""
-    parser = options("Fake Telegram: the Bot API, and a page to write to the bot.")
+    parser = options("Fake Telegram: the Bot API, and a page to write to the bot.", "telegram")
     parser.add_argument("--token", default=TOKEN, help="token of the bot")
     parser.add_argument("--limits", action="store_true", help="enforce the platform's rate limits")
     parser.add_argument("--topics", action="store_true", help="give private chats topics")

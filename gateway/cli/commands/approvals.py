@@ -150,7 +150,7 @@ def audit(
     elif rows:
         _print_actions(rows)
     else:
-        typer.echo("The audit log has no such action.", err=True)
+        typer.echo(f"The audit log has no {'such ' if actor or action else ''}action.", err=True)
 
 
 def _page(access: GatewayOrStore, given: dict[str, str], cursor: str | None, most: int) -> AuditPage:

@@ -28,11 +28,12 @@ from gateway.cli.options import REFUSED, AsJson, File, fail, fail_without_testin
 from gateway.cli.output import echo_json, moment, plain, print_table
 from gateway.contract.errors import TrunklineError
 from gateway.contract.plugin import SlashCommand
-from gateway.extensions.loader import known_channels
+from gateway.extensions.loader import enabled_channels, known_channels
 from gateway.extensions.registry import ChannelRegistry
 from gateway.server.access import RoomInfo, RoomList
 from gateway.settings import MAIN, Settings
 from gateway.settings.sections import StoreSettings
+from gateway.settings.validation import hint
 from gateway.store import Store
 
 Only = Annotated[
@@ -76,6 +77,7 @@ def rooms(channel: Only = None, as_json: AsJson = False, config: File = None) ->
       trunkline channels rooms telegram --json
     """
     settings = settings_from(config)
+    names = [each for name, _, channel_id in enabled_channels(settings) for each in (name, channel_id)]
     found = [
         room for room in _rooms(settings) if channel in (None, room.channel, room.channel.partition(".")[0])
     ]
@@ -83,6 +85,8 @@ def rooms(channel: Only = None, as_json: AsJson = False, config: File = None) ->
         echo_json([_described(room, settings) for room in found])
     elif found:
         _print_rooms(found, settings)
+    elif channel is not None and channel not in names:
+        fail(f"{channel!r} is not an enabled channel; {hint(channel, dict.fromkeys(names))}")
     else:
         typer.echo("No chat has been seen yet.", err=True)
 
@@ -228,4 +232,7 @@ def fake(context: typer.Context, platform: str = typer.Argument(help="Platform."
     except ModuleNotFoundError as error:
         fail_without_testing(f"The Python package {error.name}, which the fake platforms need,")
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(serve(context.args))
+        try:
+            asyncio.run(serve(context.args))
+        except OSError as error:
+            fail(f"the fake platform cannot listen: {error.strerror or error}; choose another --port")

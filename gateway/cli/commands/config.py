@@ -16,6 +16,7 @@ from gateway.cli.doctor.settings import find_mistakes
 from gateway.cli.doctor.startup import mask_secrets
 from gateway.cli.output import quiet
 from gateway.contract.errors import SettingsError, TrunklineError
+from gateway.models import BUILT_IN_AGENTS
 from gateway.plugin_services.configuration import settings_schema
 from gateway.settings import MAIN, Settings, load_settings
 from gateway.settings.layers.changing import SettingsFile, path_of
@@ -63,7 +64,7 @@ def _check_parts(settings: Settings) -> None:
 def _check_agents(settings: Settings) -> None:
     """Reject unknown agents of channels; if a plugin may add them, only warn."""
 
-    complaints = settings.unknown_agents((MAIN, *settings.agents))
+    complaints = settings.unknown_agents((MAIN, *settings.agents, *BUILT_IN_AGENTS))
     if complaints and not settings.plugins.enabled:
         typer.secho(str(settings_error(complaints)), fg=typer.colors.RED, err=True)
         raise typer.Exit(WRONG_SETTINGS)

@@ -26,7 +26,7 @@ from gateway.contract.errors import (
     is_cancellation_requested,
 )
 from gateway.extensions.loader import enabled_channels, probe_channel
-from gateway.models import MAIN, Profile, Route, default_model
+from gateway.models import MAIN, Profile, Route, default_model, unknown_tools
 from gateway.settings import Settings
 from gateway.settings.secrets import without_passwords
 
@@ -34,6 +34,9 @@ from gateway.settings.secrets import without_passwords
 def listener(settings: Settings) -> Iterator[Finding]:
     """Check the port and the channels; a running gateway reports its own."""
     server = settings.server
+    if (server.allowed_origins or server.trusted_proxies) and not (server.token or server.tokens):
+        said = "server.token is not set, although allowed_origins or trusted_proxies let others connect"
+        yield warn("token", said, "set server.token, or everyone who reaches the gateway is its admin")
     url = running_gateway(settings)
     if url is None:
         yield _port(server.host, server.port)
@@ -154,11 +157,23 @@ def _permissions(gateway: Gateway) -> Iterator[Finding]:
         gateway.check_permissions()
     except SettingsError as error:
         yield fail("permissions", str(error), "correct the name of the tool, or remove the rule")
+    known = [tool.name for tool in gateway.registry.get_tools()]
+    for key, tool, near in unknown_tools(gateway.settings, known):
+        said = f"{key} lists the unknown tool {tool!r}" + (f"; did you mean {near}?" if near else "")
+        yield warn("tools", said, "correct the name, unless an MCP server adds the tool later")
 
 
 async def _found(gateway: Gateway, used: dict[str, str]) -> AsyncGenerator[Finding]:
     """Resolve each alias, agent and fallback. ``used`` receives each model and the setting that names it."""
     models = gateway.models
+    for profile in gateway.profiles.all.values():
+        if profile.small_model and (
+            profile.name == MAIN or profile.small_model != gateway.settings.small_model
+        ):
+            whose = "small_model" if profile.name == MAIN else f"small_model of {profile.name}"
+            finding, route = await _led(whose, models.resolve(profile.small_model))
+            _note(used, route, whose)
+            yield finding
     for alias in models.configured.aliases:
         finding, route = await _led(f"alias {alias}", models.resolve(alias))
         _note(used, route, finding.name)

@@ -38,7 +38,7 @@ async def check_model(gateway: Gateway) -> Finding:
             "model", f"no response within {_PROVIDER_SECONDS:.0f} s", "check the network and base_url"
         )
     except (ProviderError, SettingsError) as error:
-        return fail("model", f"{error.name}: {error}", "check `model`, [providers.…] and the key")
+        return fail("model", str(error), "check `model`, [providers.…] and the key")
     if known and route.model not in known:
         return warn(
             "model", f"{model} is not one of the {len(known)} models of its provider", "check the name"

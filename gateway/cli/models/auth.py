@@ -74,7 +74,7 @@ def login(
     except SettingsError as error:
         fail(str(error), REFUSED)
     except ProviderError as error:
-        fail(f"{error.name}: {error}")
+        fail(str(error))
     typer.echo(said)
     typer.echo(f"Signed in to {owner}; stored in {place}")
     if owner != provider:

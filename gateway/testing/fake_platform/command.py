@@ -12,9 +12,9 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 Serve = Callable[[], Coroutine[None, None, None]]
 
 
-def options(description: str) -> argparse.ArgumentParser:
+def options(description: str, platform: str = "") -> argparse.ArgumentParser:
     """Return a parser with the options that all fake platforms have."""
-    parser = argparse.ArgumentParser(description=description)
+    parser = argparse.ArgumentParser(f"trunkline dev fake {platform}".strip(), description=description)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=0, help="port; 0 takes any free port (default: 0)")
     parser.add_argument(

@@ -65,7 +65,7 @@ async def test_a_login_that_is_refused_keeps_nothing(tmp_path: Path) -> None:
         write(tmp_path, copilot(tokens))
         done = await auth(tmp_path, "login", "copilot")
     assert done.returncode == 1
-    assert done.stderr.startswith("AuthFailedError: GitHub refused the login: access_denied")
+    assert done.stderr.startswith("GitHub refused the login: access_denied")
     assert kept(tmp_path) == {}
 
 

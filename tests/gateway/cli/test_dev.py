@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import signal
+import socket
 import tomllib
 import urllib.request
 from pathlib import Path
@@ -41,6 +42,16 @@ def test_its_options_are_told(tmp_path: Path) -> None:
     done = trunkline("dev", "fake", "telegram", "--help", home=tmp_path)
     assert done.returncode == 0
     assert "--faults" in done.stdout
+    assert done.stdout.startswith("usage: trunkline dev fake telegram ")
+
+
+def test_a_port_that_is_in_use_is_told_in_one_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = trunkline("dev", "fake", "telegram", "--port", port, home=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "address already in use" in done.stderr
+    assert "--port" in done.stderr
 
 
 def test_help_without_a_platform_names_the_platforms(tmp_path: Path) -> None:

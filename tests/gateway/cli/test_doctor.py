@@ -121,6 +121,15 @@ def test_wrong_settings_are_told_and_the_machine_is_looked_at(tmp_path: Path) ->
     assert found["documents"]["detail"] == "PDF and Word documents that users send are read"
 
 
+def test_a_name_that_nothing_has_is_a_warning(tmp_path: Path) -> None:
+    settings = 'small_model = "nope/x"\n[agents.clerk]\ntools = ["calculater"]\n[server]\nport = 0\n'
+    found = findings(tmp_path, f'{settings}allowed_origins = ["https://bot.example.org"]\n')
+    assert found["tools"]["status"] == found["small_model"]["status"] == found["token"]["status"] == "warn"
+    assert found["tools"]["detail"] == (
+        "agents.clerk.tools lists the unknown tool 'calculater'; did you mean calculator?"
+    )
+
+
 def test_a_port_of_another_program_is_a_failure(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -242,7 +251,7 @@ async def test_a_provider_that_answers_is_well(tmp_path: Path) -> None:
 async def test_a_wrong_key_is_a_failure_and_no_key_is_shown(tmp_path: Path) -> None:
     async with FakeModels(key="another-key") as fake:
         found = await in_a_process(tmp_path, "openai/fake-small", fake.openai_url, SECRET)
-    assert (found["status"], "AuthFailedError" in found["detail"]) == ("fail", True)
+    assert (found["status"], "401" in found["detail"]) == ("fail", True)
 
 
 async def test_a_model_that_its_provider_does_not_list_is_told(tmp_path: Path) -> None:
@@ -253,7 +262,7 @@ async def test_a_model_that_its_provider_does_not_list_is_told(tmp_path: Path) -
 
 async def test_a_provider_that_is_not_there_is_a_failure(tmp_path: Path) -> None:
     found = await in_a_process(tmp_path, "openai/fake-small", "http://127.0.0.1:9/v1", SECRET)
-    assert (found["status"], found["detail"].partition(":")[0]) == ("fail", "ProviderUnavailableError")
+    assert (found["status"], found["detail"].partition(":")[0]) == ("fail", "cannot reach 127.0.0.1")
 
 
 async def in_a_process(home: Path, model: str, base_url: str, key: str) -> dict[str, str]:

@@ -42,7 +42,11 @@ REFUSED = {
     "unsupported store": ('store.url = "mysql://u:secret-password@db/x"', "'mysql' is not supported"),
     "store without a file": ('store.url = "sqlite://"', "needs a file"),
     "store that is no address": ('store.url = "trunkline.db"', "store.url is not a database address"),
-    "missing token": ("[channels.telegram]", "channels.telegram.token"),
+    "missing token": ("[channels.telegram]", "channels.telegram.token is missing"),
+    "webhook without its URL": (
+        f'[channels.telegram]\ntoken = "{TOKEN}"\nmode = "webhook"',
+        "channels.telegram: mode webhook needs webhook_url",
+    ),
     "blank token": ('[channels.telegram]\ntoken = " "', "must not be blank"),
     "token of another kind": ('[channels.telegram]\ntoken = "abc"', "must be a bot's token"),
     "missing token of an account": ("[channels.telegram.accounts.sales]", "channels.telegram"),
@@ -50,6 +54,23 @@ REFUSED = {
     "Discord token with a blank": ('[channels.discord]\ntoken = "a b"', "must not contain blanks"),
     "missing Slack token": ("[channels.slack]", "channels.slack.bot_token: is missing"),
     "missing Slack app token": ('[channels.slack]\nbot_token = "xoxb-1"', "app_token: is missing"),
+    "Slack token of a user": (
+        '[channels.slack]\nbot_token = "xoxp-1"\napp_token = "xapp-1"',
+        "channels.slack.bot_token: is a token of another kind; it must begin with xoxb-",
+    ),
+    "Slack token in the wrong place": (
+        '[channels.slack]\nbot_token = "xoxb-1"\napp_token = "xoxb-1"',
+        "channels.slack.app_token: is a token of another kind; it must begin with xapp-",
+    ),
+    "RabbitMQ by HTTP": ('cluster.url = "http://x"', "must match pattern '^amqps?://'"),
+    "short token behind a proxy": (
+        'server.token = "short"\nserver.trusted_proxies = ["127.0.0.1"]',
+        'server.trusted_proxies = ["127.0.0.1"] lets others in, so server.token must have at least 32',
+    ),
+    "short token for a public page": (
+        'server.token = "short"\nserver.allowed_origins = ["https://bot.example.org"]',
+        "so server.token must have at least 32 characters",
+    ),
     "misspelled allow": (
         f'[channels.telegram]\ntoken = "{TOKEN}"\nalow = ["1"]',
         "did you mean channels.telegram.allow?",
@@ -196,6 +217,7 @@ def test_a_mistake_that_stops_nothing_is_a_warning(tmp_path: Path, mistake: str)
         "",
         f'[channels.telegram]\ntoken = "{TOKEN}"\nallow = ["1"]\nadmins = ["1"]\ngroups = "always"',
         "[channels.telegram]\nenabled = false",
+        '[channels.websocket]\nagent = "plan"',
         'stream_timeout_ms = "900ms"\n[fetch]\ntimeout = "30s"',
         '[permissions]\ncalculator = "ask"\n"claude-code:Bash" = "deny"\n"*" = "ask"',
         'model = "groq/openai/gpt-oss-120b"\nfallback = ["openai"]\n[plugins.tools]\ntool_timeout_ms = 5000',

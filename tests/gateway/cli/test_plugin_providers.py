@@ -185,7 +185,7 @@ async def test_an_agent_of_a_channel_may_be_a_plugins(tmp_path: Path, fake: Fake
     assert agents["keeper"]["channels"] == ["websocket"]
     assert (await run(tmp_path, "config", "check")).returncode == 0
     settle(tmp_path, fake.openai_url, "keper")
-    said = 'channels.websocket.agent = "keper" is not an agent; did you mean keeper? there are main, general'
+    said = 'channels.websocket.agent = "keper" is not an agent; did you mean keeper? known: main, general'
     done = await run(tmp_path, "run")
     assert (done.returncode, said in done.stderr) == (2, True)
     found = json.loads((await run(tmp_path, "doctor", "--json")).stdout)
@@ -195,7 +195,7 @@ async def test_an_agent_of_a_channel_may_be_a_plugins(tmp_path: Path, fake: Fake
     assert (checked.returncode, "unless a plugin adds it" in checked.stderr) == (0, True)
     (tmp_path / "config/trunkline.toml").write_text('[channels.websocket]\nagent = "keper"\n')
     checked = await run(tmp_path, "config", "check")
-    assert (checked.returncode, '"keper" is not an agent; there are main' in checked.stderr) == (2, True)
+    assert (checked.returncode, '"keper" is not an agent; known: main' in checked.stderr) == (2, True)
 
 
 async def test_their_keys_are_told_of(tmp_path: Path, fake: FakeModels) -> None:

@@ -97,3 +97,8 @@ def test_doctor_names_rooms_of_the_settings_that_were_never_seen(home: Path) -> 
     assert [name for name in found if name.startswith("rooms of")] == ["rooms of home"]
     assert '"-3"' in found["rooms of home"]["detail"]
     assert "trunkline channels rooms home" in found["rooms of home"]["advice"]
+
+
+def test_rooms_of_a_channel_that_is_not_enabled_are_refused(tmp_path: Path) -> None:
+    done = trunkline("channels", "rooms", "telegrm", home=tmp_path)
+    assert (done.returncode, "'telegrm' is not an enabled channel" in done.stderr) == (1, True)

@@ -211,7 +211,7 @@ async def test_a_channel_is_found_by_its_name(tmp_path: Path) -> None:
         assert load_channel(chat.host, settings, "websocket").id == "websocket"
         assert load_channel(chat.host, settings, "websocket", "second").id == "websocket.second"
         with pytest.raises(
-            SettingsError, match=r"channels\.pigeon: there is no such channel; there are discord"
+            SettingsError, match=r"channels\.pigeon: there is no such channel; known: discord"
         ):
             load_channel(chat.host, settings, "pigeon")
 
@@ -319,7 +319,7 @@ async def test_an_account_has_the_settings_of_its_channel_and_its_own(pigeons: P
         ("", {"allwo": "*"}, r"pigeon\.allwo is not a setting; did you mean channels\.pigeon\.allow"),
         ("", {"accounts": {"a": {"admin": ["1"]}}}, r"did you mean channels\.pigeon\.accounts\.a\.admins\?"),
         ("OPTIONS = ('nick',)", {"nikc": "x"}, r"nikc is not a setting; did you mean channels\.pigeon\.nick"),
-        ("OPTIONS = ('nick',)", {"accounts": {"a": {"colour": 1}}}, r"a\.colour is not .*; there are nick"),
+        ("OPTIONS = ('nick',)", {"accounts": {"a": {"colour": 1}}}, r"a\.colour is not .*; known: nick"),
     ],
 )  # fmt: skip
 def test_an_unknown_key_of_a_channel_without_a_model_is_an_error(

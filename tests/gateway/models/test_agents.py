@@ -134,8 +134,8 @@ async def test_a_tool_that_nobody_brings_is_told_in_the_log(
 ) -> None:
     async with chatting(tmp_path, Office(), agents={"clerk": {"tools": ["stmp", "delegate"]}}):
         pass
-    [line] = [line for line in capsys.readouterr().out.splitlines() if "lists an unknown tool" in line]
-    assert "agent=clerk" in line
+    [line] = [line for line in capsys.readouterr().out.splitlines() if "an unknown tool is listed" in line]
+    assert "key=agents.clerk.tools" in line
     assert "near=stamp" in line
     assert "tool=stmp" in line
 
@@ -153,9 +153,9 @@ async def test_a_channel_with_an_agent_that_there_is_not_is_refused(tmp_path: Pa
     assert str(caught.value).splitlines() == [
         "2 settings are wrong:",
         '  own.toml:3: channels.phone.agent = "suport" is not an agent; '
-        "did you mean support? there are main, support, general, explore, plan",
+        "did you mean support? known: main, support, general, explore, plan",
         '  own.toml:5: channels.phone.accounts.desk.agent = "zzz" is not an agent; '
-        "there are main, support, general, explore, plan",
+        "known: main, support, general, explore, plan",
     ]
 
 
@@ -179,7 +179,7 @@ async def test_a_channel_may_have_an_agent_that_only_a_plugin_brings(tmp_path: P
             pass
     assert str(caught.value) == (
         'channels.test.agent = "poe" is not an agent; did you mean poet? '
-        "there are main, general, explore, plan, poet"
+        "known: main, general, explore, plan, poet"
     )
 
 

@@ -529,7 +529,7 @@ def test_a_channel_s_own_mistakes_are_told_by_place(load: Load):
     )
     with pytest.raises(SettingsError) as caught:
         settings.plugin(["telegram"], TelegramSettings)
-    assert "plugins.telegram.bot_token field required" in str(caught.value)
+    assert "plugins.telegram.bot_token is missing" in str(caught.value)
     assert 'config/trunkline.toml:5: plugins.telegram.poll_seconds = "x" must be a whole number' in str(
         caught.value
     )

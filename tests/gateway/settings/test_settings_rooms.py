@@ -117,8 +117,7 @@ def test_the_agent_of_a_room_comes_before_that_of_its_account_and_channel(tmp_pa
 def test_an_unknown_agent_of_a_room_is_reported_with_its_place(tmp_path: Path) -> None:
     settings = loaded(tmp_path, f'{ROOM}agent = "cok"\n{ACCOUNT}agent = "main"\n')
     assert settings.unknown_agents(["main", "cook"]) == [
-        'bot.toml:2: channels.x.rooms.-10.agent = "cok" is not an agent; '
-        "did you mean cook? there are main, cook"
+        'bot.toml:2: channels.x.rooms.-10.agent = "cok" is not an agent; did you mean cook? known: main, cook'
     ]
 
 
@@ -126,7 +125,7 @@ async def test_an_unknown_tool_of_a_room_is_logged_and_an_unknown_agent_ends_the
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with chatting(tmp_path, channels={"x": {"enabled": False, "rooms": {"-10": {"tools": ["shel"]}}}}):
-        assert "a room lists an unknown tool" in capsys.readouterr().out
+        assert "an unknown tool is listed" in capsys.readouterr().out
     wrong: dict[str, Any] = {"x": {"enabled": False, "rooms": {"-10": {"agent": "cok"}}}}
     with pytest.raises(SettingsError, match=r"rooms\.-10\.agent"):
         async with Gateway(Settings(data_dir=tmp_path, channels=wrong)).running():
