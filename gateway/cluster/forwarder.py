@@ -15,7 +15,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from gateway.cluster.link import Link, listening_socket
+from gateway.cluster.link import ClientRequest, Link, listening_socket
 from gateway.cluster.membership import HEARTBEAT_SECONDS, Membership, Owner
 from gateway.contract.errors import AddressInUseError, StoreError, StoreUnavailableError
 from gateway.settings import Settings
@@ -141,7 +141,7 @@ class Forwarder:
             if owner is not None and owner.address is not None and owner.start_id is not None:
                 try:
                     node = _Node(tunnel)
-                    transport = await self._link.connect(owner.address, tunnel.client, node)
+                    transport = await self._link.connect(owner.address, ClientRequest(tunnel.client), node)
                     tunnel.join(transport, owner.start_id)
                     return
                 except (OSError, TimeoutError) as error:
@@ -192,6 +192,17 @@ def _response(state: _Standby) -> bytes:
 class _Tunnel(asyncio.Protocol):
     """A client's connection, and the one to the node that works, which it is joined to."""
 
+    __slots__ = (
+        "_answered",
+        "_begun",
+        "_forwarder",
+        "_node",
+        "_opening",
+        "_start_id",
+        "_timer",
+        "_transport",
+    )
+
     def __init__(self, forwarder: Forwarder) -> None:
         self._forwarder = forwarder
         self._begun = b""
@@ -228,7 +239,7 @@ class _Tunnel(asyncio.Protocol):
         if self._transport.is_closing():
             node.abort()
             return
-        self._node, self._start_id = node, start_id
+        self._node, self._start_id, self._opening = node, start_id, None
         node.write(self._begun)
         self._begun = b""
         self._transport.resume_reading()
@@ -291,6 +302,8 @@ class _Tunnel(asyncio.Protocol):
 
 class _Node(asyncio.Protocol):
     """The connection of a tunnel to the node that works."""
+
+    __slots__ = ("_tunnel",)
 
     def __init__(self, tunnel: _Tunnel) -> None:
         self._tunnel = tunnel

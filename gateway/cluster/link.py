@@ -1,8 +1,7 @@
 """The link between nodes: connections that one node passes on to another, with TLS.
 
 All nodes of a cluster have one certificate, which PostgreSQL keeps; each side accepts the other only with it.
-The first line of a connection is JSON: the address of a client, or a request for a program. The other node
-answers with an empty line, and after that follow the bytes of both sides.
+One connection from a node to another carries all clients and programs, each as a stream (see ``streams``).
 """
 
 from __future__ import annotations
@@ -14,13 +13,15 @@ import ssl
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
+from weakref import WeakValueDictionary
 
 import msgspec
 import structlog
 from msgspec import Struct
 
+from gateway.cluster.streams import ALIVE_SECONDS, PROTOCOL, Connection
 from gateway.contract.errors import AddressInUseError
 from gateway.settings import is_loopback
 
@@ -28,19 +29,22 @@ log = structlog.get_logger("trunkline.cluster")
 
 ANY_PORT = "127.0.0.1:0"
 CONNECT_SECONDS = 2.0
-_LONGEST_HEAD = 512
-_ACCEPTED = b"\n"
-_REFUSED = b"without server.token it takes no clients of other machines"
+_REFUSED = "without server.token it takes no clients of other machines"
 _FIRST = datetime.datetime(2020, 1, 1)
 _LAST = datetime.datetime(9999, 12, 31)
+
+
+class ClientRequest(Struct, frozen=True, tag_field="kind", tag="client"):
+    """A request to serve a client."""
+
+    address: str
 
 
 class ProgramRequest(Struct, frozen=True, tag_field="kind", tag="program"):
     """A request for the connection to a program on the machine of the node that gets it.
 
     ``session`` names the program's folder. ``node``, ``host`` and ``boot_id`` tell where it was started, and
-    ``start_id`` is that of the node that asks. Nodes close a connection whose kind or version they do not
-    know.
+    ``start_id`` is that of the node that asks. Nodes refuse a kind or version that they do not know.
     """
 
     session: str
@@ -51,6 +55,7 @@ class ProgramRequest(Struct, frozen=True, tag_field="kind", tag="program"):
     version: Literal[1] = 1
 
 
+Request = ClientRequest | ProgramRequest
 Accept = Callable[[], asyncio.Protocol]
 Serve = Callable[[ProgramRequest], asyncio.Protocol]
 
@@ -86,14 +91,16 @@ class Link:
     """This node's end of the link.
 
     ``address`` is the host and the port at which other nodes reach it. ``accept`` makes the protocol of a
-    connection that another node passes on; while it is None they are closed. ``serve`` does the same for
-    requests for programs. ``open_to_all`` is False for a gateway without a token: it takes no clients of
-    other machines, although another node may.
+    client that another node passes on, and ``serve`` that of a connection to a program; while they are None
+    such requests are refused. ``open_to_all`` is False for a gateway without a token: it takes no clients of
+    other machines, although another node may. ``alive_seconds`` is the pause between two signs of life to
+    another node.
     """
 
     open_to_all = False
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, *, alive_seconds: float = ALIVE_SECONDS) -> None:
+        self._alive_seconds = alive_seconds
         self._host, port = _split(address)
         try:
             self._socket = listening_socket(self._host, port)
@@ -108,6 +115,10 @@ class Link:
         self.serve: Serve | None = None
         self._server: asyncio.Server | None = None
         self._connecting: ssl.SSLContext
+        self._connections: set[Connection] = set()
+        self._reached: dict[str, Connection] = {}
+        """Connections that this node made, by address."""
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @property
     def is_local(self) -> bool:
@@ -119,117 +130,60 @@ class Link:
         accepting = _context(ssl.PROTOCOL_TLS_SERVER, certificate)
         self._connecting = _context(ssl.PROTOCOL_TLS_CLIENT, certificate)
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: _Arriving(self), sock=self._socket, ssl=accepting, ssl_handshake_timeout=CONNECT_SECONDS
+            lambda: Connection(self._admit, self._connections, self._alive_seconds),
+            sock=self._socket,
+            ssl=accepting,
+            ssl_handshake_timeout=CONNECT_SECONDS,
         )
 
     def close(self) -> None:
-        """Listen no longer. Connections that were accepted remain."""
+        """Listen no longer, and end the connections once what was written is sent."""
         if self._server is not None:
             self._server.close()
         self._socket.close()
+        for connection in [*self._connections]:
+            connection.close()
 
-    async def connect(
-        self, address: str, head: str | ProgramRequest, protocol: asyncio.Protocol
-    ) -> asyncio.Transport:
-        """Connect to the node at an address for a client's address or a request, once that has accepted it.
+    async def connect(self, address: str, request: Request, protocol: asyncio.Protocol) -> asyncio.Transport:
+        """Open a stream to the node at an address; return its transport once that node has accepted it.
 
-        Raises OSError or TimeoutError if it has not: nothing of the connection was used then.
+        Raises OSError or TimeoutError if it has not: nothing of the stream was used then.
         """
-        host, port = _split(address)
-        loop = asyncio.get_running_loop()
-        accepted = loop.create_future()
         async with asyncio.timeout(CONNECT_SECONDS):
-            transport, _ = await loop.create_connection(
-                lambda: _Departing(accepted), host, port, ssl=self._connecting, server_hostname=""
-            )
-            try:
-                transport.write(msgspec.json.encode(head) + b"\n")
-                await accepted
-            except BaseException:
-                transport.abort()
-                raise
-        transport.set_protocol(protocol)
-        return transport
+            connection = await self._reach(address)
+            return await connection.open(msgspec.json.encode(request), protocol)
 
+    async def _reach(self, address: str) -> Connection:
+        """Return the connection to a node; make one if there is none."""
+        lock = self._locks.setdefault(address, asyncio.Lock())
+        async with lock:
+            found = self._reached.get(address)
+            if found is None or not found.usable:
+                host, port = _split(address)
+                _, found = await asyncio.get_running_loop().create_connection(
+                    lambda: Connection(None, self._connections, self._alive_seconds),
+                    host,
+                    port,
+                    ssl=self._connecting,
+                    server_hostname="",
+                )
+                self._reached = {known: way for known, way in self._reached.items() if way.usable}
+                self._reached[address] = found
+            return found
 
-class _Departing(asyncio.Protocol):
-    """A connection to another node, until that has accepted it."""
-
-    def __init__(self, accepted: asyncio.Future[None]) -> None:
-        self._accepted = accepted
-
-    def data_received(self, data: bytes) -> None:
-        if self._accepted.done():
-            return
-        if data == _ACCEPTED:
-            self._accepted.set_result(None)
-        else:
-            self._accepted.set_exception(ConnectionRefusedError(data.decode(errors="replace")))
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if not self._accepted.done():
-            self._accepted.set_exception(exc or ConnectionResetError("the node is not ready"))
-
-
-class _Arriving(asyncio.Protocol):
-    """A connection of another node, until its first line has arrived."""
-
-    def __init__(self, link: Link) -> None:
-        self._link = link
-        self._received = b""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-        self._timer = asyncio.get_running_loop().call_later(CONNECT_SECONDS, self._transport.abort)
-
-    def data_received(self, data: bytes) -> None:
-        self._received += data
-        head, ended, rest = self._received.partition(b"\n")
-        if not ended and len(head) < _LONGEST_HEAD:
-            return
-        self._timer.cancel()
+    def _admit(self, opening: bytes) -> tuple[asyncio.Protocol, dict[str, Any]]:
+        """Return the protocol of a stream that another node opens. Raises ConnectionRefusedError."""
         try:
-            client = msgspec.json.decode(head, type=str | ProgramRequest)
-        except msgspec.DecodeError:
-            log.warning("a node opened a connection for a purpose that is unknown here; it was closed")
-            client = None
-        if isinstance(client, ProgramRequest) and self._link.serve is not None and not rest:
-            protocol = self._link.serve(client)
-            self._transport.set_protocol(protocol)
-            self._transport.write(_ACCEPTED)
-            protocol.connection_made(self._transport)
-            return
-        if not isinstance(client, str) or self._link.accept is None:
-            self._transport.close()
-            return
-        if not (self._link.open_to_all or is_loopback(client)):
-            self._transport.write(_REFUSED)
-            self._transport.close()
-            return
-        self._transport.write(_ACCEPTED)
-        protocol = self._link.accept()
-        self._transport.set_protocol(protocol)
-        protocol.connection_made(cast("asyncio.Transport", _PassedOn(self._transport, client)))
-        if rest:
-            protocol.data_received(rest)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._timer.cancel()
-
-
-class _PassedOn:
-    """The transport of a connection that was passed on: its peer is the client, and TLS is the link's own."""
-
-    def __init__(self, transport: asyncio.Transport, client: str) -> None:
-        self._transport = transport
-        self._own: dict[str, Any] = {"peername": (client, 0), "sslcontext": None}
-
-    def get_extra_info(self, name: str, default: object = None) -> Any:
-        """Return what a transport knows of its connection."""
-        return self._own[name] if name in self._own else self._transport.get_extra_info(name, default)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
+            request = msgspec.json.decode(opening, type=Request)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            raise ConnectionRefusedError("it does not know what the connection is for") from None
+        if isinstance(request, ProgramRequest) and self.serve is not None:
+            return self.serve(request), {}
+        if isinstance(request, ProgramRequest) or self.accept is None:
+            raise ConnectionRefusedError("it is not ready")
+        if not (self.open_to_all or is_loopback(request.address)):
+            raise ConnectionRefusedError(_REFUSED)
+        return self.accept(), {"peername": (request.address, 0)}
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
@@ -259,6 +213,7 @@ def _context(kind: int, certificate: Certificate) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False  # the certificate is the cluster's, and no other one is accepted
     context.verify_mode = ssl.CERT_REQUIRED
+    context.set_alpn_protocols([PROTOCOL])
     context.load_verify_locations(cadata=certificate.certificate)
     # OpenSSL reads them from a file only.
     with tempfile.TemporaryDirectory() as folder:

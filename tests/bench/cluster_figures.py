@@ -6,6 +6,7 @@ They need a PostgreSQL server, as those of databases, and RabbitMQ, which is sta
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 import signal
 import time
@@ -51,10 +52,11 @@ def cluster(bench: Bench) -> Iterator[Row]:
         )
         commits, logged = _work_of(bench, active, url)
         bench.lab.stop(plain, standby, active)
+        held = list(_sockets(bench, broker, url))
     label = "cluster, 2 tokens: processor for a turn (floor: one gateway on PostgreSQL)"
     yield row(label, "µs", costs, 1.15)
     both = {"relay": costs["relay"], "ours": each(through, cost)["ours"]}
-    yield row(f"{label}, client at another node", "µs", both, 1.4, note="both nodes together")
+    yield row(f"{label}, client at another node", "µs", both, 1.2, note="both nodes together")
     late = [ours - own for ours, own in zip(first["ours"], first["relay"], strict=True)]
     yield row("cluster, 2 tokens: commits of PostgreSQL for a turn", "commits", {"ours": commits})
     yield row("cluster, 2 tokens: write-ahead log of PostgreSQL for a turn", "KiB", {"ours": logged})
@@ -66,6 +68,41 @@ def cluster(bench: Bench) -> Iterator[Row]:
         15,
         absolute=True,
     )
+    yield from held
+
+
+def _sockets(bench: Bench, broker: Broker, url: str) -> Iterator[Row]:
+    """Memory of clients that are connected to a node that stands by and say nothing, on both nodes."""
+    count = 2_000 if bench.quick else 10_000
+    label = f"cluster: an idle websocket, of {count:,}, at a node that stands by"
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if limit < count + 200:
+        yield Row(
+            label, "KiB", None, goal=24, absolute=True, note=f"not measured: {limit} open files at most"
+        )
+        return
+    plain = bench.lab.gateway()
+    active, standby = (_node(bench, broker, url, name) for name in ("three", "four"))
+    time.sleep(2.0)
+    direct = _held(bench, count, plain)[0]
+    through = _held(bench, count, standby, active)
+    bench.lab.stop(plain, standby, active)
+    yield row(label, "KiB", {"ours": [through[0]]}, 24, absolute=True)
+    works = {"ours": [through[1]], "relay": [direct]}
+    yield row(f"{label}: on the node that works (floor: connected there)", "KiB", works, 1.2)
+
+
+def _held(bench: Bench, count: int, *servers: Process) -> list[float]:
+    """Return the KiB that each server holds for each of so many silent clients of the first one."""
+    warm = bench.lab.load(servers[0], kind="idle", clients=50)
+    warm.measure()
+    before = [procfs.rss_bytes(server.pid) for server in servers]
+    load = bench.lab.load(servers[0], kind="idle", clients=count)
+    load.measure()
+    after = [procfs.rss_bytes(server.pid) for server in servers]
+    load.stop()
+    warm.stop()
+    return [(now - then) / count / 1024 for now, then in zip(after, before, strict=True)]
 
 
 def _work_of(bench: Bench, node: Process, url: str) -> tuple[list[float], list[float]]:

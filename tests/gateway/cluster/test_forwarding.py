@@ -19,7 +19,7 @@ from playwright.async_api import Browser, expect
 from sqlalchemy import create_engine, text
 
 from gateway.cluster.forwarder import Forwarder
-from gateway.cluster.link import ANY_PORT, Certificate, Link, new_certificate
+from gateway.cluster.link import ANY_PORT, Certificate, ClientRequest, Link, new_certificate
 from gateway.cluster.membership import Membership
 from gateway.contract.errors import AddressInUseError, SettingsError
 from gateway.settings import Settings
@@ -154,7 +154,7 @@ async def test_a_node_without_a_token_takes_no_clients_of_other_machines(nodes: 
     await one.work()
     one.link.open_to_all = False
     with pytest.raises(ConnectionRefusedError, match=r"without server\.token"):
-        await two.link.connect(one.link.address, "203.0.113.7", asyncio.Protocol())
+        await two.link.connect(one.link.address, ClientRequest("203.0.113.7"), asyncio.Protocol())
     assert not one.taken.is_set()
     async with forwarding(two) as http, http.get("/") as answered:
         assert answered.status == 200
@@ -186,7 +186,7 @@ async def test_the_link_takes_only_nodes_that_have_the_certificate_of_the_cluste
     stranger = Link(ANY_PORT)
     await stranger.open(new_certificate("other"))
     with pytest.raises(ssl.SSLError):
-        await stranger.connect(one.link.address, "127.0.0.1", asyncio.Protocol())
+        await stranger.connect(one.link.address, ClientRequest("127.0.0.1"), asyncio.Protocol())
     host, port = one.link.address.rsplit(":", 1)
     insecure = ssl.create_default_context()
     insecure.check_hostname, insecure.verify_mode = False, ssl.CERT_NONE

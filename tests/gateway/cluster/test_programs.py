@@ -459,11 +459,3 @@ async def test_a_session_whose_keeper_ends_while_its_machine_stands_by_is_lost(
             await until(lambda: not folder.exists())
     finally:
         end_all(tmp_path / "shared")
-
-
-def test_a_node_of_an_older_version_closes_the_connection() -> None:
-    """What it expects in the first line is a text."""
-    request = msgspec.json.encode(ProgramRequest(SESSION, "one", "host", "boot", "start"))
-    with pytest.raises(msgspec.ValidationError):
-        msgspec.json.decode(request, type=str)
-    assert msgspec.json.decode(request)["kind"] == "program"
