@@ -137,6 +137,14 @@ class Fallback:
             for name, circuit in self._circuits.items()
         }
 
+    def try_again(self, provider: str) -> bool:
+        """Let the next call ask a provider whose circuit is open. Returns whether it was open."""
+        circuit = self._circuits.get(provider)
+        if circuit is None or circuit.allows_call(self._clock()):
+            return False
+        circuit.open_until = 0.0
+        return True
+
     def candidates(self, first: Route) -> Candidates:
         """Return the routes to try for a call that was meant for ``first``."""
         return Candidates(self, first)

@@ -121,6 +121,10 @@ class Call:
                 return
 
 
+_AT_ONCE = 0.001
+"""Seconds; 0 would mean no other attempt."""
+
+
 class RetryPolicy:
     """Decides whether and when a failed call is tried again.
 
@@ -164,13 +168,16 @@ class RetryPolicy:
         )
 
     def next_pause(self, failure: ProviderError, attempt: int) -> float | None:
-        """Return the seconds to wait after attempt ``attempt`` (from 1) failed; None if it was the last."""
+        """Return the seconds to wait after attempt ``attempt`` (from 1) failed; None if it was the last.
+
+        After a rate limit the caller waits itself, because an operator may end that pause.
+        """
         pause = self._wait(failure, attempt)
         most = self._server_retries if isinstance(failure, ServerFailedError) else self._retries
         if not failure.retryable or attempt > most or pause >= self.remaining_seconds:
             self._pause = False
             return None
-        self._pause = pause
+        self._pause = _AT_ONCE if isinstance(failure, RateLimitError) else pause
         return pause
 
     def _wait(self, failure: ProviderError, attempt: int) -> float:

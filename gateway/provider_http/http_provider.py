@@ -127,6 +127,10 @@ class HttpProvider:
         """The state of each key now; empty for a single key without a known limit."""
         return () if self._scheduler is None else self._scheduler.uses
 
+    def end_holds(self) -> int:
+        """Use the keys again that wait for a rate limit of the backend. Returns their number."""
+        return 0 if self._scheduler is None else self._scheduler.end_holds()
+
     def capabilities_of(self, model: str) -> Capabilities:
         """Return the capabilities of one model, as far as the adapter knows them."""
         adapter = self._adapter
@@ -313,6 +317,7 @@ class HttpProvider:
                 raise outcome
             if isinstance(outcome, RateLimitError) and pause is not None:
                 yield self._wait_notice(pause, options)
+                await self._require_scheduler().pause(pause)
 
     async def _attempt_with(
         self, lease: KeyLease | None, messages: Sequence[Message], options: ChatOptions

@@ -108,7 +108,7 @@ class LimitState(Struct, frozen=True):
     """The use of a provider's keys now. Limits are those of all keys together; None for an unlimited one.
 
     ``refused`` are the positions of keys that the backend rejected, ``held`` the number of keys that wait for
-    a rate limit, at most ``held_seconds`` more. ``waiting`` calls are in line for a key.
+    a rate limit, at most ``held_seconds`` more. ``waiting`` calls are in line for a key, or repeated later.
     """
 
     keys: int
@@ -228,6 +228,9 @@ class KeyScheduler:
         ]
         self._queues: OrderedDict[tuple[str, str], deque[LeaseTicket]] = OrderedDict()
         self._timer: Timer | None = None
+        self._released = asyncio.Event()
+        """Set when the holds are ended; then there is another one."""
+        self._pausing = 0
 
     @property
     def configs(self) -> Sequence[ProviderConfig]:
@@ -253,7 +256,7 @@ class KeyScheduler:
             requests_per_minute=requests,
             tokens=sum(key.tokens.used(now) for key in keys if key.tokens is not None),
             tokens_per_minute=tokens,
-            waiting=sum(map(len, self._queues.values())),
+            waiting=sum(map(len, self._queues.values())) + self._pausing,
         )
 
     @property
@@ -317,6 +320,28 @@ class KeyScheduler:
             return
         held, until = self._keys[position - 1].held, self._now() + min(seconds, REFUSED_SECONDS)
         held[model] = max(held.get(model, 0.0), until)
+
+    def end_holds(self) -> int:
+        """Use the keys again that wait for a rate limit of the backend. Returns their number."""
+        now = self._now()
+        held = [key for key in self._keys if max(key.held.values(), default=0.0) > now]
+        for key in held:
+            key.held.clear()
+        self._released.set()
+        self._released = asyncio.Event()
+        self._admit()
+        return len(held)
+
+    async def pause(self, seconds: float) -> None:
+        """Wait after a refused call, at most until the holds are ended."""
+        self._pausing += 1
+        try:
+            async with asyncio.timeout(seconds):
+                await self._released.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._pausing -= 1
 
     def free(self, key: KeyState) -> None:
         """Take back a key from a call that ended."""

@@ -19,7 +19,7 @@ from gateway.contract.errors import (
 )
 from gateway.contract.messages import now_ms
 from gateway.contract.provider import Capabilities
-from gateway.models import to_usd
+from gateway.models import MAIN, to_usd
 from gateway.probes import PingResult, metered, ping
 from gateway.provider_http import HttpProvider
 from gateway.provider_http.leases import KeyUse
@@ -44,6 +44,25 @@ class KeyPath(Struct, frozen=True):
 
     provider: _Id
     key: Annotated[int, Meta(ge=1, le=1000, description="Position of the key, from 1")]
+
+
+class ProviderPath(Struct, frozen=True):
+    """A provider."""
+
+    provider: _Id
+
+
+class RetriedProvider(Struct, frozen=True):
+    """A provider that is asked again before the end of its pause.
+
+    ``circuit``: it was skipped after failures, and the next call asks it. ``keys`` waited for a rate limit,
+    and are used again; ``calls`` waited for a key.
+    """
+
+    provider: str
+    circuit: bool
+    keys: int
+    calls: int
 
 
 class NewKey(Struct, frozen=True, forbid_unknown_fields=True):
@@ -172,6 +191,14 @@ class ProviderRoutes:
             ),
             Route(
                 "POST",
+                "/api/models/providers/{provider}/try",
+                "tryProvider",
+                "End the pause of a provider after failures or a rate limit, so that calls ask it now.",
+                self._try,
+                errors=(NotFoundError, InvalidStateError),
+            ),
+            Route(
+                "POST",
                 "/api/models/test",
                 "testModel",
                 "Send one short request to a provider or model.",
@@ -204,14 +231,33 @@ class ProviderRoutes:
 
     async def _replace(self, call: Call[KeyPath, Nothing, Nothing, NewKey]) -> ReplacedKey:
         provider, position = call.path.provider, call.path.key
-        if not self._gateway.providers.serves(provider):
-            raise NotFoundError(f"there is no provider {provider!r}; `trunkline providers list` shows all")
+        self._require(provider)
         alias, actor = alias_of(position), call.identity.account
         async with recorded(self._gateway.parts.store, actor, "models.key", f"{provider} {alias}") as record:
             place, tested = await self._keys.replace(provider, position, call.body.key, check=call.body.check)
             record.outcome = f"{place.way}: {tested}"
         self._watch.forget_rejections(provider)
         return ReplacedKey(provider, alias, place.place, tested, self._in_effect(provider))
+
+    async def _try(self, call: Call[ProviderPath, Nothing, Nothing, None]) -> RetriedProvider:
+        gateway, provider = self._gateway, call.path.provider
+        self._require(provider)
+        made = gateway.providers.get(provider)
+        http = made if isinstance(made, HttpProvider) else None
+        async with recorded(gateway.parts.store, call.identity.account, "models.try", provider) as record:
+            calls = http.limits.waiting if http is not None and http.limits is not None else 0
+            circuit = gateway.profiles.all[MAIN].fallback.try_again(provider)
+            keys = 0 if http is None else http.end_holds()
+            if not (circuit or keys):
+                raise InvalidStateError(f"{provider} is not paused: calls ask it already")
+            record.outcome = (
+                f"circuit {'open' if circuit else 'closed'}, {keys} keys held, {calls} calls waiting"
+            )
+        return RetriedProvider(provider, circuit, keys, calls)
+
+    def _require(self, provider: str) -> None:
+        if not self._gateway.providers.serves(provider):
+            raise NotFoundError(f"there is no provider {provider!r}; `trunkline providers list` shows all")
 
     async def _test(self, call: Call[Nothing, Nothing, Nothing, TrialRequest]) -> PingResult:
         gateway, name = self._gateway, call.body.name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,13 @@ import pytest
 
 from gateway.contract.errors import AuthFailedError
 from gateway.contract.messages import now_ms
+from gateway.models.fallback import FAILURES_TO_OPEN
 from gateway.provider_http import HttpProvider
 from gateway.settings import load_settings
-from gateway.testing.fake_models.script import Refusal
+from gateway.testing.fake_models.script import Refusal, Reply, Say
 from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.served import Served, serving
-from tests.gateway.server.console.test_login import EYES, OWNER, Browser, browsing
+from tests.gateway.server.console.test_login import EYES, OWNER, Browser, audited, browsing
 from tests.gateway.server.console.test_settings import forget_proof
 
 pytestmark = pytest.mark.slow
@@ -197,3 +199,58 @@ async def test_the_cookie_of_the_chat_page_reads_no_keys(tmp_path: Path) -> None
         assert (await browser.ask("GET", "/api/models"))[0] == 200
         assert (await browser.ask("GET", "/api/models/providers"))[0] == 401
         assert (await browser.ask("POST", f"{KEYS}/1", {"key": NEW}))[0] == 401
+
+
+async def paused(served: Served) -> dict[str, Any]:
+    """Return the provider openai once calls skip it or wait for its rate limit."""
+    while True:
+        _, now = await served.ask("GET", "/api/now")
+        for one in now["providers"]:
+            if one["id"] == "openai" and (one["circuit"] == "open" or one["held_keys"]):
+                return one
+        await asyncio.sleep(0.05)
+
+
+async def test_a_call_that_waits_for_a_rate_limit_is_sent_when_an_admin_says_so(tmp_path: Path) -> None:
+    async with FakeModels() as fake:
+        openai = {"base_url": fake.openai_url, "api_key": "k", "max_retries": 2}
+        async with serving(tmp_path, fake=fake, providers={"openai": openai}) as served:
+            assert (await served.ask("POST", "/api/models/providers/openai/try"))[0] == 409
+            assert (await served.ask("POST", "/api/models/providers/nobody/try"))[0] == 404
+            fake.then(Refusal(429, "slow down", {"retry-after": "50"}), Reply((Say("Here I am."),)))
+            async with served.socket() as client:
+                # The refused call waits, and a call of another conversation waits for its key.
+                await client.say("Hi", session="s")
+                state = await paused(served)
+                await client.say("Hello", session="t")
+                while (await paused(served))["waiting"] < 2:
+                    await asyncio.sleep(0.05)
+                assert (state["circuit"], len(fake.requests)) == ("closed", 1)
+                status, done = await served.ask("POST", "/api/models/providers/openai/try")
+                assert (status, done) == (
+                    200,
+                    {"provider": "openai", "circuit": False, "keys": 1, "calls": 2},
+                )
+                await client.until("complete")
+                await client.until("complete")
+            assert len(fake.requests) == 3
+            assert ("owner", "models.try.done") in await audited(served)
+
+
+async def test_a_provider_that_is_skipped_is_asked_by_the_next_call(tmp_path: Path) -> None:
+    async with FakeModels() as first, FakeModels() as second:
+        urls = {"openai": first.openai_url, "groq": second.openai_url}
+        each = {name: {"base_url": url, "api_key": "k", "max_retries": 0} for name, url in urls.items()}
+        more: dict[str, Any] = {"providers": each, "fallback": ("groq/fake-small",)}
+        async with serving(tmp_path, fake=first, **more) as served, served.socket() as client:
+            first.then(*[Refusal(529, "overloaded")] * FAILURES_TO_OPEN)
+            for number in range(FAILURES_TO_OPEN + 1):
+                await client.say(f"Hi {number}", session="s")
+                await client.until("complete")
+            assert len(first.requests) == FAILURES_TO_OPEN
+            assert (await paused(served))["circuit"] == "open"
+            status, done = await served.ask("POST", "/api/models/providers/openai/try")
+            assert (status, done) == (200, {"provider": "openai", "circuit": True, "keys": 0, "calls": 0})
+            await client.say("Hi again", session="s")
+            await client.until("complete")
+            assert len(first.requests) == FAILURES_TO_OPEN + 1

@@ -216,6 +216,7 @@ async def test_every_route_is_described(tmp_path: Path) -> None:
             ("GET", "/api/models"),
             ("GET", "/api/models/providers"),
             ("POST", "/api/models/providers/{provider}/keys/{key}"),
+            ("POST", "/api/models/providers/{provider}/try"),
             ("POST", "/api/models/test"),
             ("GET", "/api/plugins/states"),
             ("GET", "/api/sessions"),

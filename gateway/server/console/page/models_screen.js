@@ -10,6 +10,8 @@ import { read } from "./api.js";
 import { showCommand } from "./command_dialog.js";
 import { keyForm, keyRow } from "./model_keys.js";
 import { testForm } from "./model_test.js";
+import { stateOf as stateInWords } from "./now_parts.js";
+import { isPaused, tryNow } from "./provider_try.js";
 import { addressOf } from "./router.js";
 
 const TONES = { closed: "good", failing: "warn", open: "bad", testing: "warn", rejected: "bad" };
@@ -126,12 +128,22 @@ class Models {
     const form = replaced && (replaced.way === "terminal" ? h("p", { class: "warning" }, icon("warning"), h("span", {}, `${replaced.reason} `, h("code", {}, replaced.command))) : keyForm(one, replaced, (done) => this.#replaced(done), () => this.#context.setQuery({}, [one.id])));
     const models = (this.#models ?? []).map((each) => each.model).filter((name) => name.startsWith(`${one.id}/`));
     this.panel.replaceChildren(
-      h("header", {}, h("h2", { id: "models-panel", tabindex: "-1" }, one.name), h("span", { class: `pill ${toneOf(one)}` }, stateOf(one))),
+      h("header", {}, h("h2", { id: "models-panel", tabindex: "-1" }, one.name), h("span", { class: `pill ${toneOf(one)}` }, stateOf(one)), ...(isAdmin && isPaused(one.state) ? [this.#tryButton(one)] : [])),
       h("div", { class: "body stack" }, facts(one), h("div", {}, h("h3", {}, t("models.keys")), h("ul", { class: "key-list" }, ...rows)), ...(form ? [form] : []), ...(isAdmin ? [testForm(one, [...new Set(models)], model)] : [])),
     );
     if (!focus) return;
     this.panel.scrollIntoView({ block: "nearest" });
     (this.panel.querySelector("input[type=password]") ?? this.panel.querySelector("h2")).focus({ preventScroll: true });
+  }
+
+  #tryButton({ state, name }) {
+    const act = async () => {
+      if (!(await tryNow(state, this.#context))) return;
+      // The gateway looks at its providers once a second; this is what it will see.
+      Object.assign(state, { circuit: state.circuit === "open" ? "testing" : state.circuit, held_keys: 0, until: null });
+      this.#show(true);
+    };
+    return h("button", { type: "button", class: "small", "aria-label": t("now.try_one", { name }), onclick: act }, icon("again"), t("states.again"));
   }
 
   #replaced({ alias, tested, in_effect: effect }) {
@@ -200,7 +212,7 @@ function stateOf({ state, problem, keys }) {
   if (problem) return t("models.wrong");
   if (keys.some(({ state: one }) => one === "missing")) return t("models.key.missing");
   if (!state) return t("models.not_called");
-  return state.circuit === "open" && state.until ? t("now.circuit.open", { time: since(state.until) }) : t(`now.circuit.${state.circuit}`);
+  return stateInWords(state);
 }
 
 /** Return the use of the limits of a provider in words. */

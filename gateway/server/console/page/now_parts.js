@@ -1,10 +1,11 @@
 /** Parts of the screen Now: what needs a person, figures with trends, channels, models, queues. */
-import { h } from "/shared/dom.js";
+import { h, reconcile } from "/shared/dom.js";
 import { icon } from "/shared/icons.js";
 import { t } from "/shared/language.js";
 import { ago, counted, lasted, money, percent, since } from "./amounts.js";
 import { showCommand } from "./command_dialog.js";
 import { svg } from "./marks.js";
+import { isPaused } from "./provider_try.js";
 import { addressOf } from "./router.js";
 import { channelName, word } from "./words.js";
 
@@ -90,14 +91,32 @@ export function channelRows(channels) {
 
 const CIRCUITS = { closed: "", failing: "warn", open: "bad", testing: "warn", rejected: "bad" };
 
-/** @returns {Node[]} rows of the providers, with their circuit and the limit that is nearest */
-export function providerRows(providers) {
-  return providers.map((one) => {
+/**
+ * Draw the providers, with their circuit, the limit that is nearest, and a button while one is paused.
+ * @param {Element} list @param {((provider: object) => void) | null} tryNow called by the button; null for a user who may only read
+ */
+export function drawProviders(list, providers, tryNow) {
+  if (providers.length === 0) return list.replaceChildren(h("li", { class: "muted", "data-key": "" }, t("now.no_calls")));
+  const create = () => h("li", {}, h("div", { class: "load" }), tryNow && h("button", { type: "button", class: "small" }, t("states.again")));
+  // The button stays while its provider is there, and with it the focus.
+  reconcile(list, providers, ({ id }) => id, create, (row, one) => {
+    const button = row.querySelector("button");
+    if (button !== null) {
+      button.hidden = !isPaused(one);
+      button.setAttribute("aria-label", t("now.try_one", { name: channelName(one.id) }));
+      button.onclick = () => tryNow(one);
+    }
     const [used, most, said] = limitOf(one);
     const bar = h("i", { "data-level": used >= most ? "over" : used >= most * 0.8 ? "warned" : "fine" });
     bar.style.setProperty("width", `${most ? Math.min(100, (100 * used) / most) : 0}%`);
-    return h("li", {}, h("div", { class: "load" }, h("span", {}, channelName(one.id), h("br"), h("small", { class: CIRCUITS[one.circuit] || "muted", title: one.text }, one.circuit === "open" && one.until ? t("now.circuit.open", { time: since(one.until) }) : t(`now.circuit.${one.circuit}`))), h("span", { class: "bar", "aria-hidden": "true" }, bar), h("small", { class: "num right muted" }, said)));
+    row.firstElementChild.replaceChildren(h("span", {}, channelName(one.id), h("br"), h("small", { class: CIRCUITS[one.circuit] || "muted", title: one.text }, stateOf(one))), h("span", { class: "bar", "aria-hidden": "true" }, bar), h("small", { class: "num right muted" }, said));
   });
+}
+
+/** Return the state of a provider in words. */
+export function stateOf({ circuit, held_keys: held, keys, until }) {
+  if (circuit === "closed" && held === keys && until) return t("now.circuit.limited", { time: since(until) });
+  return circuit === "open" && until ? t("now.circuit.open", { time: since(until) }) : t(`now.circuit.${circuit}`);
 }
 
 /** Return what is used of the nearest limit, the limit, and both in words. */

@@ -5,9 +5,10 @@ import { emptyState, showLoading } from "/shared/states.js";
 import { Table } from "/shared/table.js";
 import { clock, counted, lasted, moment } from "./amounts.js";
 import { read } from "./api.js";
-import { ageOf, channelRows, endedSentence, figureCells, needRows, providerRows, queueFacts, smallLine } from "./now_parts.js";
+import { ageOf, channelRows, drawProviders, endedSentence, figureCells, needRows, queueFacts, smallLine } from "./now_parts.js";
 import { askNode, drawNodes } from "./node_rows.js";
 import { NowStream } from "./now_stream.js";
+import { tryNow } from "./provider_try.js";
 import { addressOf } from "./router.js";
 import { shortChannel, shortId, word } from "./words.js";
 
@@ -137,7 +138,7 @@ class Now {
     this.#part("needs", state.needs, () => this.#drawNeeds(state));
     this.#part("figures", state.figures, () => this.figures.replaceChildren(...figureCells(state, this.#context)));
     this.#part("channels", state.channels, () => this.channels.replaceChildren(...channelRows(state.channels)));
-    this.#part("providers", state.providers, () => this.providers.replaceChildren(...(state.providers.length ? providerRows(state.providers) : [h("li", { class: "muted" }, t("now.no_calls"))])));
+    this.#part("providers", state.providers, () => drawProviders(this.providers, state.providers, this.#context.isAdmin ? (one) => tryNow(one, this.#context) : null));
     this.#part("queues", state.queues, () => this.queues.replaceChildren(...queueFacts(state.queues)));
     this.#part("asked", state.asked, () => this.#context.setCount("waiting", state.asked.questions + state.asked.pairings, true));
     if (!this.#isHeld(this.running) || this.#drawn.rows === undefined) this.#part("rows", state.running.rows, () => this.#drawRunning(state.running));

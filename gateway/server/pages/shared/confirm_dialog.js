@@ -2,8 +2,8 @@
 import { h } from "./dom.js";
 import { t } from "./language.js";
 
-/** @returns {Promise<boolean>} whether the user agreed */
-export function confirmed(title, text, action) {
+/** @param {string} look of the button @returns {Promise<boolean>} whether the user agreed */
+export function confirmed(title, text, action, look = "danger") {
   return new Promise((resolve) => {
     const answer = (yes) => () => (resolve(yes), dialog.remove());
     const dialog = h(
@@ -15,7 +15,7 @@ export function confirmed(title, text, action) {
         "div",
         { class: "choices" },
         h("button", { type: "button", autofocus: true, onclick: answer(false) }, t("dialog.cancel")),
-        h("button", { type: "button", class: "danger", onclick: answer(true) }, action),
+        h("button", { type: "button", class: look, onclick: answer(true) }, action),
       ),
     );
     document.body.append(dialog);

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, Page, expect
 
+from gateway.provider_http import HttpProvider
 from gateway.testing.fake_models.script import Refusal
 from gateway.testing.fake_models.server import FakeModels
-from gateway.testing.served import serving
+from gateway.testing.served import Served, serving, until
 from tests.channels.websocket.test_page_axe import violations
 from tests.e2e.page_browser import chat
 from tests.gateway.server.console.test_frame import FOREIGN, WIDTHS, is_narrow
@@ -97,6 +98,56 @@ async def test_a_viewer_sees_states_without_places(browser: Browser, tmp_path: P
         assert await page.locator("input[type=password]").count() == 0
         assert await page.get_by_role("button", name="Send the test call").count() == 0
         assert served.models.url not in await page.content()
+
+
+@pytest.mark.parametrize(
+    ("screen", "button"), [("now", "Ask openai again now"), ("models/openai", "Ask OpenAI again now")]
+)
+async def test_a_provider_that_waits_is_asked_again_by_keyboard(
+    browser: Browser, tmp_path: Path, screen: str, button: str
+) -> None:
+    async with FakeModels() as fake:
+        openai = {"base_url": fake.openai_url, "api_key": "k", "max_retries": 2}
+        async with (
+            serving(tmp_path, fake=fake, providers={"openai": openai}, server=SERVER) as served,
+            served.socket(token=OWNER) as client,
+        ):
+            fake.then(Refusal(429, "slow down", {"retry-after": "50"}))
+            await client.say("Hi", session="s")
+            await until(lambda: held(served))
+            async with chat(browser, f"{served.url}/console/{screen}", connected=False) as page:
+                await sign_in(page, OWNER)
+                await page.get_by_role("button", name=button).press("Enter")
+                dialog = page.get_by_role("dialog")
+                await expect(dialog).to_contain_text("It reached a rate limit that ends at")
+                await expect(dialog).to_contain_text("Calls that wait for it (1) are sent now.")
+                assert len(fake.requests) == 1
+                await dialog.get_by_role("button", name="Try now").press("Enter")
+                await client.until("complete")
+                await expect(dialog).to_have_count(0)
+                await expect(page.get_by_role("button", name=button)).to_have_count(0)
+        assert len(fake.requests) == 2
+
+
+async def test_a_viewer_asks_no_provider_again(browser: Browser, tmp_path: Path) -> None:
+    async with FakeModels() as fake:
+        openai = {"base_url": fake.openai_url, "api_key": "k", "max_retries": 2}
+        async with (
+            serving(tmp_path, fake=fake, providers={"openai": openai}, server=SERVER) as served,
+            served.socket(token=OWNER) as client,
+            chat(browser, f"{served.url}/console/now", connected=False) as page,
+        ):
+            fake.then(Refusal(429, "slow down", {"retry-after": "50"}))
+            await client.say("Hi", session="s")
+            await sign_in(page, EYES)
+            await expect(page.get_by_text("waits for its rate limit until")).to_be_visible()
+            assert await page.get_by_role("button", name="again").count() == 0
+
+
+def held(served: Served) -> bool:
+    """Return whether a key of the provider waits for a rate limit."""
+    made = served.gateway.providers.get("openai")
+    return isinstance(made, HttpProvider) and made.limits is not None and made.limits.waiting > 0
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
