@@ -80,6 +80,23 @@ async def test_a_queue_of_another_kind_is_a_failure(
         own.kill()
 
 
+def test_missing_rights_in_rabbitmq_are_a_failure(
+    tmp_path: Path, migrated_url: str, rabbitmq_path: str
+) -> None:
+    rights = {"configure": ".*", "read": "^none$", "write": "^none$"}
+    lines = [f"default_permissions.{name} = {pattern}\n" for name, pattern in rights.items()]
+    (tmp_path / "rabbitmq.conf").write_text("".join(lines))
+    own = Broker(rabbitmq_path, tmp_path)
+    try:
+        own.start()
+        found = findings(tmp_path, migrated_url, own)["cluster queue"]
+        assert found.status == "fail"
+        assert found.detail.startswith("RabbitMQ refuses its user: ")
+        assert "let the user configure, write and read trunkline.owner.gateway" in found.advice
+    finally:
+        own.kill()
+
+
 def test_an_alarm_of_rabbitmq_is_a_failure(tmp_path: Path, migrated_url: str, rabbitmq_path: str) -> None:
     (tmp_path / "rabbitmq.conf").write_text("vm_memory_high_watermark.absolute = 1\n")
     own = Broker(rabbitmq_path, tmp_path)

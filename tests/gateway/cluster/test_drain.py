@@ -10,8 +10,12 @@ from typing import Any
 
 import aiohttp
 import pytest
+import typer
 from playwright.async_api import Browser, expect
 
+from gateway.cli.commands.nodes import _wait as wait_for_drain
+from gateway.cli.options import UNAVAILABLE
+from gateway.settings import load_settings
 from gateway.testing.fake_models.script import Gate, Reply, Say
 from tests.e2e.gateway_process import GatewayProcess
 from tests.e2e.page_browser import chat
@@ -130,7 +134,7 @@ async def test_the_only_node_and_unknown_ones_are_not_drained(cluster: Cluster, 
 
 
 async def test_a_node_works_on_when_no_other_one_can_get_the_token(
-    cluster: Cluster, operator: Operator
+    cluster: Cluster, operator: Operator, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with cluster.node("one") as first:
         assert await first.start()
@@ -143,6 +147,17 @@ async def test_a_node_works_on_when_no_other_one_can_get_the_token(
             cluster.telegram.say(cluster.chat, "Hi")
             await until(lambda: len(cluster.telegram.answers(cluster.chat)) == 1)
             assert cluster.owners() == [("one", 1)]
+
+            # A command whose time is up withdraws the request: the node does not hand over later.
+            settings = load_settings(tmp_path / "one" / "trunkline.toml", environ={}, cwd=tmp_path)
+            with pytest.raises(typer.Exit) as given_up:
+                await asyncio.to_thread(wait_for_drain, settings, "one", 0.0)
+            assert given_up.value.exit_code == UNAVAILABLE
+            assert "one did not hand over in time, and works on." in capsys.readouterr().err
+            assert cluster.draining() == []
+            assert "one is active again: it was resumed" in (await draining).stderr
+            draining = asyncio.create_task(operator.run("drain"))
+            await until(lambda: cluster.draining() == [False])
             await asyncio.to_thread(cluster.broker.start)
             assert (await draining).returncode == 0
             assert cluster.owners() == [("two", 2)]
