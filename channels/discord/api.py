@@ -28,7 +28,7 @@ _TIMEOUT = aiohttp.ClientTimeout(total=15)
 _UPLOAD_TIMEOUT = aiohttp.ClientTimeout(total=120)
 _MAX_WAIT = 3600.0
 """Longest wait that a 429 response may ask for, in seconds."""
-_TOKEN_RETRY_SECONDS = 60.0
+TOKEN_RETRY_SECONDS = 60.0
 _TOKEN_REJECTED = "Discord rejects the bot token (401)"  # noqa: S105 - an error text
 _RETRIES = 6
 
@@ -52,7 +52,7 @@ class RateLimited(Exception):
 
 
 class ServerFailure(Exception):
-    """A server error or an unreadable response: the call may have been applied."""
+    """A server error, or a response that is not the API's: the call may have been applied."""
 
 
 class Refused(Exception):
@@ -137,7 +137,10 @@ class Rest(HTTPClient):
                 seconds, for_all = await _requested_wait(response)
                 self._held["" if for_all else key] = self.loop.time() + seconds
                 raise RateLimited(seconds)
-            if response.status >= 500:
+            # Errors of the API are JSON. Anything else is a page of something in between, and refuses
+            # nothing, unless that accepts less than Discord (413).
+            is_own = response.content_type == "application/json" or response.status in (*range(400), 413)
+            if response.status >= 500 or not is_own:
                 raise ServerFailure(f"status {response.status}")
 
         kwargs.setdefault("timeout", _TIMEOUT)
@@ -266,7 +269,7 @@ class Api:
             raise PlacementUncertain(str(error) or type(error).__name__) from error
         except Refused as refused:
             if refused.status == 401 and "webhook_token" not in rest:
-                raise PlacementDeferred(_TOKEN_REJECTED, _TOKEN_RETRY_SECONDS) from refused
+                raise PlacementDeferred(_TOKEN_REJECTED, TOKEN_RETRY_SECONDS) from refused
             raise
 
     async def download(self, url: str) -> bytes:

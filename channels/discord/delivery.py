@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar, cast
 import msgspec
 import structlog
 from msgspec import Struct
+from msgspec.structs import replace
 
 from channels.discord.api import (
     ARCHIVED,
@@ -17,6 +18,7 @@ from channels.discord.api import (
     NO_HISTORY,
     NO_VOICE,
     THREAD_EXISTS,
+    TOKEN_RETRY_SECONDS,
     UNKNOWN_MESSAGE,
     UNREACHABLE,
     VOICE_STAYS,
@@ -27,7 +29,7 @@ from channels.discord.api import (
     refuse,
 )
 from channels.discord.parse import DEFAULT, REPLY, VOICE_FLAG, Snowflake, read, snowflake
-from channels.discord.render import Page
+from channels.discord.render import LIMIT, Page
 from gateway.channel import (
     Address,
     OutboundMessage,
@@ -57,6 +59,7 @@ _TYPING_INTERVAL = 8.0
 """Seconds between two typing calls; Discord shows the indicator for ten seconds."""
 _ACKNOWLEDGEMENT_SECONDS = 5.0
 _MAX_THREAD_NAME = 100
+_MAX_NOTE = 500
 _MAX_ENTRIES = 5_000
 _SEARCH_PAGE, _MAX_SEARCH_PAGES = 100, 20
 _GONE = (401, 404)
@@ -167,7 +170,15 @@ class Delivery:
             chat = await self.chat_for(address)
             if chat == address.thread:
                 await self._join(chat)
-            return await self._create(chat, outbound)
+            try:
+                return await self._create(chat, outbound)
+            except Refused as refused:
+                page = cast("Page", outbound.page)
+                if not page.files:
+                    raise
+                # The rest of the answer must not depend on files. If the chat is gone, so is this refused.
+                log.info("Discord refused the files of a message", chat=chat, reason=str(refused))
+                return await self._create(chat, replace(outbound, page=_without_files(page, refused)))
         except Refused as refused:
             refuse(refused)
 
@@ -188,11 +199,12 @@ class Delivery:
                 await self._api.place("PATCH", "/channels/{channel_id}", {"archived": False}, channel_id=chat)
                 await self._change(chat, message, body, page)
         except Refused as refused:
-            if refused.code == UNKNOWN_MESSAGE:
-                # A user deleted it. An answer must not be lost with its message: it is placed again.
+            if page.is_voice and refused.code == VOICE_STAYS:
+                return
+            if refused.code == UNKNOWN_MESSAGE or page.files:
+                # A user deleted it, or ``send`` has other ways to show its files. It is placed again.
                 raise PlacementMismatch(str(refused)) from refused
-            if not (page.is_voice and refused.code == VOICE_STAYS):
-                refuse(refused)
+            refuse(refused)
 
     async def delete(self, placed: Placed) -> None:
         """Delete a message, if it still exists."""
@@ -394,12 +406,17 @@ class Delivery:
         return None
 
     async def _history(self, chat: str, after: int) -> list[HistoryMessage]:
-        """Return up to 100 messages after an id, oldest first; none if the bot has no access to the chat."""
+        """Return up to 100 messages after an id, oldest first; none if the bot has no access to the chat.
+
+        Raises PlacementDeferred while Discord rejects the token.
+        """
         query: dict[str, str | int] = {"after": str(after), "limit": _SEARCH_PAGE}
         try:
             response = await self._api.call("GET", MESSAGES, query=query, channel_id=chat)
             return sorted(read(response, tuple[HistoryMessage, ...]), key=lambda found: int(found.id))
-        except Refused:
+        except Refused as refused:
+            if refused.status == 401:
+                raise PlacementDeferred(str(refused), TOKEN_RETRY_SECONDS) from refused
             return []
         except msgspec.ValidationError as error:
             raise ServerFailure("the history is unreadable") from error
@@ -454,6 +471,13 @@ def _deferred(error: BaseException) -> PlacementDeferred:
     if isinstance(error, RateLimited):
         return PlacementDeferred("rate limited by Discord", error.seconds)
     return PlacementDeferred(str(error) or type(error).__name__)
+
+
+def _without_files(page: Page, refused: Refused) -> Page:
+    """Return a page that says why its files are missing."""
+    names = ", ".join(upload.name for upload in page.files).replace("`", "")[:200]
+    note = f"⚠️ `{names}` could not be sent: `{refused}`"[:_MAX_NOTE]
+    return Page(f"{page.text[: LIMIT - _MAX_NOTE - 1]}\n{note}".strip())
 
 
 def _body(page: Page) -> dict[str, Any]:

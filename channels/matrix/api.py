@@ -143,7 +143,11 @@ def _object(content: bytes) -> Json:
 
 
 def _failure(status: int, content: bytes, retry_after: str | None) -> Exception:
-    """Map an error answer to an exception. A 5xx may come before or after the call was applied."""
+    """Map an error answer to an exception. A 5xx may come before or after the call was applied.
+
+    An answer without a code is a page of something in between. Only its 413 is a refusal: a proxy can accept
+    less than the homeserver.
+    """
     try:
         said = _object(content)
     except PlacementUncertain:
@@ -156,6 +160,6 @@ def _failure(status: int, content: bytes, retry_after: str | None) -> Exception:
         return PlacementDeferred("the homeserver asked to wait", min(_LONGEST_WAIT, max(0.1, wait)))
     if status == 401:
         return PlacementDeferred(f"the homeserver rejects the access token ({code})", _REJECTED_SECONDS)
-    if status >= 500:
+    if status >= 500 or (not code and status != 413):
         return PlacementUncertain(f"the homeserver answers with status {status} {code}")
     return RefusedError(status, code, reason)

@@ -103,7 +103,13 @@ class Delivery:
         """Post one page, as a file, a response to a command, a stream or a message."""
         page, address = outbound.page, outbound.address
         if isinstance(page, File):
-            return await self._upload(page, outbound)
+            try:
+                return await self._upload(page, outbound)
+            except RefusedError as refused:
+                # The rest of the answer must not depend on one file. If the chat is gone, so is this refused.
+                log.info("Slack refused a file", chat=address.chat, reason=str(refused))
+                note = f"⚠️ `{page.name.replace('`', '')}` could not be sent: `{refused}`"
+                page = Text(note, note)
         if _is_response(address):
             return await self._respond_to_command(page, outbound)
         if not outbound.final and self.can_stream(address):

@@ -249,14 +249,17 @@ async def _read(response: HttpResponse) -> bytes:
 
 
 def _refusal(status: int, content: bytes) -> CallError:
-    """Map an error response to an exception. After a 5xx response the call may have been applied."""
+    """Map an error response to an exception. After a 5xx response the call may have been applied.
+
+    A response that is not of the Bot API is a page of something in between, and refuses nothing, unless it
+    accepts less than the Bot API (413) or the address is wrong (404).
+    """
     try:
         said: Any = decoded(content)
         reason = str(said["description"])
     except (ValueError, LookupError, TypeError):
-        return (
-            UnansweredError(f"status {status}") if status >= 500 else RefusedError(status, f"status {status}")
-        )
+        known = status in (404, 413, 429)
+        return RefusedError(status, f"status {status}") if known else UnansweredError(f"status {status}")
     given = said.get("parameters")
     hints: Mapping[str, Any] = cast("Mapping[str, Any]", given) if isinstance(given, dict) else {}
     retry_after, migrated_to = hints.get("retry_after"), hints.get("migrate_to_chat_id")

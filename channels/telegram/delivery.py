@@ -670,7 +670,7 @@ def delivery_error(limits: RateLimiter, chat: str, error: CallError) -> Exceptio
     if not isinstance(error, RefusedError):
         return PlacementUncertain(str(error))
     if error.retry_after is not None or error.code == 429:
-        seconds = error.retry_after or 1.0
+        seconds = max(1.0, error.retry_after or 0.0)
         limits.hold(chat, seconds)
         return PlacementDeferred("the platform asked to wait", seconds)
     if error.code in (401, 404, 409):

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self, TypedDict
 
 import msgspec
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from gateway.testing.fake_platform.calls import Fault, FaultScript, Transcript
 from gateway.testing.fake_platform.clock import Changes, Clock
@@ -47,6 +48,7 @@ class FakeServer(ABC):
         self.faults = FaultScript(
             options.get("faults", 0), repeats=options.get("repeats", 0), seed=options.get("seed", 0)
         )
+        self._intercepted: list[tuple[str, int]] = []
         self._address = options.get("host", "127.0.0.1"), options.get("port", 0)
         self._on_applied = options.get("on_applied")
         self._stack = AsyncExitStack()
@@ -63,6 +65,13 @@ class FakeServer(ABC):
     def answer_next(self, method: str, *answers: object) -> None:
         """Replace the results of the next calls of a method that succeed."""
         self.faults.answer_next(method, *answers)
+
+    def intercept(self, path: str, *statuses: int) -> None:
+        """Let a proxy answer the next requests whose path contains ``path``, with these statuses and a page.
+
+        They do not reach the platform.
+        """
+        self._intercepted += [(path, status) for status in statuses]
 
     def applied(self) -> None:
         """Report that a call of the bot changed the platform."""
@@ -98,8 +107,10 @@ class FakeServer(ABC):
                 connection.transport.abort()
 
     async def __aenter__(self) -> Self:
+        app = self.routes()
+        app.middlewares.insert(0, self._pass_on)
         runner = self._runner = web.AppRunner(
-            self.routes(), access_log=None, handler_cancellation=self.cancels_handlers, shutdown_timeout=0.1
+            app, access_log=None, handler_cancellation=self.cancels_handlers, shutdown_timeout=0.1
         )
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)
@@ -108,6 +119,17 @@ class FakeServer(ABC):
         self.url = f"http://{host}:{port}"
         await self.start(self._stack)
         return self
+
+    @web.middleware
+    async def _pass_on(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Answer a request as a proxy does if it is to be intercepted."""
+        found = next((one for one in self._intercepted if one[0] in request.path), None)
+        if found is None:
+            return await handler(request)
+        self._intercepted.remove(found)
+        page = "<html><body>The proxy wants something else.</body></html>"
+        headers = {"Location": "/proxy"} if found[1] < 400 else {}
+        return web.Response(status=found[1], text=page, content_type="text/html", headers=headers)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

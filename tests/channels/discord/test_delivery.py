@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from channels.discord.api import Api
 from channels.discord.channel import DiscordChannel
+from channels.discord.delivery import Delivery
 from channels.discord.fake import FakeDiscord, relaxed
 from channels.discord.fake.state import SUPPRESS_EMBEDS, VOICE_MESSAGE
 from gateway import Message, TextPart
@@ -219,6 +221,31 @@ async def test_a_call_that_goes_wrong_is_made_good_and_not_doubled(
         await settled(gateway, 1)
     assert fake.answers("general") == ["one two"]
     fake.transcript.check()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_the_text_of_an_answer_does_not_depend_on_its_files(
+    fake: FakeDiscord, tmp_path: Path, streaming: bool
+) -> None:
+    fake.forbid("general", "ATTACH_FILES")
+    async with (
+        FakeModels() as models,
+        gateway_at(fake, tmp_path, models=models, streaming=streaming, plugins=[SPOKEN]) as gateway,
+    ):
+        models.then(Reply((Use("speak"),), "tools"), Reply((Say("That was it."),)))
+        fake.say("general", f"{fake.mention} say it aloud")
+        await settled(gateway, 1)
+    shown = "\n".join(fake.answers("general"))
+    assert shown.count("That was it.") == shown.count("`said.ogg` could not be sent: `403 Missing") == 1
+
+
+async def test_a_search_waits_while_discord_rejects_the_token(fake: FakeDiscord) -> None:
+    delivery = Delivery(Api(fake.api_url, lambda: "wrong"), by_user=False)
+    address = Address("discord", chat=str(fake.channel("general").id), reply_to="1")
+    text = Message(session_id="s", role="assistant", parts=(TextPart("hello"),))
+    with pytest.raises(PlacementDeferred):
+        await delivery.find(OutboundMessage(address=address, message=text, nonce="n"))
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.fake_platform import FAULTS, Fault
 from tests.channels.slack.gateways import gateway_at, settings_of, settled, states, until
 from tests.documents import pdf, word
+from tests.recordings import Speaking, ogg_opus
 
 pytestmark = pytest.mark.slow
 
@@ -499,6 +500,20 @@ async def test_a_question_that_cannot_be_shown_whole_is_denied_and_says_where_it
             assert not any("May I run" in text for text in fake.answers("@ada"))
             assert argument_files(fake, "@ada") == {}
     fake.transcript.check()
+
+
+async def test_the_text_of_an_answer_does_not_depend_on_its_files(tmp_path: Path) -> None:
+    async with FakeSlack() as fake, FakeModels() as models:
+        token = fake.install(scopes=all_scopes() - {"files:write"}).token
+        speaking = Speaking(("audio/ogg", ogg_opus(), "said.ogg"))
+        async with gateway_at(fake, tmp_path, models, (speaking,), bot_token=token) as gateway:
+            models.then(Reply((Use("speak"),), "tools"), Reply((Say("That was it."),)))
+            fake.say("@ada", "say it aloud")
+            await settled(gateway, "done")
+        shown = "\n".join(fake.answers("@ada"))
+        assert shown.count("That was it.") == shown.count("said.ogg") == 1
+        assert "could not be sent" in shown
+        assert "files:write" in shown
 
 
 async def test_a_question_with_a_file_is_not_asked_again_after_a_restart(tmp_path: Path) -> None:
