@@ -11,7 +11,9 @@ from datetime import date
 from decimal import ROUND_CEILING, Decimal
 from typing import Any, Literal, NewType, assert_never, cast
 
+import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 from sqlalchemy import ColumnElement, Connection, RowMapping, Select, func, select
 
 from gateway.contract.deltas import Tokens
@@ -46,8 +48,12 @@ def format_usd(usd: Decimal) -> str:
 
 
 State = Literal["reserved", "estimated", "counted"]
-Dimension = Literal["day", "session", "channel", "person", "agent", "provider", "model", "plugin"]
-"""Column to group amounts by. A model is named with its provider; "" as plugin is a turn's own calls."""
+Dimension = Literal["day", "session", "channel", "person", "agent", "provider", "model", "plugin", "room"]
+"""Column to group amounts by. A model is named with its provider; "" as plugin is a turn's own calls.
+
+A room is the chat of a conversation, as ``channel:chat``; the channel alone if each conversation is a chat of
+its own, and "" if the conversation was deleted.
+"""
 
 _COLUMNS = (
     "id at state session channel person agent provider model"
@@ -58,6 +64,7 @@ DROP_SPEND = Write("delete", 71, t.spend, "id")
 
 _COUNTS = ("calls", "input_tokens", "output_tokens", "cached_tokens", "unpriced")
 _DAY_MS = 86_400_000
+_MOST_NAMED = 500
 _EPOCH = date(1970, 1, 1).toordinal()
 
 
@@ -105,6 +112,21 @@ class DearSession(Struct, frozen=True):
     calls: int
     tokens: int
     nano_usd: int
+
+
+class Place(Struct, frozen=True, gc=False):
+    """The part of a conversation's address that names its chat."""
+
+    account: str = ""
+    chat: str = ""
+
+
+PLACES = msgspec.json.Decoder(Place)
+
+
+def in_chat(chat: str) -> ColumnElement[bool]:
+    """Return the condition that conversations of a chat meet."""
+    return t.sessions.c.address.contains(f'"chat":{msgspec.json.encode(chat).decode()}', autoescape=True)
 
 
 class Ledger:
@@ -159,7 +181,8 @@ class Ledger:
     ) -> list[UsageRow]:
         """Return the usage between two times for each combination of keys, in no order."""
         query = _grouped(dimensions).where(*_between(since, until, only))
-        return await self._store.read(lambda c: _read(c, query))
+        rooms = [place for place, dimension in enumerate(dimensions) if dimension == "room"]
+        return await self._store.read(lambda c: _in_rooms(c, _read(c, query), rooms))
 
     async def dearest(
         self, since: int, until: int, only: Mapping[str, str], most: int = 10
@@ -218,6 +241,8 @@ def _key(dimension: Dimension) -> ColumnElement[Any]:
             return s.at // _DAY_MS
         case "model":
             return s.provider + "/" + s.model
+        case "room":
+            return s.session  # ``_in_rooms`` replaces it
         case "session" | "channel" | "person" | "agent" | "provider" | "plugin":
             return s[dimension]
         case _:
@@ -227,7 +252,35 @@ def _key(dimension: Dimension) -> ColumnElement[Any]:
 def _between(since: int, until: int | None, only: Mapping[str, str]) -> list[ColumnElement[bool]]:
     s = t.spend.c
     ends = [] if until is None else [s.at < until]
-    return [s.at >= since, *ends, *(_key(cast("Dimension", name)) == key for name, key in only.items())]
+    return [s.at >= since, *ends, *(_is(cast("Dimension", name), key) for name, key in only.items())]
+
+
+def _is(dimension: Dimension, key: str) -> ColumnElement[bool]:
+    if dimension != "room":
+        return _key(dimension) == key
+    channel, _, chat = key.partition(":")
+    m = t.sessions.c
+    in_room = in_chat(chat) if chat else m.channel == channel
+    return t.spend.c.session.in_(select(m.id).where(m.channel == channel, in_room))
+
+
+def _in_rooms(connection: Connection, rows: list[UsageRow], places: Sequence[int]) -> list[UsageRow]:
+    """Replace sessions at these places of the keys by their rooms. Rows may then have equal keys."""
+    if not places:
+        return rows
+    m, wanted = t.sessions.c, {row.keys[place] for row in rows for place in places}
+    rooms: dict[str, str] = {}
+    names = sorted(wanted)
+    for start in range(0, len(names), _MOST_NAMED):
+        some = names[start : start + _MOST_NAMED]
+        for row in connection.execute(select(m.id, m.channel, m.address).where(m.id.in_(some))):
+            chat = PLACES.decode(row.address).chat
+            rooms[row.id] = row.channel if chat in ("", row.id) else f"{row.channel}:{chat}"
+
+    def named(keys: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(rooms.get(key, "") if place in places else key for place, key in enumerate(keys))
+
+    return [replace(row, keys=named(row.keys)) for row in rows]
 
 
 def _grouped(dimensions: Sequence[Dimension]) -> Select[*tuple[Any, ...]]:

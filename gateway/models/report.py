@@ -16,7 +16,7 @@ from gateway.models.budgets import Budget, Period, PeriodKind, period_at
 from gateway.models.ledger import Dimension, Ledger, UsageRow, to_usd
 from gateway.settings import BudgetScope
 
-By = Literal["day", "session", "channel", "user", "person", "agent", "provider", "model", "plugin"]
+By = Literal["day", "session", "channel", "user", "person", "agent", "provider", "model", "plugin", "room"]
 Limit = Literal["warn", "ask", "stop"]
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
@@ -33,7 +33,8 @@ Split = Annotated[By, Meta(description="A second dimension: each row has parts b
 class UsageQuery(Struct, frozen=True, omit_defaults=True):
     """A query. Users are named by channel and id, such as ``telegram:42``.
 
-    The dimensions ``person`` and ``user`` are the same.
+    The dimensions ``person`` and ``user`` are the same. A room is named by channel and chat, such as
+    ``telegram:-100123``; all conversations in it count together.
     """
 
     by: By = "day"
@@ -46,6 +47,7 @@ class UsageQuery(Struct, frozen=True, omit_defaults=True):
     model: Key | None = None
     plugin: Key | None = None
     split: Split | None = None
+    room: User | None = None
 
 
 class UsageTotals(Struct, frozen=True):
@@ -223,6 +225,7 @@ def _only(asked: UsageQuery) -> Mapping[str, str]:
         "provider": asked.provider,
         "model": asked.model,
         "plugin": asked.plugin,
+        "room": asked.room,
     }
     return {name: key for name, key in named.items() if key is not None}
 

@@ -51,6 +51,9 @@ def usage(
     model: Only = None,
     plugin: Only = None,
     split: Split = None,
+    room: Annotated[
+        str | None, typer.Option(help="Count only this chat, such as telegram:-100123.", show_default=False)
+    ] = None,
     as_json: AsJson = False,
     config: File = None,
 ) -> None:
@@ -65,7 +68,7 @@ def usage(
       trunkline usage --json
     """
 
-    asked = UsageQuery(by, days, session, channel, user, agent, provider, model, plugin, split)
+    asked = UsageQuery(by, days, session, channel, user, agent, provider, model, plugin, split, room)
     found = _found(settings_from(config), asked)
     if as_json:
         echo_json(found)

@@ -16,8 +16,7 @@ from gateway.contract.messages import now_ms
 from gateway.contract.tool import Tool
 from gateway.models import MAIN, Agents
 from gateway.models.agents import Profile
-from gateway.models.ledger import UsageRow, to_usd
-from gateway.server.console.rooms import PLACES, in_chat
+from gateway.models.ledger import PLACES, UsageRow, in_chat, to_usd
 from gateway.server.console.setting_values import SettingInfo, SettingReading, SettingValues
 from gateway.server.plugins.configuration import in_thread
 from gateway.server.routes import PlainCall, Route

@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal, NamedTuple
 
-import msgspec
 from msgspec import Meta, Struct, structs
-from sqlalchemy import ColumnElement, Connection, func, select
+from sqlalchemy import Connection, func, select
 
 from gateway.access import Access
 from gateway.access.rooms import SeenRoom
@@ -16,7 +15,7 @@ from gateway.contract.errors import NotFoundError
 from gateway.contract.messages import now_ms
 from gateway.extensions.registry import ChannelRegistry
 from gateway.models import MAIN, Agents
-from gateway.models.ledger import to_usd
+from gateway.models.ledger import PLACES, in_chat, to_usd
 from gateway.server.console.setting_values import SettingInfo, SettingReading, SettingValues
 from gateway.server.plugins.configuration import in_thread
 from gateway.server.routes import Call, Nothing, PlainCall, Route
@@ -101,21 +100,6 @@ class RoomSettingList(Struct, frozen=True):
     texts: list[SettingInfo]
     conversations: list[RoomConversation]
     fixed: Literal["", "file", "channel", "no-rooms"]
-
-
-class Place(Struct, frozen=True, gc=False):
-    """The part of a conversation's address that the console reads."""
-
-    account: str = ""
-    chat: str = ""
-
-
-PLACES = msgspec.json.Decoder(Place)
-
-
-def in_chat(chat: str) -> ColumnElement[bool]:
-    """Return a condition on conversations that all of a chat meet; their decoded addresses decide."""
-    return t.sessions.c.address.contains(f'"chat":{msgspec.json.encode(chat).decode()}', autoescape=True)
 
 
 class _Spent(NamedTuple):

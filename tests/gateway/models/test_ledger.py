@@ -9,10 +9,15 @@ from sqlalchemy import select
 
 from gateway.contract.deltas import Tokens
 from gateway.models import Caller, Ledger
+from gateway.models.ledger import to_nano
+from gateway.models.report import UsageQuery, usage_report
 from gateway.store import Store
 from gateway.store import schema as t
 
 DAY = 86_400_000
+COUNTS = ("seq", "messages", "input_tokens", "output_tokens", "context_from", "created_at", "updated_at")
+NEW: dict[str, Any] = {"owner": "", "title": "", **dict.fromkeys(COUNTS, 0)}
+"""The columns of a conversation without messages."""
 ADA = Caller("s", "web", "web:ada", "main", "openai", "gpt-4o")
 BOB = Caller("t", "web", "web:bob", "critic", "mistral", "large")
 
@@ -96,3 +101,24 @@ async def test_amounts_are_told_by_two_keys_and_by_message(store: Store) -> None
     assert (await ledger.first_at(DAY + 1, {}), await ledger.first_at(3 * DAY, {})) == (DAY + 1, None)
     of_message = select(t.spend.c.nano_usd).where(t.spend.c.session == "t", t.spend.c.message == "m1")
     assert await store.read(lambda c: c.execute(of_message).scalars().all()) == [2]
+
+
+async def test_conversations_of_a_room_count_together(store: Store) -> None:
+    ledger, add = Ledger(store), store.engine.begin
+    places = {"a": ("tg", "-1"), "b": ("tg", "-1"), "c": ("tg", "-12"), "d": ("web", "d")}
+    with add() as connection:
+        for session, (channel, chat) in places.items():
+            address = f'{{"channel":"{channel}","chat":"{chat}"}}'
+            row = {"id": session, "channel": channel, "address": address}
+            connection.execute(t.sessions.insert().values(**row, **NEW))
+    for number, session in enumerate(("a", "b", "c", "d", "deleted")):
+        caller = replace(ADA, session=session, channel="tg")
+        ledger.record(f"{number}", caller, DAY, "counted", Tokens(1, 1), 10**number)
+    await kept(store)
+    query = UsageQuery("room", split="agent")
+    report = await usage_report(ledger, (), query, DAY)
+    found = {row.key: (row.calls, to_nano(row.usd)) for row in report.rows}
+    assert found == {"tg:-1": (2, 11), "tg:-12": (1, 100), "web": (1, 1000), "": (1, 10_000)}
+    for room, total in (("tg:-1", 11), ("web", 1000), ("tg:nothing", 0)):
+        report = await usage_report(ledger, (), UsageQuery("day", room=room), DAY)
+        assert to_nano(report.total.usd) == total

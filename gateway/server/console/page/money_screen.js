@@ -11,10 +11,10 @@ import { budgetsCard } from "./money_budgets.js";
 import { addressOf } from "./router.js";
 import { shortChannel, shortId, word } from "./words.js";
 
-const SPLITS = ["provider", "model", "agent", "channel", "person", "plugin"];
+const SPLITS = ["provider", "model", "agent", "channel", "person", "plugin", "room"];
 /** The filter that a key of a grouping becomes, and the grouping that then says more. */
-const DEEPER = { provider: ["provider", "model"], model: ["model", "agent"], agent: ["agent", "model"], channel: ["channel", "person"], person: ["user", "model"], plugin: ["plugin", "model"] };
-const FILTERS = ["provider", "model", "agent", "channel", "user", "plugin", "session"];
+const DEEPER = { provider: ["provider", "model"], model: ["model", "agent"], agent: ["agent", "model"], channel: ["channel", "person"], person: ["user", "model"], plugin: ["plugin", "model"], room: ["room", "person"] };
+const FILTERS = ["provider", "model", "agent", "channel", "user", "plugin", "room", "session"];
 /** Groups with a colour of their own; the rest is drawn together. */
 const COLOURS = [1, 3, 2, 4];
 const OTHERS = 5;
@@ -25,6 +25,8 @@ class Money {
   #split = "provider";
   #days = 31;
   #filters = {};
+  /** Names of rooms by key. @type {Map<string, string>} */
+  #rooms = new Map();
 
   constructor(host, context) {
     this.#context = context;
@@ -66,7 +68,10 @@ class Money {
   async #load() {
     const loaded = showLoading(this.body);
     try {
-      this.#show(await read("/api/usage", this.#query(), { signal: this.#asked.signal }));
+      const { signal } = this.#asked;
+      const [report, rooms] = await Promise.all([read("/api/usage", this.#query(), { signal }), this.#split === "room" || this.#filters.room ? read("/api/console/rooms", {}, { signal }) : null]);
+      if (rooms) this.#rooms = new Map(rooms.rooms.map(({ channel, chat, name }) => [`${channel}:${chat}`, name]));
+      this.#show(report);
     } catch (error) {
       if (error.name !== "AbortError") this.body.replaceChildren(h("section", { class: "card" }, failedState({ text: error.message, again: () => this.#load() })));
     } finally {
@@ -75,12 +80,17 @@ class Money {
   }
 
   #show(report) {
-    const chips = Object.entries(this.#filters).map(([name, value]) => h("button", { type: "button", class: "small", onclick: () => this.#change({ [name]: "" }) }, `${word(`money.by.${name === "user" ? "person" : name}`, name)}: ${value}`, icon("cross"), h("span", { class: "offscreen" }, t("money.drop"))));
+    const chips = Object.entries(this.#filters).map(([name, value]) => h("button", { type: "button", class: "small", onclick: () => this.#change({ [name]: "" }) }, `${word(`money.by.${name === "user" ? "person" : name}`, name)}: ${name === "room" ? this.#name(value) : value}`, icon("cross"), h("span", { class: "offscreen" }, t("money.drop"))));
     this.body.replaceChildren(
       ...(chips.length ? [h("div", { class: "acts" }, ...chips)] : []),
       this.#sum(report),
       h("div", { class: "two" }, h("div", { class: "stack" }, this.#chart(report), this.#table(report)), h("div", { class: "stack" }, ...budgetsCard(report.budgets), this.#dearest(report.top), ...unpriced(report.unpriced))),
     );
+  }
+
+  /** Return the name of a group: of a room what people call it. */
+  #name(key) {
+    return this.#rooms.get(key) || key || t(this.#split === "room" ? "money.deleted" : "money.nobody");
   }
 
   #sum({ total, previous, projection }) {
@@ -91,7 +101,7 @@ class Money {
   }
 
   #chart(report) {
-    const [groups, colours] = grouped(report.splits);
+    const [groups, colours] = grouped(report.splits, (key) => this.#name(key));
     const days = report.rows.map(({ key, usd, parts }) => {
       const sums = groups.map(() => 0);
       for (const part of parts) sums[colours.get(part.key) ?? groups.length - 1] += Number(part.usd);
@@ -109,14 +119,14 @@ class Money {
 
   #table({ splits, total }) {
     const whole = Number(total.usd) || 1;
-    const [, colours] = grouped(splits);
+    const [, colours] = grouped(splits, (key) => this.#name(key));
     const share = (row) => {
       const bar = h("i", { "data-colour": colourOf(colours, row.key) });
       bar.style.setProperty("width", `${(100 * Number(row.usd)) / Math.max(...splits.map(({ usd }) => Number(usd)), 1e-9)}%`);
       return h("span", { class: "share" }, h("span", { class: "bar", "aria-hidden": "true" }, bar), h("span", { class: "muted" }, percent(Number(row.usd) / whole)));
     };
     const columns = [
-      { label: t(`money.by.${this.#split}`), show: (row) => h("span", { class: "clip" }, row.key || t("money.nobody")), sort: (row) => row.key },
+      { label: t(`money.by.${this.#split}`), show: (row) => h("span", { class: "clip", title: row.key }, this.#name(row.key)), sort: (row) => this.#name(row.key) },
       { label: t("money.share"), show: share },
       { label: t("money.calls"), show: (row) => counted(row.calls), sort: (row) => row.calls, right: true },
       { label: t("money.tokens_in"), show: (row) => millions(row.input_tokens), sort: (row) => row.input_tokens, right: true, class: "more" },
@@ -143,9 +153,9 @@ class Money {
 }
 
 /** Return the groups of the chart, from the bottom to the top, and their places by key. */
-function grouped(splits) {
+function grouped(splits, nameOf) {
   const shown = splits.length <= COLOURS.length + 1 ? splits : splits.slice(0, COLOURS.length);
-  const groups = shown.map(({ key }, index) => ({ name: key || t("money.nobody"), colour: COLOURS[index] ?? OTHERS }));
+  const groups = shown.map(({ key }, index) => ({ name: nameOf(key), colour: COLOURS[index] ?? OTHERS }));
   if (shown.length < splits.length) groups.push({ name: t("money.others"), colour: OTHERS });
   return [groups, new Map(shown.map(({ key }, index) => [key, index]))];
 }

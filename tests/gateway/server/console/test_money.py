@@ -12,9 +12,11 @@ from playwright.async_api import Browser, expect
 from gateway.contract.deltas import Tokens
 from gateway.contract.messages import now_ms
 from gateway.models import Caller, Ledger
+from gateway.store import schema as t
 from gateway.testing.served import Served, serving
 from tests.channels.websocket.test_page_axe import violations
 from tests.e2e.page_browser import chat
+from tests.gateway.models.test_ledger import NEW
 from tests.gateway.server.console.test_frame import FOREIGN, WIDTHS, is_narrow
 
 __all__ = ["FOREIGN"]
@@ -99,6 +101,28 @@ async def test_money_tells_costs_groups_budgets_and_what_has_no_price(
             csv = await page.get_by_role("link", name="CSV").get_attribute("href")
             async with served.http.get(f"{served.url}{csv}") as answer:
                 assert (await answer.text()).startswith("day,")
+
+
+async def test_conversations_of_a_room_are_summed_under_its_name(browser: Browser, tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        store = served.gateway.parts.store
+        await spend(served)
+
+        with store.engine.begin() as connection:
+            for session in ("telegram-ada", "slack-bob"):
+                row = {"id": session, "channel": "telegram", "address": '{"channel":"telegram","chat":"-1"}'}
+                connection.execute(t.sessions.insert().values(**row, **NEW))
+            seen = {"id": "1", "channel": "telegram", "account": "", "chat": "-1", "title": "Kitchen"}
+            connection.execute(t.room.insert().values(**seen, group=1, seen_at=1))
+        async with chat(browser, f"{served.url}/console/money", connected=False) as page:
+            await page.get_by_role("button", name="Room", exact=True).press("Enter")
+            rooms = page.get_by_role("table", name="By room")
+            await expect(rooms.locator("tbody:not([aria-hidden]) tr")).to_have_count(1)
+            await expect(rooms).to_contain_text("$12.00")
+            await rooms.get_by_role("button", name="Kitchen").press("Enter")
+            await expect(page).to_have_url(re.compile("room=telegram%3A-1"))
+            await expect(page.locator(".sum strong")).to_have_text("$12.00")
+            await expect(page.get_by_role("button", name="Room: Kitchen")).to_be_visible()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
