@@ -245,7 +245,6 @@ export const de = {
   "money.days.month": "Monat",
   "money.dearest": "Teuerste Unterhaltungen",
   "money.deleted": "Gelöschte Unterhaltung",
-  "money.deleted": "gelöschte Unterhaltungen",
   "money.drop": "diesen Filter entfernen",
   "money.expected": "Bei diesem Tempo {usd} am Ende des Zeitraums.",
   "money.figures": "Zahlen jedes Tages",

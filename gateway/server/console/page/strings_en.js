@@ -245,7 +245,6 @@ export const en = {
   "money.days.month": "Month",
   "money.dearest": "Dearest conversations",
   "money.deleted": "Deleted conversation",
-  "money.deleted": "deleted conversations",
   "money.drop": "remove this filter",
   "money.expected": "At this pace {usd} at the end of the period.",
   "money.figures": "Figures of each day",
