@@ -202,14 +202,14 @@ async def test_a_request_over_rest_drains_the_node_that_works(cluster: Cluster, 
     cluster.telegram.transcript.check()
 
 
-async def test_the_console_goes_on_when_its_node_is_drained(browser: Browser, cluster: Cluster) -> None:
+async def test_the_console_goes_on_when_its_node_is_drained(own_browser: Browser, cluster: Cluster) -> None:
     first, second = cluster.node("one"), cluster.node("two")
     async with first:
         assert await first.start()
         async with standing_by(cluster, second) as taking_over:
             await until(lambda: "standing by" in second.errors)
             async with chat(
-                browser, f"{first.url}/console/now", connected=False, expected="Failed to load resource"
+                own_browser, f"{first.url}/console/now", connected=False, expected="Failed to load resource"
             ) as page:
                 one = page.get_by_role("region", name="Nodes").get_by_role("listitem").first
                 two = page.get_by_role("region", name="Nodes").get_by_role("listitem").last

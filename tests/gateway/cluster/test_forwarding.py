@@ -293,10 +293,10 @@ async def test_a_client_of_a_standby_goes_on_with_the_next_node_and_none_is_refu
 
 @pytest.mark.slow
 async def test_a_page_at_a_standby_shows_the_whole_answer_although_the_node_that_works_is_killed(
-    cluster: Cluster, browser: Browser
+    cluster: Cluster, own_browser: Browser
 ) -> None:
     cluster.models.then(Reply((Say("The first begins"), Stall())))
-    async with two_nodes(cluster) as (first, standby), chat(browser, f"{standby.url}/") as page:
+    async with two_nodes(cluster) as (first, standby), chat(own_browser, f"{standby.url}/") as page:
         await say(page, "Hi")
         await expect(words(answers(page))).to_contain_text("The first begins")
         first.send_signal(signal.SIGKILL)

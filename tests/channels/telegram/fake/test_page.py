@@ -20,10 +20,10 @@ BUTTONS = InlineKeyboardMarkup([[InlineKeyboardButton("Allow", callback_data="y"
 
 
 async def test_a_person_writes_presses_and_stops_on_the_page(
-    fake: FakeTelegram, bot: Bot, browser: Browser
+    fake: FakeTelegram, bot: Bot, own_browser: Browser
 ) -> None:
     chat = fake.private("Ada")
-    page = await browser.new_page()
+    page = await own_browser.new_page()
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
@@ -53,9 +53,9 @@ async def test_a_person_writes_presses_and_stops_on_the_page(
     assert errors == []
 
 
-async def test_the_page_shows_what_the_platform_objects_to(fake: FakeTelegram, browser: Browser) -> None:
+async def test_the_page_shows_what_the_platform_objects_to(fake: FakeTelegram, own_browser: Browser) -> None:
     fake.private("Ada")
-    page = await browser.new_page()
+    page = await own_browser.new_page()
     await page.goto(fake.url)
     async with aiohttp.ClientSession() as http:
         await http.post(f"{fake.base_url}{fake.token}/sendMessage", json={"chat_id": 1})
