@@ -110,18 +110,6 @@ class Pacer:
         queues = (gate.queue_seconds() for gate in gates)
         return max(0.0, _free_at(gates) - self._time().time()) + max(queues, default=0.0)
 
-    def set_limit(self, key: Key, limit: Limit) -> None:
-        """Set the limit of a kind, or of one key until that is forgotten."""
-        if isinstance(key, str):
-            self._limits[key] = limit
-            affected = [gate for gate in self._gates.values() if gate.kind == key and not gate.own_limit]
-        else:
-            affected = [self._gate(key)]
-            affected[0].own_limit = True
-        for gate in affected:
-            gate.limit = limit
-            self._time_gate(gate)
-
     def _time(self) -> Clock:
         return self._clock or asyncio.get_running_loop()
 
@@ -130,7 +118,7 @@ class Pacer:
         if gate is None:
             # Keys of chats come and go without end, so each is created on use and forgotten when idle.
             kind = key if isinstance(key, str) else key[0]
-            gate = self._gates[key] = _Gate(kind, self._limits.get(kind))
+            gate = self._gates[key] = _Gate(self._limits.get(kind))
             self._forget_later()
         return gate
 
@@ -231,19 +219,15 @@ class _Gate:
         "_spread_until",
         "_taken",
         "held_until",
-        "kind",
         "lanes",
         "limit",
-        "own_limit",
         "timer",
         "timer_at",
         "waiting",
     )
 
-    def __init__(self, kind: str, limit: Limit | None) -> None:
-        self.kind = kind
+    def __init__(self, limit: Limit | None) -> None:
         self.limit = limit
-        self.own_limit = False
         self.held_until = 0.0
         self.lanes = 0
         self.waiting: list[tuple[bool, int, _Lane]] = []

@@ -119,7 +119,6 @@ class Attachment(Struct, frozen=True):
     content_type: Name | None = None
     width: int | None = None
     height: int | None = None
-    duration_secs: float | None = None
     waveform: str | None = None
 
     @property
@@ -135,7 +134,6 @@ class Reference(Struct, frozen=True):
     """Reference to the message that is replied to or, by its ``type``, forwarded."""
 
     message_id: Snowflake | None = None
-    channel_id: Snowflake | None = None
     type: int = 0
 
 
@@ -235,7 +233,6 @@ class Message(Posted, frozen=True, kw_only=True):
 
     channel_id: Snowflake
     content: Content = ""
-    flags: int = 0
     guild_id: Snowflake | None = None
     channel_type: int | None = None
     edited_timestamp: Name | None = None
@@ -318,7 +315,6 @@ class Guild(Struct, frozen=True):
     roles: tuple[Role, ...] = ()
     channels: tuple[Channel, ...] = ()
     threads: tuple[Channel, ...] = ()
-    unavailable: bool = False
 
 
 class GuildId(Struct, frozen=True):

@@ -25,12 +25,11 @@ _JSON = "application/json"
 
 
 class RefusedError(PlacementRefused):
-    """A call that the homeserver refused: nothing was applied. ``code`` is Matrix's own."""
+    """A call that the homeserver refused: nothing was applied."""
 
     def __init__(self, status: int, code: str, reason: str) -> None:
         super().__init__(f"{status} {code}: {reason[:200]}")
         self.status = status
-        self.code = code
 
 
 class TooLargeError(Exception):

@@ -12,15 +12,12 @@ from types import TracebackType
 from typing import Self, cast
 
 import msgspec
-import structlog
 from msgspec import Struct
 
 from gateway.cluster.link import ClientRequest, Link, listening_socket
 from gateway.cluster.membership import HEARTBEAT_SECONDS, Membership, Owner
 from gateway.contract.errors import AddressInUseError, StoreError, StoreUnavailableError
 from gateway.settings import Settings
-
-log = structlog.get_logger("trunkline.cluster")
 
 _FOLLOWED_SECONDS = 12.0
 """Time in which a node that froze is followed by another one."""

@@ -47,7 +47,6 @@ class Announcements:
         self._store = store
         self._sessions = sessions
         self._chats = Chats(channels, sessions, access)
-        self._access = access
         self._dispatcher = dispatcher
         self._intake = intake
         self._locks = KeyLocks()

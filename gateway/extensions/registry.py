@@ -25,11 +25,9 @@ from gateway.contract.errors import (
 from gateway.contract.messages import Message
 from gateway.contract.plugin import (
     Figure,
-    MentionProvider,
     MessageRenderer,
     Plugin,
     PluginContext,
-    ShortcutHandler,
     SlashCommand,
     StatusSegment,
     TurnContext,
@@ -406,14 +404,6 @@ class PluginRegistry:
     def get_renderer(self, custom_type: str) -> MessageRenderer | None:
         """Return the first registered renderer of a message type."""
         return next(iter(self.contributions.find("renderer", custom_type)), None)
-
-    def get_shortcut(self, key: str) -> ShortcutHandler | None:
-        """Return the handler of a key; a key with a handler is consumed."""
-        return next(iter(self.contributions.find("shortcut", key)), None)
-
-    def get_mention_providers(self, trigger: str = "@") -> tuple[MentionProvider, ...]:
-        """Return the completers of a trigger."""
-        return self.contributions.find("mention", trigger)
 
     def get_status_segments(self) -> tuple[StatusSegment, ...]:
         """Return the segments of the status line, in plugin order."""

@@ -13,14 +13,11 @@ from contextvars import Context, ContextVar, copy_context
 from typing import Any, Protocol, TypeGuard, TypeVar, cast
 
 import mcp_types as types
-import structlog
 
 from gateway.contract.errors import TrunklineError
 from gateway.contract.questions import Answer, Choice
 from gateway.contract.tool import AskUser
 from gateway.settings import McpServerSettings
-
-log = structlog.get_logger("trunkline.mcp")
 
 T = TypeVar("T")
 

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from typing import Annotated, Literal, NamedTuple
 
 import msgspec
-import structlog
 from msgspec import Meta, Struct
 from sqlalchemy import Connection, func, select
 
@@ -24,8 +23,6 @@ from gateway.contract.messages import new_id, now_ms
 from gateway.store import Op, Store
 from gateway.store import schema as t
 from gateway.store.writes import Write
-
-log = structlog.get_logger("trunkline.plugins")
 
 ADD_ACTION = Write(
     "insert",

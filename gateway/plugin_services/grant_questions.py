@@ -12,8 +12,6 @@ from collections.abc import Callable, Collection
 from typing import Literal, cast
 from weakref import WeakValueDictionary
 
-import structlog
-
 from gateway.access import Access, PluginGrant
 from gateway.access.questions import Held, Questions
 from gateway.contract.channel import Address, FollowsSession
@@ -24,8 +22,6 @@ from gateway.plugin_services.actions import grant_op
 from gateway.session import Sessions
 from gateway.store import Op
 from gateway.store.writes import audit_op
-
-log = structlog.get_logger("trunkline.plugins")
 
 OWNER = "capability"
 """The owner of these questions."""

@@ -13,7 +13,6 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
-import structlog
 from msgspec import Struct
 from sqlalchemy import select
 
@@ -24,8 +23,6 @@ from gateway.extensions.confined.plugin import RunsJobs
 from gateway.store import Store
 from gateway.store import schema as t
 from gateway.store.writes import OwnStatement, Write
-
-log = structlog.get_logger("trunkline.plugins")
 
 ADD_JOB = Write("insert-new", 96, t.plugin_job, "id plugin name times next_at claimed claimed_until")
 CHANGE_JOB = OwnStatement(

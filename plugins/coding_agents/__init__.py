@@ -12,7 +12,6 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import structlog
 from msgspec import structs
 
 from gateway import (
@@ -47,8 +46,6 @@ if TYPE_CHECKING:
     from plugins.coding_agents.chat import SessionChats
     from plugins.coding_agents.sessions import Sessions
     from plugins.coding_agents.tools.desk import Desk
-
-log = structlog.get_logger("trunkline.coding_agents")
 
 _PROGRAMS = (CLAUDE_CODE, CODEX, GEMINI, OPENCODE)
 _TOKENS = tuple(name for names in TOKEN_VARIABLES.values() for name in names)

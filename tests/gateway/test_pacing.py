@@ -229,32 +229,6 @@ async def test_a_turn_that_was_given_and_not_taken_goes_to_the_next():
     assert calls.made == [(0, "first"), (10, "next")]
 
 
-async def test_a_limit_can_be_learned_while_others_wait():
-    calls = Calls(DISCORD)
-    key = ("bucket", "abc", "channel")
-    async with asyncio.TaskGroup() as tasks:
-        await calls.many(tasks, 11, "x", "all", key)
-        assert len(calls.made) == 1
-        calls.pacer.set_limit(key, Limit(5, 5))
-        await calls.time.pass_by(0)
-        assert calls.times("x") == [0] * 5
-        assert calls.time.waiting == 2
-        await calls.time.pass_by(20)
-    assert calls.times("x") == [0] * 5 + [5] * 5 + [10]
-
-
-async def test_a_kind_gets_another_limit_but_for_keys_with_their_own():
-    calls = Calls({"bucket": Limit(1)})
-    calls.pacer.set_limit(("bucket", "own"), Limit(2))
-    async with asyncio.TaskGroup() as tasks:
-        await calls.many(tasks, 4, "own", ("bucket", "own"))
-        await calls.many(tasks, 4, "other", ("bucket", "other"))
-        calls.pacer.set_limit("bucket", Limit(3))
-        await calls.time.pass_by(0)
-        assert Counter(calls.names) == {"own": 2, "other": 3}
-        await calls.time.pass_by(5)
-
-
 @pytest.mark.parametrize("wrong", [(0, 1.0, None), (1, 0.0, None), (1, 1.0, 0)])
 def test_a_limit_that_lets_nothing_through_is_refused(wrong: tuple[int, float, int | None]):
     with pytest.raises(ValueError, match="needs a positive count"):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from gateway.contract.errors import PluginError
 from gateway.extensions.admission.capabilities import Grant
@@ -98,15 +98,6 @@ class Lock:
     def remove(self, name: str) -> None:
         """Remove an entry, if there is one."""
         self.plugins.pop(name, None)
-
-    def revoke(self, name: str, grant: Grant) -> bool:
-        """Remove a grant. Return whether there was one."""
-        locked = self.plugins.get(name)
-        if locked is None:
-            return False
-        kept = tuple(each for each in locked.grants if each.grant != grant)
-        self.plugins[name] = structs.replace(locked, grants=kept)
-        return len(kept) < len(locked.grants)
 
     def dumps(self) -> str:
         """Return the text of the file."""

@@ -10,7 +10,6 @@ import hashlib
 import secrets
 from collections.abc import Callable, Mapping
 
-import structlog
 from aiohttp import web
 from msgspec import Struct
 from msgspec.structs import replace
@@ -27,8 +26,6 @@ from gateway.server.routes import identity_of
 from gateway.store import Store
 from gateway.store import schema as t
 from gateway.store.writes import Write, audit_op
-
-log = structlog.get_logger("trunkline.server")
 
 IDLE_MS = 12 * 3_600_000
 LONGEST_MS = 7 * 86_400_000

@@ -160,7 +160,6 @@ def asked_of(asked: Sequence[Held], stored: StoredState) -> Asked:
         len(questions),
         stored.pairings,
         min((one.created_at for one in questions), default=None),
-        min((one.expires_at for one in questions), default=None),
     )
 
 

@@ -345,10 +345,10 @@ class Observer:
         changed = [row for name, row in rows.items() if self._rows.get(name) is not row]
         gone = [name for name in self._rows if name not in rows]
         self._rows = rows
-        ended, total = self._turns.take_ended()
-        if not (changed or gone or total):
+        ended = self._turns.take_ended()
+        if not (changed or gone or ended):
             return None
-        return TurnChanges(running.total, changed[:MOST_ROWS], gone, ended, total)
+        return TurnChanges(running.total, changed[:MOST_ROWS], gone, ended)
 
     def _keep(self, frames: Frames) -> None:
         if frames.whole:

@@ -187,12 +187,11 @@ class Queues(Struct, frozen=True):
 
 
 class Asked(Struct, frozen=True):
-    """Questions and pairing codes that wait for a person. ``next_expires`` is null without a question."""
+    """Questions and pairing codes that wait for a person."""
 
     questions: int
     pairings: int
     oldest: int | None
-    next_expires: int | None
 
 
 class Spend(Struct, frozen=True):
@@ -230,13 +229,12 @@ class NowSnapshot(Struct, frozen=True):
 
 
 class TurnChanges(Struct, frozen=True):
-    """Event ``turn``: rows that are new or changed, and turns that ended; at most 50, of ``ended_total``."""
+    """Event ``turn``: rows that are new or changed, and turns that ended; at most 50."""
 
     total: int
     changed: list[RunningRow]
     gone: list[str]
     ended: list[EndedTurn]
-    ended_total: int
 
     def without_text(self) -> TurnChanges:
         """Return the changes for a reader who may read no messages."""

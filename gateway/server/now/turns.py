@@ -42,7 +42,6 @@ class RunningTurns:
     def __init__(self) -> None:
         self._watched: dict[str, _Watched] = {}
         self._ended: list[EndedTurn] = []
-        self._ended_total = 0
         self._of_answer: dict[str, RunningRow] = {}
         self.activity: deque[EndedTurn] = deque(maxlen=_ACTIVITY)
         """The latest turns that ended while there were readers."""
@@ -78,7 +77,6 @@ class RunningTurns:
 
     def finished(self, event: TurnFinished) -> None:
         """Note a turn that ended, for the activity."""
-        self._ended_total += 1
         if len(self._ended) >= _ACTIVITY:
             return
         # Of a turn that was shorter than the time between two looks only the event is known.
@@ -95,12 +93,11 @@ class RunningTurns:
         )
         self._ended.append(ended)
 
-    def take_ended(self) -> tuple[list[EndedTurn], int]:
-        """Return the turns that ended since the last call, and their number."""
-        taken = self._ended, self._ended_total
+    def take_ended(self) -> list[EndedTurn]:
+        """Return the turns that ended since the last call."""
         # Only now: a reader with an earlier snapshot gets them as a change.
         self.activity.extend(self._ended)
-        self._ended, self._ended_total = [], 0
+        taken, self._ended = self._ended, []
         return taken
 
 

@@ -100,8 +100,3 @@ def key_bytes(name: str) -> bytes:
     modifiers = [part for part in _ORDER if part in given]
     known = KEYS.get("+".join((*modifiers, last))) if len(modifiers) == len(given) else None
     return name.encode() if known is None else known
-
-
-def menu_keys(index: int) -> tuple[str, ...]:
-    """Return the keys that select the entry ``index`` of a menu whose cursor is on the first one."""
-    return (*("down",) * index, "enter")

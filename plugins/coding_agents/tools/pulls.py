@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import structlog
 from msgspec import Struct, convert, to_builtins
 
 from gateway import Answer, Choice
@@ -22,8 +21,6 @@ from plugins.coding_agents.tools import replies
 from plugins.coding_agents.tools.services import Caller, Services, caller_of_session
 from plugins.coding_agents.workspaces import WorkspaceRecord
 from plugins.coding_agents.workspaces.records import WorkspaceEvent
-
-log = structlog.get_logger("trunkline.coding_agents")
 
 FIX = "fix"
 _CHOICES = (Choice(FIX, "Let the agent fix it", style="good"), Choice("no", "Not now"))

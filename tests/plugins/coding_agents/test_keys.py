@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plugins.coding_agents.adapters.keys import KEYS, key_bytes, menu_keys
+from plugins.coding_agents.adapters.keys import KEYS, key_bytes
 
 
 def test_more_than_130_names_are_known() -> None:
@@ -42,7 +42,3 @@ def test_a_name_in_any_spelling_gives_the_bytes_of_xterm(name: str, data: bytes)
 @pytest.mark.parametrize("name", ["y", "hello world", "ctrl+nothing", "hyper+a", "+", "é"])
 def test_an_unknown_name_is_typed_as_it_is(name: str) -> None:
     assert key_bytes(name) == name.encode()
-
-
-def test_an_entry_of_a_menu_is_reached_from_the_first_one() -> None:
-    assert menu_keys(2) == ("down", "down", "enter")

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from gateway import PluginError
 from gateway.extensions.admission.capabilities import Capabilities
 from gateway.extensions.admission.consent import describe
-from gateway.extensions.admission.lock import Granted, Lock, Locked, Wheel, editing, granted
+from gateway.extensions.admission.lock import Granted, Lock, Locked, Wheel, editing
 from gateway.extensions.admission.tree import tree_digest
 
 if TYPE_CHECKING:
@@ -307,15 +307,6 @@ def test_no_bytes_break_the_reader_of_the_lock(data: bytes) -> None:
         path.write_bytes(data)
         with pytest.raises(PluginError):
             Lock.read(path)
-
-
-def test_grants_are_revoked_one_by_one(desk: Desk) -> None:
-    lock = Lock(desk.config.parent / "plugins.lock.toml")
-    lock.put("audit", Locked("1", "", "", "", "", grants=granted(("llm", "send"), "operator")))
-    assert lock.revoke("audit", "llm")
-    assert not lock.revoke("audit", "llm")
-    assert not lock.revoke("other", "llm")
-    assert [each.grant for each in lock.get("audit").grants] == ["send"]
 
 
 def test_the_hash_does_not_depend_on_place_time_and_order(tmp_path: Path) -> None:

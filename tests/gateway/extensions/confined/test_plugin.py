@@ -291,8 +291,7 @@ def f(ctx):
 """
     plugin = write(code, trust="full")
     async with chatting(tmp_path, plugin) as chat:
-        handler = chat.gateway.registry.get_shortcut("x")
-        assert handler is not None
+        (handler,) = chat.gateway.registry.contributions.find("shortcut", "x")
         assert handler() == "pressed"
         assert not plugin.asks_by_default
 
