@@ -35,7 +35,7 @@ MOST_MODULES = 12
 SHORTEST_MODULE = 40
 
 CORE = ("contract", "store", "session", "pipeline", "delivery")
-MOST_CORE_LINES = 9_910
+MOST_CORE_LINES = 9_908
 """Lines of code (no docstrings, comments or blank lines) of the core path; 50 of them are the fence of
 clusters."""
 COMMENTED = ("pipeline", "delivery", "store", "session")
