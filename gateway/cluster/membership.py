@@ -401,10 +401,13 @@ class Membership:
         return next((row.differs for row in rows if row.name == self.name), ())
 
     async def find_neighbors(self, boot_id: str = "") -> Sequence[Neighbor]:
-        """Read the other nodes that live, those on the machine with this boot id first."""
+        """Read the other nodes that live, those on the machine with this boot id first.
+
+        Without a boot id of their own they are too old to know requests for programs, and left out.
+        """
         query = (
-            "SELECT name, start_id, address, boot_id = :boot AND boot_id <> '' FROM node "  # noqa: S608 - a constant
-            f"WHERE {_LIVE} AND start_id <> :start ORDER BY 4 DESC, name"
+            "SELECT name, start_id, address, boot_id = :boot FROM node "  # noqa: S608 - a constant
+            f"WHERE {_LIVE} AND start_id <> :start AND boot_id <> '' ORDER BY 4 DESC, name"
         )
         named = {"boot": boot_id, "start": self.start_id}
         return [Neighbor(*row) for row in await self._run(lambda c: c.execute(text(query), named).all())]

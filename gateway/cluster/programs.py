@@ -98,7 +98,7 @@ class Programs:
             near = _End(serving.transport)
             other, _ = await asyncio.get_running_loop().create_unix_connection(lambda: near, sock=sock)
         except (OSError, StoreError) as error:
-            log.info("refused a connection to a program", session=request.session, reason=str(error))
+            log.debug("refused a connection to a program", session=request.session, reason=str(error))
             answer = _ENDED if isinstance(error, ProcessLookupError) else _REFUSED
             serving.transport.write(answer + str(error).encode() + b"\n")
             serving.transport.close()

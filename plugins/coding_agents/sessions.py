@@ -336,11 +336,14 @@ class Sessions:
         own = "" if self._nodes is not None else self._node
         return bool(self._node) and record.node not in ("", own) and record.boot_id != self._boot
 
+    def _is_of_other(self, record: SessionRecord) -> bool:
+        """Return whether another node on another machine started a session, and cleans up after it."""
+        return self._is_elsewhere(record) and record.node != self._node
+
     def _check_folder(self, record: SessionRecord) -> None:
         """Raise ServiceUnavailableError for a folder on another machine: here the path may be another one."""
-        is_other = self._is_elsewhere(record) and record.node != self._node
         is_shared = Path(record.workdir).resolve().is_relative_to(self._data.parent.resolve())
-        if is_other and record.host != socket.gethostname() and not is_shared:
+        if self._is_of_other(record) and record.host != socket.gethostname() and not is_shared:
             raise ServiceUnavailableError(
                 f"{record.workdir} is on the machine of node {record.node}; resume the session there, while "
                 "that node works"
@@ -544,9 +547,8 @@ class Sessions:
 
     def _remove(self, session: Session) -> None:
         """Remove what an ended session leaves: processes, sockets and output."""
-        record = session.record
-        if record.status == "lost" and record.node != self._node and self._is_elsewhere(record):
-            return  # Its own node does it: only there processes may be left.
+        if session.record.status == "lost" and self._is_of_other(session.record):
+            return  # Processes may be left there.
         kill_marked(session.record.id)
         shutil.rmtree(session.folder, ignore_errors=True)
 
@@ -644,7 +646,7 @@ class Sessions:
     def _is_needed(self, session_id: str) -> bool:
         """Return whether a session runs, or may on another machine, which ends it and removes its folder."""
         record = self._records.get(session_id)
-        return record is not None and (not record.is_ended or self._is_elsewhere(record))
+        return record is not None and (not record.is_ended or self._is_of_other(record))
 
     async def _forget_old(self) -> None:
         ended = sorted(

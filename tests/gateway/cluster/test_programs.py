@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import uuid
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -232,6 +233,9 @@ async def test_a_node_that_does_not_know_the_request_refuses_it(machines: Machin
     async with listening(machines.sessions / SESSION):
         machines.two.link.serve = None
         assert "two: " in await machines.refused()
+        # Such a node has not written a boot id, and is not even asked.
+        machines.change("UPDATE node SET boot_id = '' WHERE name = 'two'")
+        assert "no node lives" in await machines.refused()
     assert len(msgspec.json.encode(ProgramRequest(SESSION, "n" * 64, "h" * 64, "b" * 36, "s" * 32))) < 512
 
 
@@ -288,9 +292,13 @@ class Phone:
 
 @pytest.fixture
 def other_machine(tmp_path: Path) -> list[str]:
+    return machine(tmp_path)
+
+
+def machine(tmp_path: Path) -> list[str]:
     """The begin of a command that runs a program as on another machine, as far as its boot id tells that."""
-    file = tmp_path / "boot_id"
-    file.write_text("0f0f0f0f-0000-4000-8000-000000000000\n")
+    file = tmp_path / f"boot_id {uuid.uuid4()}"
+    file.write_text(f"{uuid.uuid4()}\n")
     script = f'mount --bind "{file}" /proc/sys/kernel/random/boot_id && exec "$@"'
     prefix = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, "sh"]
     tried = subprocess.run([*prefix, "true"], capture_output=True, text=True, check=False)
@@ -433,8 +441,9 @@ async def drain(home: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_a_session_whose_keeper_ends_while_its_machine_stands_by_is_lost(
-    cluster: Cluster, tmp_path: Path, other_machine: list[str]
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_session_whose_machine_says_that_its_keeper_has_ended_is_lost(
+    cluster: Cluster, tmp_path: Path, other_machine: list[str], restarted: bool
 ) -> None:
     phone = Phone(cluster.telegram, cluster.chat)
     first, second = cluster.node("one", settings=SETTINGS), cluster.node("two", settings=SETTINGS)
@@ -451,8 +460,10 @@ async def test_a_session_whose_keeper_ends_while_its_machine_stands_by_is_lost(
             assert await taking_over
             await phone.asks("/agents", "unavailable: it runs on node one")
             end_all(tmp_path / "shared")
+            first.prefix = machine(tmp_path) if restarted else ()
             starting = asyncio.create_task(first.start())
-            await phone.sees(r"(?s)was lost.*no keeper runs")
+            await phone.sees("(?s)was lost.*" + ("started again" if restarted else "no keeper runs"))
+            # Only its own node, when it works, removes what may be left.
             assert folder.exists()
             assert await second.stop() == 0
             assert await starting
