@@ -7,13 +7,12 @@ One connection from a node to another carries all clients and programs, each as 
 from __future__ import annotations
 
 import asyncio
-import datetime
 import socket
 import ssl
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
@@ -21,6 +20,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
+from gateway.cluster.certificate import Certificate
 from gateway.cluster.streams import ALIVE_SECONDS, PROTOCOL, Connection
 from gateway.contract.errors import AddressInUseError
 from gateway.settings import is_loopback
@@ -30,8 +30,6 @@ log = structlog.get_logger("trunkline.cluster")
 ANY_PORT = "127.0.0.1:0"
 CONNECT_SECONDS = 2.0
 _REFUSED = "without server.token it takes no clients of other machines"
-_FIRST = datetime.datetime(2020, 1, 1)
-_LAST = datetime.datetime(9999, 12, 31)
 
 
 class ClientRequest(Struct, frozen=True, tag_field="kind", tag="client"):
@@ -58,33 +56,6 @@ class ProgramRequest(Struct, frozen=True, tag_field="kind", tag="program"):
 Request = ClientRequest | ProgramRequest
 Accept = Callable[[], asyncio.Protocol]
 Serve = Callable[[ProgramRequest], asyncio.Protocol]
-
-
-class Certificate(NamedTuple):
-    """The certificate of a cluster and its private key, as PEM."""
-
-    certificate: str
-    key: str
-
-
-def new_certificate(cluster_id: str) -> Certificate:
-    """Return a new certificate, which does not expire."""
-    # Imported here: only the first node of a cluster needs it, and it takes 30 ms.
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, f"trunkline {cluster_id}")])
-    made = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), _FIRST, _LAST)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    pem = serialization.Encoding.PEM
-    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    return Certificate(made.public_bytes(pem).decode(), private.decode())
 
 
 class Link:

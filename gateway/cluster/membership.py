@@ -37,8 +37,9 @@ from sqlalchemy import (
 from sqlalchemy.exc import DatabaseError
 from sqlalchemy.schema import CreateColumn
 
+from gateway.cluster.certificate import Certificate, new_certificate
 from gateway.cluster.fingerprint import Fingerprint, differences, fingerprint
-from gateway.cluster.link import Certificate, Link, is_local, new_certificate
+from gateway.cluster.link import Link, is_local
 from gateway.contract.errors import SettingsError, StoreError, StoreLockedError, StoreUnavailableError
 from gateway.settings import Settings
 from gateway.store import Fence, migrate, open_locked

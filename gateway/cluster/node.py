@@ -15,8 +15,9 @@ from urllib.parse import urlsplit
 import structlog
 from yarl import URL
 
+from gateway.cluster.certificate import Certificate
 from gateway.cluster.forwarder import Forwarder
-from gateway.cluster.link import ANY_PORT, Accept, Certificate, Link
+from gateway.cluster.link import ANY_PORT, Accept, Link
 from gateway.cluster.membership import GATEWAY, HEARTBEAT_SECONDS, LIVE_SECONDS, Membership
 from gateway.cluster.programs import Programs
 from gateway.cluster.token import BrokerState, BrokerUnavailableError, TokenQueue

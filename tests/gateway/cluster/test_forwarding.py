@@ -18,8 +18,9 @@ from aiohttp import web
 from playwright.async_api import Browser, expect
 from sqlalchemy import create_engine, text
 
+from gateway.cluster.certificate import Certificate, new_certificate
 from gateway.cluster.forwarder import Forwarder
-from gateway.cluster.link import ANY_PORT, Certificate, ClientRequest, Link, new_certificate
+from gateway.cluster.link import ANY_PORT, ClientRequest, Link
 from gateway.cluster.membership import Membership
 from gateway.contract.errors import AddressInUseError, SettingsError
 from gateway.settings import Settings

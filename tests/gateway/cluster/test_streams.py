@@ -7,6 +7,7 @@ import random
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import cache
 from pathlib import Path
 from typing import cast
 
@@ -14,7 +15,8 @@ import msgspec
 import pytest
 import uvloop
 
-from gateway.cluster.link import ANY_PORT, Certificate, ClientRequest, Link, new_certificate
+from gateway.cluster.certificate import Certificate, new_certificate
+from gateway.cluster.link import ANY_PORT, ClientRequest, Link
 from gateway.cluster.streams import (
     ACCEPT,
     CLOSE,
@@ -29,8 +31,12 @@ from gateway.cluster.streams import (
 )
 from tests.gateway.cluster.nodes import until
 
-CERTIFICATE = new_certificate("test")
 OPENING = b'{"kind":"client","address":"127.0.0.1"}'
+
+
+@cache
+def certificate() -> Certificate:
+    return new_certificate("test")
 
 
 class End(asyncio.Protocol):
@@ -140,7 +146,7 @@ async def pair(alive_seconds: float = 5.0) -> AsyncGenerator[Pair]:
     async with AsyncExitStack() as stack:
         links = [Link(ANY_PORT, alive_seconds=alive_seconds) for _ in range(2)]
         for link in links:
-            await link.open(CERTIFICATE)
+            await link.open(certificate())
             stack.callback(link.close)
         network = Network(int(links[0].address.rsplit(":")[-1]))
         address = await stack.enter_async_context(network.listening())
@@ -316,13 +322,13 @@ async def test_an_error_of_one_stream_ends_that_one_alone(
     assert await good.until(4) == b"good"
 
 
-def context(certificate: Certificate, folder: Path, purpose: int, protocol: str | None) -> ssl.SSLContext:
+def context(folder: Path, purpose: int, protocol: str | None) -> ssl.SSLContext:
     """What a node with a certificate uses, with another protocol."""
     made = ssl.SSLContext(purpose)
     made.check_hostname, made.verify_mode = False, ssl.CERT_REQUIRED
-    made.load_verify_locations(cadata=certificate.certificate)
+    made.load_verify_locations(cadata=certificate().certificate)
     file = folder / "pem"
-    file.write_text(certificate.certificate + certificate.key)
+    file.write_text(certificate().certificate + certificate().key)
     made.load_cert_chain(file)
     if protocol is not None:
         made.set_alpn_protocols([protocol])
@@ -332,7 +338,7 @@ def context(certificate: Certificate, folder: Path, purpose: int, protocol: str 
 async def read_all(link: Link, sent: bytes, folder: Path, protocol: str | None = PROTOCOL) -> bytes:
     """Send bytes as a node with the certificate; return what the other one says until it closes."""
     host, port = link.address.rsplit(":", 1)
-    tls = context(CERTIFICATE, folder, ssl.PROTOCOL_TLS_CLIENT, protocol)
+    tls = context(folder, ssl.PROTOCOL_TLS_CLIENT, protocol)
     reader, writer = await asyncio.open_connection(host, int(port), ssl=tls)
     try:
         writer.write(sent)
@@ -417,7 +423,7 @@ async def test_a_node_of_another_version_is_told_so(nodes: Pair, tmp_path: Path)
     first_line = msgspec.json.encode("127.0.0.1") + b"\n"
     for protocol in (None, "trunkline-streams-0"):
         assert await read_all(nodes.works, first_line, tmp_path, protocol) == OTHER_VERSION.encode()
-    tls = context(CERTIFICATE, tmp_path, ssl.PROTOCOL_TLS_SERVER, None)
+    tls = context(tmp_path, ssl.PROTOCOL_TLS_SERVER, None)
     older = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=tls)
     try:
         with pytest.raises(ConnectionRefusedError, match=OTHER_VERSION):
