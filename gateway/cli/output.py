@@ -13,6 +13,7 @@ import msgspec
 import structlog
 import typer
 from rich.console import Console, RenderableType
+from rich.table import Table
 
 from gateway.cli.options import to_json
 
@@ -22,6 +23,9 @@ _CONTROL = re.compile(
 )
 _FILE_WIDTH = 160
 """Columns of a table in a pipe or a file, where lines need not fit a screen."""
+
+_LEAST_WIDTH = 12
+"""Columns of a terminal for each column of a table, below which a table is hard to read."""
 
 
 def plain(text: str) -> str:
@@ -40,9 +44,31 @@ def echo_json(value: Any) -> None:
 
 
 def print_table(table: RenderableType, width: int = _FILE_WIDTH) -> None:
-    """Print a table as wide as the terminal; ``width`` columns wide where there is none."""
+    """Print a table as wide as the terminal; ``width`` columns wide where there is none.
+
+    A terminal that is too narrow gets each row as lines of title and value.
+    """
     console = Console(highlight=False)
-    (console if console.is_terminal else Console(highlight=False, width=width)).print(table)
+    if not console.is_terminal:
+        Console(highlight=False, width=width).print(table)
+    elif isinstance(table, Table) and console.width < _LEAST_WIDTH * len(table.columns):
+        console.print(_as_records(table))
+    else:
+        console.print(table)
+
+
+def _as_records(table: Table) -> Table:
+    """Return the rows of a table below each other, with an empty line between two."""
+    records = Table(box=None, show_header=False, title=table.title, title_justify="left")
+    records.add_column(no_wrap=True, style="bold")
+    records.add_column(overflow="fold")
+    for row in zip(*(column.cells for column in table.columns), strict=True):
+        if records.rows:
+            records.add_row("", "")
+        for column, cell in zip(table.columns, row, strict=True):
+            if str(cell):
+                records.add_row(column.header, cell)
+    return records
 
 
 @contextmanager

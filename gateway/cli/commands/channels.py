@@ -14,7 +14,6 @@ from typing import Annotated, Any
 import msgspec
 import typer
 from rich import box
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -63,7 +62,7 @@ def list_(as_json: AsJson = False, config: File = None) -> None:
     table = Table("channel", "enabled", "from", box=box.SIMPLE)
     for row in found:
         table.add_row(escape(str(row["name"])), "yes" if row["enabled"] else "no", escape(str(row["source"])))
-    Console().print(table)
+    print_table(table)
 
 
 def rooms(channel: Only = None, as_json: AsJson = False, config: File = None) -> None:
@@ -159,7 +158,7 @@ def _print(states: dict[str, dict[str, Any]]) -> None:
     for name, health in sorted(states.items()):
         state = "[green]works[/]" if health["ok"] else "[red]fails[/]"
         table.add_row(escape(name), state, escape(health.get("detail", "")))
-    Console().print(table)
+    print_table(table)
 
 
 Public = Annotated[

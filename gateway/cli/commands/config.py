@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from gateway.cli.doctor.settings import find_mistakes
 from gateway.cli.doctor.startup import mask_secrets
-from gateway.cli.output import quiet
+from gateway.cli.output import print_table, quiet
 from gateway.contract.errors import SettingsError, TrunklineError
 from gateway.models import BUILT_IN_AGENTS
 from gateway.plugin_services.configuration import settings_schema
@@ -178,4 +177,4 @@ def _print_table(rows: Sequence[Effective], *, origin: bool) -> None:
         value = row.value if isinstance(row.value, str) else json.dumps(row.value, ensure_ascii=False)
         cells = (row.key, value, *((row.layer,) if origin else ()), row.source)
         table.add_row(*(Text(cell, style=style) for cell in cells))
-    Console().print(table)
+    print_table(table)

@@ -11,7 +11,6 @@ from urllib.parse import quote
 
 import msgspec
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -19,7 +18,7 @@ from gateway.access import THE_OWNER, Access, UserRef
 from gateway.channel import SenderRole
 from gateway.cli.gateway_or_store import GatewayOrStore
 from gateway.cli.options import AsJson, File, settings_from, to_json
-from gateway.cli.output import echo_json, moment, plain
+from gateway.cli.output import echo_json, moment, plain, print_table
 from gateway.extensions.registry import ChannelRegistry
 from gateway.server.access import AllowedUser, PairingList
 from gateway.settings import Settings
@@ -139,4 +138,4 @@ def _print(pairs: PairingList) -> None:
     rows += [(x.channel, x.user, x.name, x.role, moment(x.at), x.approved_by) for x in pairs.members]
     for row in rows:
         table.add_row(*(Text(" ".join(plain(cell).split())) for cell in row))
-    Console(highlight=False).print(table)
+    print_table(table)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import os
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from gateway.app import Gateway
@@ -16,6 +18,7 @@ from gateway.cli.doctor.finding import Finding, fail, ok, warn
 from gateway.cli.doctor.startup import check_model
 from gateway.cli.gateway_client import call, running_gateway
 from gateway.cli.models.provider_info import idle_gateway, plugin_of
+from gateway.cli.store_reader import store_file
 from gateway.contract.errors import (
     CATCHABLE,
     PluginError,
@@ -45,6 +48,10 @@ def listener(settings: Settings) -> Iterator[Finding]:
                 yield finding
         yield from asyncio.run(_probe_all(settings))
         return
+    if not _is_locked(settings):
+        said = f"{server.host}:{server.port} is in use by a gateway that does not use {store_file(settings)}"
+        yield fail("port", said, "choose another server.port, or set data_dir to that of the gateway")
+        return
     yield ok("port", f"a gateway runs at {url}")
     try:
         status: dict[str, Any] = call(settings, "GET", "/api/status")
@@ -73,6 +80,21 @@ async def providers(gateway: Gateway) -> AsyncGenerator[Finding]:
             yield warn(f"provider {name}", without_passwords(str(error)), f"see [providers.{name}]")
         else:
             yield ok(f"provider {name}", f"{where}, from the plugin {plugin}" if plugin else where)
+
+
+def _is_locked(settings: Settings) -> bool:
+    """Return whether a gateway holds the lock of the SQLite file; True for a database server."""
+    file = store_file(settings)
+    if file is None:
+        return True
+    try:
+        with Path(f"{file}.lock").open("rb") as locked:
+            fcntl.flock(locked, fcntl.LOCK_SH | fcntl.LOCK_NB)  # released at once; a start would wait for it
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
 
 
 async def _probe_all(settings: Settings) -> list[Finding]:

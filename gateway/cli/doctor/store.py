@@ -53,7 +53,9 @@ def _opened(settings: Settings) -> Iterator[Finding]:
             engine.dispose()
     except (StoreError, DBAPIError) as error:
         reason = str(error.orig).split("\n")[0] if isinstance(error, DBAPIError) else str(error)
-        yield fail("store", f"cannot read {shown}: {reason}", "check store.url and data_dir in the settings")
+        damaged = "malformed" in reason or "not a database" in reason
+        advice = "restore a backup: docs/backup.md" if damaged else "check store.url and data_dir"
+        yield fail("store", f"cannot read {shown}: {reason}", advice)
         return
     if damage is not None:
         yield fail("store", damage, "`trunkline db check` shows details")

@@ -8,12 +8,12 @@ from typing import Any
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from gateway.cli.models.provider_info import idle_gateway, warn_of_failed_plugins
 from gateway.cli.options import AsJson, File, settings_from, to_json
+from gateway.cli.output import print_table
 from gateway.models import MAIN, Profile
 from gateway.settings import Settings
 
@@ -77,4 +77,4 @@ def _print(found: list[dict[str, Any]]) -> None:
             escape(", ".join(agent["channels"])),
             escape(agent["description"]),
         )
-    Console().print(table)
+    print_table(table)

@@ -12,14 +12,13 @@ from typing import Annotated
 
 import typer
 from msgspec import Struct
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from gateway.cli.gateway_client import GatewayUnreachableError, follow
 from gateway.cli.models.provider_info import idle_gateway, warn_of_failed_plugins
 from gateway.cli.options import REFUSED, AsJson, File, fail, settings_from
-from gateway.cli.output import echo_json, moment, plain
+from gateway.cli.output import echo_json, moment, plain, print_table
 from gateway.contract.errors import AuthFailedError, ProviderError, SettingsError, TrunklineError
 from gateway.contract.provider import ApiKey, Credential, Provider, SignsIn
 from gateway.extensions.backends import Variables
@@ -170,7 +169,7 @@ def _print(sources: list[CredentialSource]) -> None:
             used += f", {'expired' if over else 'until'} {moment(int(source.expires * 1000))}"
         row = (source.provider, source.what, source.place, source.hint or "(hidden)", used)
         table.add_row(*(Text(plain(cell), style="" if source.used else "dim") for cell in row))
-    Console(highlight=False).print(table)
+    print_table(table)
 
 
 def _is_plugin_of(name: str, given: ProviderSettings, wanted: str) -> bool:

@@ -65,6 +65,7 @@ def run_tests(
     with one_line_errors():
         manifest = read_manifest(folder)
     quiet = ("-q", "-p", "no:cacheprovider", "--asyncio-mode=auto", "--import-mode=importlib")
+    quiet += ("-o", "asyncio_default_fixture_loop_scope=function")  # without it pytest-asyncio warns
     command = [sys.executable, "-m", "pytest", *quiet, f"--rootdir={folder}", str(folder), *(tests or ())]
     # No bytecode: a folder with some is refused. The gateway's modules may be those of a checkout.
     paths = os.pathsep.join(filter(None, (str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH"))))

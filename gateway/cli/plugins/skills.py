@@ -29,6 +29,8 @@ from gateway.skills import (
 )
 from gateway.skills.library import FOLDER
 
+_USED = "a running gateway uses it within seconds"
+
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder with a SKILL.md.")]
 Folders = Annotated[list[Path], typer.Argument(metavar="FOLDER...", help="Folders with a SKILL.md.")]
 SkillName = Annotated[
@@ -97,9 +99,9 @@ def add(
     with one_line_errors():
         place = _copy(folder.expanduser().absolute(), _library(settings_from(config)), replace=replace)
     if as_json:
-        echo_json({"name": place.name, "folder": str(place), "next": "it is used from the next start on"})
+        echo_json({"name": place.name, "folder": str(place), "next": _USED})
     else:
-        typer.echo(f"{place.name} is in {place}; it is used from the next start on")
+        typer.echo(f"{place.name} is in {place}; {_USED}")
 
 
 def check(folders: Folders, as_json: AsJson = False) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from tests.gateway.cli.processes import gateway, trunkline
+from tests.gateway.cli.processes import Terminal, gateway, trunkline
 
 ROOT = Path(__file__).parents[3]
 
@@ -50,3 +50,18 @@ def test_channels_are_listed_with_their_sources(tmp_path: Path) -> None:
     rows = {row["name"]: (row["source"], row["enabled"]) for row in json.loads(told.stdout)}
     assert rows["pigeon"] == ("loft 1.2", True)
     assert rows["telegram"] == ("built in", False)
+
+
+def test_a_terminal_that_is_too_narrow_for_a_table_gets_each_row_as_lines(tmp_path: Path) -> None:
+    shown: list[list[list[str]]] = []
+    for columns in ("80", "30"):
+        terminal = Terminal(tmp_path, "channels", "list", COLUMNS=columns)
+        try:
+            terminal.wait()
+            shown.append([line.split() for line in terminal.lines if line.strip()])
+        finally:
+            terminal.close()
+    wide, narrow = shown
+    assert wide[0] == ["channel", "enabled", "from"]
+    assert ["discord", "no", "built", "in"] in wide
+    assert narrow[:3] == [["channel", "discord"], ["enabled", "no"], ["from", "built", "in"]]

@@ -112,6 +112,13 @@ def test_a_running_gateway_is_asked_for_its_channels(tmp_path: Path) -> None:
     assert found["schema"]["detail"].endswith("the newest")
 
 
+def test_the_gateway_of_another_directory_does_not_make_the_port_ok(tmp_path: Path) -> None:
+    with gateway(tmp_path) as running:
+        found = findings(tmp_path / "data", TRUNKLINE_SERVER__PORT=running.port)
+    assert found["port"]["status"] == "fail"
+    assert "is in use by a gateway that does not use " in found["port"]["detail"]
+
+
 def test_wrong_settings_are_told_and_the_machine_is_looked_at(tmp_path: Path) -> None:
     found = findings(tmp_path, "modle = 'x/y'\n")
     assert "did you mean model" in found["settings"]["detail"]
@@ -143,6 +150,7 @@ def test_a_file_that_is_no_database_is_a_failure(tmp_path: Path) -> None:
     (tmp_path / "data/trunkline.db").write_text("this is no database, whatever its name says" * 100)
     found = findings(tmp_path)
     assert (found["store"]["status"], "not a database" in found["store"]["detail"]) == ("fail", True)
+    assert "restore a backup" in found["store"]["advice"]
 
 
 def test_an_old_schema_is_told_with_the_way_out(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_a_skill_is_added_listed_shown_and_replaced(home: Path) -> None:
     (folder / "docs/fields.md").write_text("Field A")
     assert "There are no skills" in run(home, "list")
     place = home / "config/skills/forms"
-    assert run(home, "add", "./forms") == f"forms is in {place}; it is used from the next start on\n"
+    assert run(home, "add", "./forms") == f"forms is in {place}; a running gateway uses it within seconds\n"
     assert (place / "docs/fields.md").read_text() == "Field A"
     skill(home / ".agents/skills/broken", "other")
     forms, broken = json.loads(run(home, "list", "--json"))
