@@ -90,17 +90,18 @@ class SocketMode:
 
     async def _read_frames(self, socket: aiohttp.ClientWebSocketResponse, closing: asyncio.Event) -> None:
         """Read a connection until it ends. ``closing`` is set as soon as a replacement is needed."""
-        try:
-            async with asyncio.TaskGroup() as tasks:
+        async with asyncio.TaskGroup() as tasks:
+            try:
                 async for frame in socket:
                     if frame.type is aiohttp.WSMsgType.TEXT:
                         await self._read_frame(socket, closing, tasks, frame.data)
-        finally:
-            self._connections -= 1
-            if not self._connections:
-                self.problem = "connection lost"
-            closing.set()
-            await socket.close()
+            finally:
+                # Not after the group: its deliveries may still wait for a commit.
+                self._connections -= 1
+                if not self._connections:
+                    self.problem = "connection lost"
+                closing.set()
+                await socket.close()
 
     async def _read_frame(
         self,

@@ -16,7 +16,7 @@ from aiohttp import web
 from sqlalchemy import select
 from structlog.testing import capture_logs
 
-from channels.slack.connection import Dispatcher, Webhook
+from channels.slack.connection import Dispatcher, SocketMode, Webhook
 from channels.slack.fake import FakeSlack
 from channels.slack.fake.delivery import event_callback
 from gateway.app import Gateway
@@ -171,6 +171,26 @@ async def test_a_delivery_that_fails_is_logged_and_not_acknowledged() -> None:
         )
     assert answer == (False, None)
     assert [line["event"] for line in logs if line.get("exc_info")] == ["a delivery could not be committed"]
+
+
+async def test_a_delivery_that_takes_long_does_not_delay_the_next_connection() -> None:
+    begun, released, gaps = asyncio.Event(), asyncio.Event(), list[int]()
+
+    async def handle(kind: str, payload: Any) -> tuple[bool, Any]:
+        begun.set()
+        await released.wait()
+        return False, None
+
+    async with FakeSlack() as fake, asyncio.TaskGroup() as tasks:
+        socket_mode = SocketMode(fake.app_token, fake.api_url, handle, lambda: gaps.append(1))
+        running = tasks.create_task(socket_mode.run())
+        await until(lambda: not socket_mode.problem)
+        fake.deliver_event({"type": "message", "channel": "C1", "user": "U1", "text": "hi", "ts": "1.0"})
+        await begun.wait()
+        fake.lose_sockets()
+        await until(lambda: len(gaps) == 2)
+        released.set()
+        running.cancel()
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:
