@@ -69,6 +69,7 @@ KINDS = {
     "torn-edits": ("--seconds", "8", "--rate", "4", "--drain", "30", "--channels", "websocket"),
     "trusted-clock": ("--seconds", "12", "--drain", "12", *FEW),
     "unwritten-signals": ("--seconds", "10", "--drain", "20", "--rate", "14", *FEW),
+    "failed-turns": ("--seconds", "3", "--drain", "10", "--channels", "websocket"),
     "ended-turns": ("--seconds", "8", "--drain", "40", *FEW),
     "unblocked": ("--seconds", "8", "--drain", "40", *FEW),
 }
@@ -264,6 +265,10 @@ def test_a_gateway_that_waits_for_the_hour_that_its_clock_was_ahead_is_found_out
 
 def test_a_gateway_that_forgets_stops_and_deletions_is_found_out(storms: Storms) -> None:
     storms["unwritten-signals"].must_find(lambda found: found.count("wrong") > 0)
+
+
+def test_a_gateway_whose_turns_fail_without_a_reason_is_found_out(storms: Storms) -> None:
+    storms["failed-turns"].must_find(lambda found: found.says("failed without a reason: the planted bug"))
 
 
 def test_a_gateway_that_ends_a_replaced_plugin_at_once_is_found_out(storms: Storms) -> None:

@@ -22,7 +22,7 @@ from person import Person
 from record import Record, failed, pieces_in_order, pieces_of_files, text_of, word_of
 from verdict import Verdict
 
-from gateway.contract.messages import Message, source_of
+from gateway.contract.messages import ErrorPart, Message, source_of
 
 _ON_ITS_WAY = 0.5
 """Seconds that a request may be on its way to the model."""
@@ -122,6 +122,24 @@ def _check_undone(
         left.sent = [sent for sent in left.sent if sent.message_id not in keys]
         record.logs[session] = [m for m in log if not is_reply(text_of(m)) and not text_of(m).startswith("/")]
     return left
+
+
+def check_failures(verdict: Verdict, record: Record, spoilt: Collection[str]) -> int:
+    """No answer failed but those about words for which a call of the model did. Returns how many failed."""
+    count = 0
+    for session, log in record.logs.items():
+        words: set[str] = set()
+        for message in log:
+            words.update(WORD.findall(text_of(message)))
+            if message.role != "assistant":
+                continue
+            if failed(message):
+                count += 1
+                if not words.intersection(spoilt):
+                    error = next(part.message for part in message.parts if isinstance(part, ErrorPart))
+                    verdict.add("wrong", f"{session}: {sorted(words)} failed without a reason: {error}")
+            words.clear()
+    return count
 
 
 def check_deletions(

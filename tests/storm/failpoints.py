@@ -1,7 +1,7 @@
 """Exact instants to die at. One is armed at a time; whichever process reaches it kills the gateway.
 
 The processes of a storm share a directory: ``armed`` names the point, ``pid`` the gateway's process, and
-``hits`` gets a line for every kill that was made this way.
+``hits`` gets a line for every kill that was made this way, and ``stops`` one for every other signal.
 """
 
 from __future__ import annotations
@@ -103,6 +103,7 @@ class Failpoints:
         self._armed = directory / "armed"
         self._pid = directory / "pid"
         self._hits = directory / "hits"
+        self._stops = directory / "stops"
 
     def arm(self, point: str, number: signal.Signals = signal.SIGKILL) -> None:
         """The next process to reach the point kills the gateway, or sends it another signal."""
@@ -142,17 +143,24 @@ class Failpoints:
         except FileNotFoundError:
             return  # another process was faster
         pid = int(self._pid.read_text())
-        if number == signal.SIGKILL:
-            with self._hits.open("a") as hits:
-                hits.write(f"{point}\n")
+        with (self._hits if number == signal.SIGKILL else self._stops).open("a") as hits:
+            hits.write(f"{point}\n")
         try:
             os.kill(pid, number)
         except ProcessLookupError:
             return
 
     def hits(self) -> Counter[str]:
-        """How often each point was hit."""
-        return Counter(self._hits.read_text().splitlines() if self._hits.exists() else ())
+        """How often a kill was made at each point."""
+        return _counted(self._hits)
+
+    def stops(self) -> int:
+        """How often another signal was sent at a point."""
+        return _counted(self._stops).total()
+
+
+def _counted(lines: Path) -> Counter[str]:
+    return Counter(lines.read_text().splitlines() if lines.exists() else ())
 
 
 class Aims:

@@ -2,13 +2,14 @@
 and between the world and the nodes.
 
 They run in a process of their own, so that a busy storm does not delay the database. On its standard input it
-takes one command a line, and answers ``open`` with the port that the link listens on:
+takes one command a line, and answers ``open`` with the port that the link listens on, ``held`` with a number:
 
     open NAME PORT...   a link to a port, or to any of some
     aim NAME PORT...    new connections go to these ports, each to one that accepts it
     hold NAME           pass nothing on until the link is mended, as when packets are lost
     cut NAME            end all connections, and refuse new ones until the link is mended
     mend NAME           pass everything on again
+    held NAME           how many calls of a platform it has held back so far, but for those that only listen
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pathlib import Path
 
 HOST = "127.0.0.1"
 _BLOCK = 65_536
+_LISTENING = b"/getUpdates "
 
 
 class Link:
@@ -36,6 +38,7 @@ class Link:
         self._flowing.set()
         self._is_cut = False
         self._open: set[asyncio.StreamWriter] = set()
+        self.held = 0
 
     async def listen(self) -> int:
         """Accept connections from now on. Returns the port."""
@@ -58,7 +61,6 @@ class Link:
         self._flowing.set()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await self._flowing.wait()
         ends = [writer]
         self._open.add(writer)
         try:
@@ -85,6 +87,8 @@ class Link:
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(_BLOCK):
+            if not self._flowing.is_set() and data.startswith(b"POST ") and _LISTENING not in data:
+                self.held += 1
             await self._flowing.wait()
             if writer.is_closing():
                 return
@@ -100,7 +104,7 @@ class Links:
 
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
-        self._opening = asyncio.Lock()
+        self._asking = asyncio.Lock()
 
     async def start(self, environment: dict[str, str]) -> None:
         """Start the process."""
@@ -114,10 +118,18 @@ class Links:
 
     async def open(self, name: str, *ports: int) -> int:
         """Open a link to a port, or to any of some. Returns the port that it listens on."""
+        return await self._ask("open", name, *ports)
+
+    async def held(self, name: str) -> int:
+        """Return how many calls a link has held back so far."""
+        return await self._ask("held", name)
+
+    async def _ask(self, what: str, name: str, *ports: int) -> int:
+        """Give a command that is answered with a number."""
         assert self._process is not None
         assert self._process.stdout is not None
-        async with self._opening:
-            self.tell("open", name, *ports)
+        async with self._asking:
+            self.tell(what, name, *ports)
             return int(await self._process.stdout.readline())
 
     def tell(self, what: str, name: str, *ports: int) -> None:
@@ -152,6 +164,8 @@ async def serve() -> None:
                 links[name].hold()
             case "cut":
                 links[name].cut()
+            case "held":
+                print(links[name].held, flush=True)
             case _:
                 links[name].mend()
 

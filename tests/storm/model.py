@@ -163,6 +163,7 @@ class Model:
     def __init__(self, directory: Path, faults: float, seed: int) -> None:
         self._reach = Failpoints(directory).reach
         self._asked = directory / "asked"
+        self._spoilt = directory / "spoilt"
         self._faults = faults
         self._dice = random.Random(seed)
 
@@ -174,8 +175,7 @@ class Model:
                 Gate(Tripwire(self._reach, "in the middle of a summary")),
                 Say(SUMMARY[9:]),
             )
-            reply = Reply(moves)
-            return self._spoilt(reply) if self._dice.random() < self._faults else reply
+            return self._perhaps_spoil(Reply(moves), "summary")
         word = word_in(asked.user_text) or "nothing"
         with self._asked.open("a") as asked_about:
             asked_about.write(f"{time.monotonic()} {word}\n")
@@ -185,7 +185,7 @@ class Model:
             reply = Reply((Use(tool, arguments, f"call_{self._dice.getrandbits(32):08x}"),), "tools")
         else:
             reply = Reply(tuple(self._moves(word)))
-        return self._spoilt(reply) if self._dice.random() < self._faults else reply
+        return self._perhaps_spoil(reply, word)
 
     def _moves(self, word: str) -> list[Move]:
         moves: list[Move] = []
@@ -200,7 +200,12 @@ class Model:
                 moves.append(Gate(Tripwire(self._reach, point)))
         return moves
 
-    def _spoilt(self, reply: Reply) -> Reply | Refusal:
+    def _perhaps_spoil(self, reply: Reply, word: str) -> Reply | Refusal:
+        """Let an answer fail, or not, and note its word before that."""
+        if self._dice.random() >= self._faults:
+            return reply
+        with self._spoilt.open("a") as spoilt:
+            spoilt.write(f"{word}\n")
         kind = self._dice.choice(("cut", "close", "busy", "broken"))
         if kind == "cut":
             keep = self._dice.randrange(len(reply.moves) + 1)

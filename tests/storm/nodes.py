@@ -34,6 +34,7 @@ BROKER_KILLED = "RabbitMQ killed"
 BROKER_CUT = "node cut from RabbitMQ"
 LATE = "calls of a killed node arrived late"
 WRONG_CLOCK = "node with a wrong clock took over"
+AMID = "node frozen at a commit or a call"
 """The faults that more than their table in ``Nodes`` refers to."""
 
 ONE_ADDRESS = ("line", "telegram")
@@ -44,6 +45,8 @@ PLANTED = {"no-epoch-check": (BROKER_CUT,), "hasty-reconcile": (LATE,), "no-row-
 
 _LEFT_OFF = (70, 75)
 """Exit statuses after which a service manager starts a node again: the store failed, or it was taken over."""
+_EXPLAINED = 10.0
+"""Seconds after a fault of a node, or of a server, in which it may end with one of them."""
 _RESTART = (0.05, 0.5)
 """Seconds after which it does."""
 _WORKS = 40.0
@@ -68,6 +71,8 @@ _LONGEST_HANDED, _FOLLOWED = 3.5, 1.0
 """Seconds that a frozen node waits at most to be followed, and then sleeps on. PostgreSQL ends a transaction
 that is idle for 5 s."""
 _LONGEST_CUT = 8.0
+_CALLS = 3.0
+"""Seconds in which a node that works makes a call."""
 _LATE = (2.0, 5.0)
 """Seconds by which calls are late. A node counts on 10 s at most."""
 _CLOCK = (0.5, 1.5)
@@ -89,6 +94,10 @@ class Node:
         self.port = free_port()
         self.life: Life | None = None
         self.told_to_stop = False
+        self.harms = 0
+        """Faults under way that may end it."""
+        self.healed_at = -_EXPLAINED
+        """Time of the event loop at which the last of them was over."""
         self.occupied = False
         """A fault of it is under way that no other one is to disturb."""
         self.frozen = False
@@ -101,6 +110,11 @@ class Node:
             yield
         finally:
             self.occupied = False
+
+    @property
+    def may_leave_off(self) -> bool:
+        """Return whether a fault explains that it ends by itself."""
+        return self.harms > 0 or asyncio.get_running_loop().time() < self.healed_at + _EXPLAINED
 
     @property
     def is_ready(self) -> bool:
@@ -147,7 +161,7 @@ class Nodes:
         """Faults of servers and of the connections to them."""
         self.kills = 0
         self.lives = 0
-        every = (*self._ends, *self._freezes, *self._of_servers, WRONG_CLOCK)
+        every = (*self._ends, *self._freezes, *self._of_servers, WRONG_CLOCK, AMID)
         self.faults = Counter(dict.fromkeys(PLANTED.get(plan.planted or "", every), 0))
         self.answers_in_outages = 0
         """How many answers ended while RabbitMQ was away."""
@@ -304,10 +318,23 @@ class Nodes:
         self._ended_at = asyncio.get_running_loop().time()
         if life.status == -signal.SIGKILL:
             self.kills += 1
-        elif life.status in _LEFT_OFF and not self._calm:
+        elif life.status in _LEFT_OFF and not self._calm and (node.told_to_stop or node.may_leave_off):
             self.exits[life.status] += 1
         elif life.status != 0 or not node.told_to_stop:
             self.unexpected.append(f"{node.name}: exit {life.status}")
+
+    @contextlib.contextmanager
+    def _harming(self, *nodes: Node) -> Generator[None]:
+        """Let nodes end by themselves until some time after the block; all of them if none is given."""
+        harmed = nodes or self._nodes
+        for node in harmed:
+            node.harms += 1
+        try:
+            yield
+        finally:
+            for node in harmed:
+                node.harms -= 1
+                node.healed_at = asyncio.get_running_loop().time()
 
     async def _free(self) -> tuple[Node, Life] | None:
         """Wait for a node that works and to which nothing happens; None if the storm is over before."""
@@ -352,14 +379,24 @@ class Nodes:
             return False
         node, life = found
         names = [f"{node.name}-{platform}" for platform in self._platforms]
-        for name in names:
-            self._links.tell("hold", name)
-        await self._pause(self._dice.uniform(0.3, 1.5))
-        await life.kill()
+        before = await self._held(names)
+        deadline = time.monotonic() + _CALLS
+        with node.reserved():
+            for name in names:
+                self._links.tell("hold", name)
+            while await self._held(names) == before and time.monotonic() < deadline and not self._over():
+                await asyncio.sleep(_LOOKS)
+            await self._pause(self._dice.uniform(0, 0.5))
+            await life.kill()
         await self._pause(self._dice.uniform(*_LATE))
+        held = await self._held(names) - before
         for name in names:
             self._links.tell("mend", name)
-        return bool(names)
+        return held > 0
+
+    async def _held(self, names: Sequence[str]) -> int:
+        """Return how many calls these links have held back so far."""
+        return sum([await self._links.held(name) for name in names])
 
     async def _kill_standby(self) -> bool:
         standbys = [
@@ -388,7 +425,8 @@ class Nodes:
             return False
         node, life = found
         points = [p for p in self._points if p.startswith(("before", "placed")) and p not in AT_START]
-        with node.reserved():
+        frozen_amid, followed = self._failpoints.stops(), False
+        with node.reserved(), self._harming():  # the failpoint may meet the next owner
             if points and (handed or self._dice.random() < 0.8):
                 self._failpoints.arm(self._dice.choice(points), signal.SIGSTOP)
                 await self._until(lambda: self._failpoints.armed() is None, 1.5)
@@ -399,19 +437,21 @@ class Nodes:
             if handed:
                 self._links.tell("cut", f"{node.name}-broker")
                 # Also when it is over: the last node to follow must not find what this one is to commit.
-                await self._until(lambda: self._active is not node, _LONGEST_HANDED)
+                followed = await self._until(lambda: self._active is not node, _LONGEST_HANDED)
                 await self._pause(self._dice.uniform(0, _FOLLOWED))
                 self._links.tell("mend", f"{node.name}-broker")
             else:
                 longest = min(20.0, max(12.0, self._plan.seconds / 3))
                 lasts = self._dice.choice(((1.0, 4.0), (_RECKONED, longest)))
                 await self._pause(self._dice.uniform(*lasts))
-            for each in self._nodes:  # the failpoint may have met the next owner
+            for each in self._nodes:
                 if each.life is not None:
                     each.life.send(signal.SIGCONT)
             node.frozen = False
             self._balance()
-        return frozen
+        if AMID in self.faults:
+            self.faults[AMID] += self._failpoints.stops() - frozen_amid
+        return frozen and (followed or not handed)
 
     def _can_follow(self) -> bool:
         """Return whether some node stands by, and long enough to follow another one without a check."""
@@ -472,9 +512,10 @@ class Nodes:
 
     async def _restart(self, server: Postgres | Broker, longest: float) -> bool:
         """Kill a server, and start it again."""
-        await asyncio.to_thread(server.kill)
-        await self._pause(self._dice.uniform(0, longest))
-        await asyncio.to_thread(server.start)
+        with self._harming():
+            await asyncio.to_thread(server.kill)
+            await self._pause(self._dice.uniform(0, longest))
+            await asyncio.to_thread(server.start)
         return True
 
     async def _restart_broker(self) -> bool:
@@ -489,12 +530,14 @@ class Nodes:
     async def _cut(self, server: str) -> bool:
         """Cut a node off from a server for some time: nothing passes, or nothing connects."""
         node = self._active if self._active is not None and self._dice.random() < 0.7 else None
-        name = f"{(node or self._dice.choice(self._nodes)).name}-{server}"
-        self._links.tell(self._dice.choice(("hold", "cut")), name)
-        await self._pause(
-            self._dice.choice((self._dice.uniform(0.2, 2), self._dice.uniform(2, _LONGEST_CUT)))
-        )
-        self._links.tell("mend", name)
+        node = node or self._dice.choice(self._nodes)
+        name = f"{node.name}-{server}"
+        with self._harming(node):
+            self._links.tell(self._dice.choice(("hold", "cut")), name)
+            await self._pause(
+                self._dice.choice((self._dice.uniform(0.2, 2), self._dice.uniform(2, _LONGEST_CUT)))
+            )
+            self._links.tell("mend", name)
         return True
 
     async def _pause(self, seconds: float) -> None:

@@ -96,6 +96,8 @@ class Outcome:
     exit_status: int | None
     unexpected: list[str]
     verdict: Verdict
+    failures: int = 0
+    """How many answers failed, because a call of the model did."""
     summaries: int = 0
     """How many summaries of conversations were made."""
     notices: int = 0

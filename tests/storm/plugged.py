@@ -33,7 +33,7 @@ _BLOCKED = "the plugin 'blocker'"
 """In the result of a call that it blocked, also because it failed."""
 _EVERY = 0.7
 """Seconds between two exchanges."""
-_PATIENCE = "20s"
+PATIENCE = "20s"
 """Time limit of what must not fail, on a machine that is busy with a storm."""
 
 _MESSAGES = """
@@ -141,7 +141,7 @@ def settle(settings: Settings, directory: Path) -> Settings:
 def tables(directory: Path) -> dict[str, Any]:
     """Return the settings of the plugins."""
     short = {"hook_timeout_ms": "200ms"}  # a message waits for it
-    limits = {name: {"activate_timeout_ms": _PATIENCE, "hook_timeout_ms": _PATIENCE} for name in PLUGINS}
+    limits = {name: {"activate_timeout_ms": PATIENCE, "hook_timeout_ms": PATIENCE} for name in PLUGINS}
     limits["crasher"] |= short
     limits["hanger"] |= short
     return {"enabled": [str(directory / _FOLDER / name) for name in PLUGINS], **limits}

@@ -36,6 +36,7 @@ PLANTED = (
     "blind-resend",
     "both-wordings",
     "ended-turns",
+    "failed-turns",
     "forgotten-answers",
     "forgotten-keys",
     "left-standing",

@@ -17,7 +17,7 @@ import aiohttp
 import msgspec
 import plugged
 from chat_platform import Platform, Question
-from checker import check, check_deletions, lines_of, words_of
+from checker import check, check_deletions, check_failures, lines_of, words_of
 from choices import check_choices
 from client import Client, Hooks
 from decisions import Pressed, check_decisions
@@ -169,6 +169,7 @@ class Storm:
             record = Record.read(engine)
             (self._directory / "record.json").write_bytes(msgspec.json.encode(record, enc_hook=str))
             verdict = Verdict()
+            failures = check_failures(verdict, record, lines_of(self._directory / "spoilt"))
             check_versions(verdict, record, self._editors)
             tasks = check_tasks(verdict, record, self._clients, self._persons)
             check(verdict, record, self._clients, self._persons, rooms, self._directory / "effects")
@@ -194,7 +195,7 @@ class Storm:
         outcome = self._outcome(engine, verdict, drained, seconds, status)
         outcome.inquiries = len(self._ledger.read())
         outcome.notices = sum(map(len, record.notices.values()))
-        outcome.tasks, outcome.choices = tasks, choices
+        outcome.tasks, outcome.choices, outcome.failures = tasks, choices, failures
         outcome.blocked, outcome.exchanged, outcome.ticks = blocked, exchanged, ticks
         outcome.changes = sum(editor.changes for editor in self._editors)
         outcome.summaries = sum(len(found) for _, found in record.summaries.values())

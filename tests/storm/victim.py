@@ -15,6 +15,7 @@ import gc
 import importlib
 import json
 import os
+import random
 import selectors
 import signal
 import sys
@@ -82,12 +83,14 @@ from gateway.channel import (
 )
 from gateway.cluster.node import Node
 from gateway.contract.channel import Deletes
-from gateway.contract.errors import SettingsError, StoreError, TrunklineError
+from gateway.contract.errors import ProviderError, SettingsError, StoreError, TrunklineError
 from gateway.conversations.branches import Branches
 from gateway.logs import set_up_logs
 from gateway.pipeline.intake import Intake
 from gateway.pipeline.mailbox import Dispatcher
+from gateway.pipeline.model_call import ModelCaller
 from gateway.pipeline.nested import NestedRunner
+from gateway.plugin_services.jobs import Jobs
 from gateway.server import Server
 from gateway.session import Session
 from gateway.session.log import DROP_PARTS, PUT_MESSAGE
@@ -434,6 +437,8 @@ class Victim(Gateway):
     def _plant(self) -> None:
         """Plant a bug that is a function or a part of the gateway."""
         match self.planted:
+            case "failed-turns":
+                ModelCaller.call = _fail_often
             case "asked-anew":
                 # The questions of a turn have other keys in each process, so that none is found again.
                 call = approvals_module.calling
@@ -456,6 +461,16 @@ class Victim(Gateway):
                 announcements_module.find_announcement = find_begun
             case _:
                 pass
+
+
+_call = ModelCaller.call
+
+
+async def _fail_often(caller: ModelCaller, *given: Any) -> Any:
+    """The planted bug: many turns fail, whatever the model answers."""
+    if random.random() < 0.3:
+        raise ProviderError("the planted bug")
+    return await _call(caller, *given)
 
 
 async def _let_pass(*_: object) -> None:
@@ -562,7 +577,10 @@ def compose(given: Mapping[str, Any], stop: asyncio.Event) -> Victim:
                 **given.get("limits", {}),
             },
             "permissions": {"*": "allow", "ring": "ask"},
-            "plugins": plugged.tables(Path(given["directory"])) if given["plugins"] else {},
+            "plugins": {
+                Herald.name: {"hook_timeout_ms": plugged.PATIENCE},
+                **(plugged.tables(Path(given["directory"])) if given["plugins"] else {}),
+            },
         }
     )
     settings = plugged.settle(settings, Path(given["directory"]))
@@ -660,12 +678,13 @@ def _die_with_parent() -> None:
 def _turn_clock(seconds: float) -> None:
     """Let this life's wall clock be ahead (or behind).
 
-    Defaults of parameters were bound before: the checks of signed webhooks, and of a node's clock at its
-    start, use the right time.
+    Defaults of parameters were bound before. Those of signed webhooks and of a node's check at its start keep
+    the right time: with a wrong one, a gateway gets no webhook, and a node does not start.
     """
     exact, exact_ns, nanoseconds = time.time, time.time_ns, round(seconds * 1e9)
     time.time = lambda: exact() + seconds
     time.time_ns = lambda: exact_ns() + nanoseconds
+    Jobs.__init__.__defaults__ = (time.time, *Jobs.__init__.__defaults__[1:])
 
 
 def _child(given: Mapping[str, Any], ahead: float) -> None:
