@@ -201,8 +201,10 @@ class DiscordChannel:
             try:
                 await stack.enter_async_context(self._api.opened())
             except UNREACHABLE as error:
-                self._reason = f"logging in: {error or type(error).__name__}"
-                log.info("the login at Discord failed; retrying", reason=self._reason)
+                reason = f"logging in: {error or type(error).__name__}"
+                if reason != self._reason:
+                    log.warning("the login at Discord failed; retrying", channel=self.id, reason=reason)
+                self._reason = reason
                 failures += 1
                 await asyncio.sleep(
                     error.seconds if isinstance(error, RateLimited) else _BACKOFF.pause(failures)

@@ -96,7 +96,9 @@ class Options(SharedOptions):
         """Raise SettingsError if the token is missing or malformed, or a library is not installed."""
         token = self.token.get_secret_value()
         if not token.strip():
-            raise SettingsError(f"channels.{channel_id}.token: is missing; it is on the bot's page")
+            raise SettingsError(
+                f"channels.{channel_id}.token: is missing; the page Bot of the application shows it"
+            )
         if token.split() != [token] or not token.isascii() or not token.isprintable():
             raise SettingsError(
                 f"channels.{channel_id}.token: must not contain blanks or non-ASCII characters"

@@ -132,7 +132,7 @@ class Api:
         except SlackClientError as error:
             raise self._call_error(method, getattr(error, "response", None), error) from error
         except (aiohttp.ClientConnectorError, aiohttp.InvalidURL) as error:
-            raise PlacementDeferred(f"{method}: {type(error).__name__}") from error
+            raise PlacementDeferred(f"Slack cannot be reached: {error}") from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise PlacementUncertain(f"{method}: {type(error).__name__}") from error
         except (

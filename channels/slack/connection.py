@@ -151,7 +151,7 @@ async def request_socket(client: Any) -> str:
     try:
         answer = await client.apps_connections_open(app_token=client.token)
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise PlacementDeferred(type(error).__name__) from error
+        raise PlacementDeferred(f"Slack cannot be reached: {error or type(error).__name__}") from error
     except Exception as error:
         raise _open_error(error) from error
     return str(answer.get("url"))

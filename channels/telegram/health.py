@@ -14,7 +14,7 @@ from gateway.channel import Backoff, Health
 log = structlog.get_logger("trunkline.telegram")
 
 _BACKOFF = Backoff(0.5, 30)
-_WRONG_TOKEN = "Telegram does not accept the token"  # noqa: S105 - says what is wrong with it
+_WRONG_TOKEN = "Telegram rejects the token; @BotFather shows the right one"  # noqa: S105 - says what is wrong with it
 _WRONG_TOKEN_PAUSE = 30.0
 _CONFLICT_PAUSE = 3.0
 
@@ -56,7 +56,7 @@ class ConnectionHealth:
         said, pause = _meaning(error)
         self._failures += 1
         if said != self._detail:
-            log.warning("Telegram cannot be reached", channel=self._channel, reason=said)
+            log.warning("the connection to Telegram does not work", channel=self._channel, reason=said)
         self._detail = said
         if pause is None:
             pause = _BACKOFF.pause(self._failures)

@@ -38,7 +38,7 @@ async def test_telegram_is_asked_for_the_bot_and_its_webhook(tmp_path: Path) -> 
         assert (status, detail.split(";")[0]) == ("ok", "signed in as @fake_bot")
         assert "privacy mode is on" in detail
         wrong = await probe(tmp_path, "telegram", options | {"token": "1:wrong"})
-    assert wrong == [("fail", "Telegram does not accept the token")]
+    assert wrong == [("fail", "Telegram rejects the token; @BotFather shows the right one")]
     gone = await probe(tmp_path, "telegram", options)
     assert gone[0][0] == "fail"
 
@@ -77,7 +77,14 @@ async def test_slack_is_asked_for_both_tokens_and_the_scopes(tmp_path: Path) -> 
         ]
         fake.state.tokens[fake.bot_token].scopes -= {"files:read", "im:history"}
         ((status, detail),) = await probe(tmp_path, "slack", options)
-    assert (status, "lacks scopes: files:read, im:history; add them" in detail) == ("fail", True)
+        assert (status, "without the scopes files:read, im:history; add them" in detail) == ("fail", True)
+        scopes = fake.state.tokens[fake.bot_token].scopes
+        scopes |= {"files:read", "im:history"}
+        scopes -= {"users:read"}
+        ((status, detail),) = await probe(tmp_path, "slack", options)
+        assert (status, "without the scopes users:read; add them" in detail) == ("ok", True)
+    ((status, detail), _) = await probe(tmp_path, "slack", options)
+    assert (status, detail.startswith("Slack cannot be reached: Cannot connect to host ")) == ("fail", True)
 
 
 async def test_a_homeserver_is_asked_whose_token_it_is(tmp_path: Path) -> None:

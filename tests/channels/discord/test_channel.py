@@ -205,7 +205,7 @@ async def test_a_wrong_token_is_said_plainly_and_the_others_run(
             await until(lambda: "token" in gateway.health()["discord.bad"][1])
             assert gateway.health()["discord.none"] == (
                 False,
-                "channels.discord.none.token: is missing; it is on the bot's page",
+                "channels.discord.none.token: is missing; the page Bot of the application shows it",
             )
             fake.say(fake.dm("ada"), "hello")
             await settled(gateway, 1)
