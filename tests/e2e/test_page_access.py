@@ -97,6 +97,21 @@ async def test_a_phone_shows_all_without_scrolling_sideways(browser: Browser) ->
         await expect(page.get_by_role("button", name="Send message")).to_be_in_viewport()
 
 
+async def test_on_a_phone_the_choice_of_the_model_is_as_high_as_a_finger(browser: Browser) -> None:
+    server = PageServer(answering("Yes."))
+    async with server.running(), chat(browser, server.url, **PHONE) as page:
+        await expect(page.locator(".picker")).to_contain_text("demo/small")
+        box = await page.locator(".picker").bounding_box()
+        assert box is not None
+        top, bottom = box["y"] - 15, box["y"] + box["height"] + 4
+        assert bottom - top >= 38
+        for y in (top, (top + bottom) / 2, bottom):
+            found = (
+                f"document.elementFromPoint({box['x'] + box['width'] / 2}, {y}).closest('.picker') !== null"
+            )
+            assert await page.evaluate(found), y
+
+
 async def test_on_a_phone_the_sessions_are_a_drawer(browser: Browser) -> None:
     server = PageServer(answering("Yes."))
     async with server.running(), chat(browser, server.url, **PHONE) as page:

@@ -205,7 +205,7 @@ function facts({ id, plugin, endpoint, auth_method: auth, can, state, problem, u
 
 function toneOf({ state, problem, keys }) {
   if (problem || keys.some(({ state: one }) => one === "missing")) return "bad";
-  return state ? TONES[state.circuit] : "";
+  return state ? (state.circuit === "closed" && state.held_keys === state.keys ? "warn" : TONES[state.circuit]) : "";
 }
 
 function stateOf({ state, problem, keys }) {

@@ -109,7 +109,7 @@ export function drawProviders(list, providers, tryNow) {
     const [used, most, said] = limitOf(one);
     const bar = h("i", { "data-level": used >= most ? "over" : used >= most * 0.8 ? "warned" : "fine" });
     bar.style.setProperty("width", `${most ? Math.min(100, (100 * used) / most) : 0}%`);
-    row.firstElementChild.replaceChildren(h("span", {}, channelName(one.id), h("br"), h("small", { class: CIRCUITS[one.circuit] || "muted", title: one.text }, stateOf(one))), h("span", { class: "bar", "aria-hidden": "true" }, bar), h("small", { class: "num right muted" }, said));
+    row.firstElementChild.replaceChildren(h("span", {}, channelName(one.id), h("br"), h("small", { class: CIRCUITS[one.circuit] || (one.held_keys === one.keys ? "warn" : "muted"), title: one.text }, stateOf(one))), h("span", { class: "bar", "aria-hidden": "true" }, bar), h("small", { class: "num right muted" }, said));
   });
 }
 
