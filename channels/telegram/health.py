@@ -75,7 +75,7 @@ class ConnectionHealth:
 def _meaning(error: CallError) -> tuple[str, float | None]:
     """Return an error as text, and the seconds to wait if the error determines them."""
     if not isinstance(error, RefusedError):
-        return str(error), None
+        return f"no answer from Telegram: {error}", None
     if error.code in (401, 404):
         return _WRONG_TOKEN, _WRONG_TOKEN_PAUSE
     if error.retry_after is not None:

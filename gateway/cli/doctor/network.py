@@ -119,7 +119,9 @@ async def _probe(settings: Settings, name: str, account: str | None, channel_id:
         return [fail(title, f"cannot be checked: {type(error).__name__}: {error}", "report it to its author")]
     if not found:
         return [settings_checks.channel(settings, name, account, channel_id)]
-    advice = f"correct [channels.{channel_id}] or the app at the platform; channels/README.md has the steps"
+    advice = (
+        f"check the network and [channels.{channel_id}]; channels/README.md has the steps at the platform"
+    )
     return [ok(title, each.detail) if each.ok else fail(title, each.detail, advice) for each in found]
 
 
