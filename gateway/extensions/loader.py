@@ -230,6 +230,9 @@ def load_channel(host: object, settings: Settings, name: str, account: str | Non
     except SettingsError:
         raise
     except CATCHABLE as error:
+        key = error.args[0] if isinstance(error, KeyError) else None
+        if key in getattr(module, "OPTIONS", ()) and key not in options:
+            raise SettingsError(f"channels.{channel_id}.{key}: is missing; the channel needs it") from None
         raise SettingsError(
             f"channels.{channel_id}: create() failed: {type(error).__name__}: {error}"
         ) from error

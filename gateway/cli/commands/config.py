@@ -11,9 +11,10 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from gateway.cli.doctor.finding import Finding, fail, ok, warn
 from gateway.cli.doctor.settings import find_mistakes
 from gateway.cli.doctor.startup import mask_secrets
-from gateway.cli.output import print_table, quiet
+from gateway.cli.output import echo_json, print_table, quiet
 from gateway.contract.errors import SettingsError, TrunklineError
 from gateway.models import BUILT_IN_AGENTS
 from gateway.plugin_services.configuration import settings_schema
@@ -34,42 +35,53 @@ File = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for a machine to read.")]
 
 
-def check(config: File = None) -> None:
+def check(config: File = None, as_json: AsJson = False) -> None:
     """Check the settings of all layers; exit with 2 and every mistake if they are wrong.
 
     Reads the settings of each channel and of each plugin that declares what it accepts. Loads plugins, but
     starts nothing. Fetches the file of the organization, if there is one. `trunkline doctor` also activates
     plugins and asks the provider of the model.
     """
-    settings = _loaded(config, refresh=True)
-    _check_agents(settings)
-    _check_parts(settings)
-    written = len(settings.entries)
-    typer.secho("OK", fg=typer.colors.GREEN, bold=True, nl=False)
-    typer.echo(f" - {written} setting{'' if written == 1 else 's'} set, others have defaults")
-
-
-def _check_parts(settings: Settings) -> None:
-    """Print what ``run`` would reject, skip or ignore; exit with 2 unless it only ignores."""
-    with quiet():
-        found = [each for each in mask_secrets(find_mistakes(settings), settings) if each.status != "ok"]
-    for each in found:
-        colour = typer.colors.RED if each.status == "fail" else typer.colors.YELLOW
-        typer.secho(f"{each.detail}\n  → {each.advice}", fg=colour, err=True)
+    found = _findings(config)
+    if as_json:
+        echo_json(found)
+    else:
+        for each in found:
+            _print_finding(each)
     if any(each.status == "fail" for each in found):
         raise typer.Exit(WRONG_SETTINGS)
 
 
-def _check_agents(settings: Settings) -> None:
-    """Reject unknown agents of channels; if a plugin may add them, only warn."""
-
+def _findings(config: Path | None) -> list[Finding]:
+    """Return what ``run`` would reject, skip or ignore, and the number of settings unless it rejects them."""
+    try:
+        settings = load_settings(config, refresh=True)
+    except SettingsError as error:
+        return [fail("settings", str(error), "")]
     complaints = settings.unknown_agents((MAIN, *settings.agents, *BUILT_IN_AGENTS))
-    if complaints and not settings.plugins.enabled:
-        typer.secho(str(settings_error(complaints)), fg=typer.colors.RED, err=True)
-        raise typer.Exit(WRONG_SETTINGS)
-    for complaint in complaints:
-        text = f"{complaint}, unless a plugin adds it: `trunkline doctor` checks that"
-        typer.secho(text, fg=typer.colors.YELLOW, err=True)
+    if settings.plugins.enabled:
+        advice = "`trunkline doctor` checks that"
+        found = [warn("agents", f"{each}, unless a plugin adds it", advice) for each in complaints]
+    else:
+        found = [fail("agents", str(settings_error(complaints)), "")] if complaints else []
+    with quiet():
+        parts = [*mask_secrets(find_mistakes(settings), settings)]
+    found += [each for each in parts if each.status != "ok"]
+    if not any(each.status == "fail" for each in found):
+        written = len(settings.entries)
+        said = f"{written} setting{'' if written == 1 else 's'} set, others have defaults"
+        found.append(ok("settings", said))
+    return found
+
+
+def _print_finding(finding: Finding) -> None:
+    if finding.status == "ok":
+        typer.secho("OK", fg=typer.colors.GREEN, bold=True, nl=False)
+        typer.echo(f" - {finding.detail}")
+        return
+    colour = typer.colors.RED if finding.status == "fail" else typer.colors.YELLOW
+    advice = f"\n  → {finding.advice}" if finding.advice else ""
+    typer.secho(f"{finding.detail}{advice}", fg=colour, err=True)
 
 
 def show(
@@ -160,9 +172,9 @@ def _parsed(text: str) -> Any:
     return text if parsed is None else parsed
 
 
-def _loaded(config: Path | None, *, refresh: bool = False) -> Settings:
+def _loaded(config: Path | None) -> Settings:
     try:
-        return load_settings(config, refresh=refresh)
+        return load_settings(config)
     except SettingsError as error:
         typer.secho(str(error), fg=typer.colors.RED, err=True)
         raise typer.Exit(WRONG_SETTINGS) from None

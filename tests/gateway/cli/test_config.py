@@ -53,6 +53,20 @@ def test_wrong_settings_exit_with_2_and_without_a_traceback(project: Path):
     )
 
 
+def test_check_speaks_json(project: Path):
+    done = run("check", "--json", cwd=project, MY_TOKEN="hunter2")
+    (right,) = json.loads(done.stdout)
+    assert (done.returncode, done.stderr, right["status"]) == (0, "", "ok")
+    refused = run("check", "--json", cwd=project)
+    (wrong,) = json.loads(refused.stdout)
+    assert (refused.returncode, refused.stderr, wrong["status"]) == (2, "", "fail")
+    assert "server.token needs the environment variable MY_TOKEN" in wrong["detail"]
+    (project / "config/trunkline.toml").write_text("[plugins]\nenabled = ['none-such']\n")
+    refused = run("check", "--json", cwd=project)
+    (wrong,) = json.loads(refused.stdout)
+    assert (refused.returncode, wrong["status"], bool(wrong["advice"])) == (2, "fail", True)
+
+
 def test_a_named_file_is_checked(project: Path):
     (project / "other.json").write_text('{"server": {"prot": 1}}')
     done = run("check", "--config", "other.json", cwd=project)

@@ -331,6 +331,13 @@ def test_an_unknown_key_of_a_channel_without_a_model_is_an_error(
         pigeon_at(settings, settings.accounts("pigeon")[0])
 
 
+def test_a_key_that_the_channel_needs_is_named(pigeons: Pigeons) -> None:
+    needs = "OPTIONS = ('nick',)\ndef create(host, channel_id, options): return options['nick']"
+    pigeons.install("loft", "pigeon = loft", PIGEON + needs)
+    with pytest.raises(SettingsError, match=r"^channels\.pigeon\.nick: is missing; the channel needs it$"):
+        pigeon_at(settings_of({"pigeon": {}}))
+
+
 def test_a_declared_key_may_be_similar_to_one_of_the_gateway(pigeons: Pigeons) -> None:
     pigeons.install("loft", "pigeon = loft", PIGEON + "OPTIONS = ('room',)")
     assert pigeon_at(settings_of({"pigeon": {"room": "x"}})).options == {"room": "x"}
