@@ -267,6 +267,7 @@ class PageServer:
 
     async def _approve(self, request: web.Request) -> web.Response:
         decision = (await request.json())["decision"]
+        self.received.append({"type": "approval", "decision": decision})
         self.turns[request.match_info["id"]].approved.set_result(decision)
         return web.json_response({"approval_id": request.match_info["approval"], "decision": decision})
 

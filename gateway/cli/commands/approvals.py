@@ -150,7 +150,8 @@ def audit(
     elif rows:
         _print_actions(rows)
     else:
-        typer.echo(f"The audit log has no {'such ' if actor or action else ''}action.", err=True)
+        is_empty = not (actor or action)
+        typer.echo(f"The audit log {'is empty' if is_empty else 'has no such action'}.", err=True)
 
 
 def _page(access: GatewayOrStore, given: dict[str, str], cursor: str | None, most: int) -> AuditPage:

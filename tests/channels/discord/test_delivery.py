@@ -237,7 +237,9 @@ async def test_the_text_of_an_answer_does_not_depend_on_its_files(
         fake.say("general", f"{fake.mention} say it aloud")
         await settled(gateway, 1)
     shown = "\n".join(fake.answers("general"))
-    assert shown.count("That was it.") == shown.count("`said.ogg` could not be sent: `403 Missing") == 1
+    assert (
+        shown.count("That was it.") == shown.count("`said.ogg` could not be sent: `Missing Permissions") == 1
+    )
 
 
 async def test_a_search_waits_while_discord_rejects_the_token(fake: FakeDiscord) -> None:

@@ -122,7 +122,7 @@ async def test_a_token_that_is_refused_shows_at_once(tmp_path: Path, fake: FakeT
         await until(lambda: running.gateway.health()["telegram"] == (True, ""))
         fake.token = "1:another"
         gate.set()
-        await until(lambda: "does not accept the token" in running.gateway.health()["telegram"][1])
+        await until(lambda: "rejects the token" in running.gateway.health()["telegram"][1])
         assert fake.transcript.calls[-1].method == "getUpdates", "the poll is still under way"
 
 

@@ -135,9 +135,12 @@ async def test_a_trusted_proxy_names_the_client(
     await runner.cleanup()
 
 
+TOKEN = "0123456789abcdef" * 2
+
+
 async def test_clients_of_a_trusted_proxy_have_limits_of_their_own(tmp_path: Path) -> None:
     """Wrong tokens of one client lock out no other one, and the proxy's connections have no limit."""
-    server = {"port": 0, "token": "t" * 32, "trusted_proxies": ["127.0.0.1"], "connections_per_peer": 2}
+    server = {"port": 0, "token": TOKEN, "trusted_proxies": ["127.0.0.1"], "connections_per_peer": 2}
     settings = Settings.model_validate(
         {"data_dir": tmp_path, "channels": {}, "model": "demo/demo", "server": server}
     )
@@ -152,7 +155,7 @@ async def test_clients_of_a_trusted_proxy_have_limits_of_their_own(tmp_path: Pat
         statuses = [await ask("203.0.113.7", "wrong") for _ in range(40)]
         assert statuses[0] == 401
         assert statuses[-1] == 429
-        assert await ask("203.0.113.8", "t" * 32) == 200
+        assert await ask("203.0.113.8", TOKEN) == 200
 
 
 def test_a_proxy_that_is_no_network_is_refused() -> None:

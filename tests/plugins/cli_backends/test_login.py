@@ -126,7 +126,7 @@ async def test_a_refused_login_names_the_reason_and_the_key_that_works(tmp_path:
     pretend(tmp_path, refused=REFUSED)
     done = await login(tmp_path, "gemini", DISPLAY=":7")
     assert done.returncode == 1
-    assert done.stderr.startswith("AuthFailedError: Gemini CLI is not logged in: ")
+    assert done.stderr.startswith("Gemini CLI is not logged in: ")
     assert REFUSED in done.stderr
     assert "create one at https://aistudio.google.com/apikey" in done.stderr
     assert "Signed in" not in done.stdout
@@ -168,7 +168,7 @@ def test_a_program_that_was_left_without_a_login_is_reported(tmp_path: Path) -> 
         terminal.type("\n")
         terminal.expect(r"code\?")
         terminal.type("wrong\n")
-        terminal.expect("AuthFailedError: Gemini CLI is not logged in")
+        terminal.expect("Gemini CLI is not logged in")
         assert terminal.wait() == 1
     finally:
         terminal.close()
