@@ -21,6 +21,7 @@ from gateway.testing.fake_models.server import FakeModels
 from plugins.cli_backends.candidates.installed import KEY, MODELS, PATHS, TOOL_CALLS
 from plugins.coding_agents.adapters import find_adapter
 from plugins.coding_agents.adapters.preflight import is_known, program_version
+from plugins.coding_agents.records import SessionRecord
 from plugins.coding_agents.session import Session
 from plugins.programs.process import kill_marked
 from tests.plugins.coding_agents.rig import processes, until
@@ -171,6 +172,14 @@ TOLD = ("claude", "codex", "gemini")
 """Programs of which the id of their own session is known."""
 
 
+def is_kept(record: SessionRecord) -> bool:
+    """Return whether the program has a file of its session with the first task."""
+    named = f"*{record.program_session[:8]}*"
+    return any(
+        FIRST in path.read_text(errors="replace") for path in Path(record.home).rglob(named) if path.is_file()
+    )
+
+
 @pytest.mark.timeout(600)
 # Not Codex: it tells the id of a session before it has a file of it, and may never write one.
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name != "codex"])
@@ -190,6 +199,9 @@ async def test_the_real_program_continues_its_session_after_its_keeper_was_kille
         await until(session, lambda: session.record.task_done, SECONDS)
         if name in TOLD:
             await until(session, lambda: bool(session.record.program_session), SECONDS)
+        if name == "claude":
+            # It writes a little later than it shows.
+            await until(session, lambda: is_kept(session.record), SECONDS)
         await asyncio.to_thread(kill_marked, session.record.id)
         await until(session, lambda: session.record.status == "lost", SECONDS)
         sessions = chat.rig.sessions
