@@ -85,8 +85,11 @@ class Identity(Struct, frozen=True):
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether the client proved who it is with this request, or within the last five minutes."""
-        return self.confirmed_at is None or self.confirmed_at >= time.time() * 1000 - _CONFIRMED_MS
+        """Return whether the client proved who it is with this request, or within the last five minutes.
+
+        A proof of the future counts no longer than one of the past: the clock was set back since.
+        """
+        return self.confirmed_at is None or abs(time.time() * 1000 - self.confirmed_at) <= _CONFIRMED_MS
 
 
 class Auth:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from gateway.access.tokens import OWNER, Auth, bearer_token
+from gateway.access.tokens import OWNER, Auth, Identity, bearer_token
 from gateway.contract.errors import TooManyRequestsError, UnauthorizedError
 
 TOKEN = "0123456789abcdef0123456789abcdef"
@@ -63,3 +65,13 @@ def test_no_token_is_no_guess() -> None:
 )
 def test_a_bearer_token_is_read(header: str, token: str | None) -> None:
     assert bearer_token(header) == token
+
+
+@pytest.mark.parametrize(
+    ("minutes", "confirmed"), [(0, True), (-4, True), (-6, False), (6, False), (600, False)]
+)
+def test_a_proof_counts_for_five_minutes_also_if_the_clock_was_set_back(
+    minutes: int, confirmed: bool
+) -> None:
+    at = int(time.time() * 1000) + minutes * 60_000
+    assert Identity(OWNER, "admin", confirmed_at=at).is_confirmed is confirmed
