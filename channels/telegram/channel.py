@@ -146,13 +146,13 @@ class TelegramChannel:
 
     async def edit(self, placed: Placed, outbound: OutboundMessage) -> None:
         """Replace the content of a message with a page."""
-        number, preview = int(placed.platform_id), not outbound.final
-        await self._delivery.edit(outbound.address, number, outbound.page, preview=preview)
+        preview = not outbound.final
+        await self._delivery.edit(outbound.address, placed.platform_id, outbound.page, preview=preview)
         await self._remove_mark(outbound)
 
     async def delete(self, placed: Placed, address: Address) -> None:
         """Delete a message."""
-        await self._delivery.delete(address, int(placed.platform_id))
+        await self._delivery.delete(address, placed.platform_id)
 
     async def find(self, outbound: OutboundMessage) -> Placed | None:
         """Return the message of a page after an uncertain send; None if there is none."""

@@ -78,16 +78,16 @@ class Delivery:
     def watermark(self, address: Address) -> str:
         """Return the newest known message id in the chat's id sequence."""
         asked = int(address.reply_to) if address.reply_to else 0
-        return str(max(asked, self._known.newest(self._current_chat(address))))
+        return str(max(asked, self._known.newest(address.chat)))
 
     async def place(self, outbound: OutboundMessage) -> Placed:
         """Send one page. Raises the errors of ``Channel.send``."""
         address = outbound.address
         page = _as_shown(address, outbound.page)
         if not outbound.final:
-            self._defer_preview(address)
+            self._defer_preview(self._current_chat(address))
         arguments = _target(address, first=outbound.part == 0, moved=address.chat in self._moved)
-        async with self._send_lock(address):
+        async with self._send_lock(self._current_chat(address)):
             try:
                 method, content = _send_call(page)
                 preview = not outbound.final
@@ -97,7 +97,7 @@ class Delivery:
                     raise
                 # The rest of the answer must not depend on one file. If the chat is gone, so is this refused.
                 sent = await self._send(address, *_send_call(_refusal_note(page, refused)), **arguments)
-        return Placed(str(self._record_sent(address, sent)))
+        return self._record_sent(address, sent)
 
     async def place_album(self, outbounds: Sequence[OutboundMessage]) -> list[Placed]:
         """Send files as one album. Raises the errors of ``Channel.send``."""
@@ -108,7 +108,7 @@ class Delivery:
         files = [cast("FilePage", _as_shown(address, outbound.page)) for outbound in outbounds]
         items = [media(_media_kind(page), page.data, page.name, page.caption) for page in files]
         target = _target(address, first=first.part == 0, moved=address.chat in self._moved)
-        async with self._send_lock(address):
+        async with self._send_lock(self._current_chat(address)):
             # Telegram counts the messages of an album, not the call.
             for _ in items[1:]:
                 async with self._limits.turn(self._current_chat(address)):
@@ -116,11 +116,11 @@ class Delivery:
             sent = await self._send(address, "sendMediaGroup", {"media": items}, **target)
         if not isinstance(sent, list) or len(cast("list[object]", sent)) != len(items):
             raise PlacementUncertain("the response does not have all messages of the album")
-        return [Placed(str(self._record_sent(address, one))) for one in cast("list[object]", sent)]
+        return [self._record_sent(address, one) for one in cast("list[object]", sent)]
 
     async def send_prompt(
         self, address: Address, page: TextPage, markup: object, file: InputFile | None = None
-    ) -> int:
+    ) -> Placed:
         """Send a message with buttons that is not an answer. Raises the errors of ``Channel.send``.
 
         With a file it is still one message: the text becomes the caption, which has at most 1,024 characters.
@@ -130,40 +130,43 @@ class Delivery:
         method, content = "sendMessage", _text(page)
         if file is not None:
             method, content = "sendDocument", {"document": file, **_caption(page)}
-        async with self._send_lock(address):
+        async with self._send_lock(self._current_chat(address)):
             sent = await self._send(address, method, content, reply_markup=markup, **target)
         return self._record_sent(address, sent)
 
     async def edit(
         self,
         address: Address,
-        message_id: int,
+        message: str,
         page: Page,
         *,
         preview: bool = False,
         under_file: bool = False,
     ) -> None:
-        """Replace the content of a message with a page, and remove its buttons. Raises the errors of
-        ``Edits.edit``.
+        """Replace the content of a message with a page, and remove its buttons. ``message`` is the id that
+        ``place`` returned. Raises the errors of ``Edits.edit``.
 
         A preview that cannot be sent at once raises PlacementDeferred, because a newer one replaces it soon.
         With ``under_file`` the text is the caption of a file, which stays.
         """
         page = _as_shown(address, page)
+        chat, number = _place_of(address.chat, message)
         method, arguments = _edit_call(page)
         if under_file and isinstance(page, TextPage):
             method, arguments = "editMessageCaption", _caption(page)
         if preview:
-            self._defer_preview(address)
+            self._defer_preview(chat)
         try:
-            more: dict[str, Any] = {"preview": preview, "message_id": message_id}
+            more: dict[str, Any] = {"chat": chat, "preview": preview, "message_id": number}
             if under_file or not await self._show_rich(address, "editMessageText", page, **more):
                 await self._call(address, method, arguments, **more)
         except RefusedError as refused:
             if refused.says(*MISSING):
                 log.info("a message to edit was deleted", chat=address.chat)
+            elif refused.migrated_to is not None:
+                raise PlacementMismatch(refused.reason) from refused
             elif not (refused.says(SAME) or (_is_voice(page) and refused.says(_NO_EDITABLE_MEDIA))):
-                error = self._delivery_error(address, refused)
+                error = self._delivery_error(chat, refused)
                 # ``place`` has other ways to show a file; an edit does not.
                 if isinstance(error, PlacementRefused) and (
                     isinstance(page, FilePage) or refused.says(_NO_TEXT)
@@ -171,31 +174,43 @@ class Delivery:
                     error = PlacementMismatch(refused.reason)
                 raise error from refused
         except CallError as error:
-            raise self._delivery_error(address, error) from error
+            raise self._delivery_error(chat, error) from error
 
-    async def delete(self, address: Address, message_id: int) -> None:
-        """Delete a message. Raises the errors of ``Channel.send``."""
-        method, arguments = "deleteMessage", dict[str, Any](message_id=message_id)
+    async def delete(self, address: Address, message: str) -> None:
+        """Delete a message; ``message`` is the id that ``place`` returned. Raises the errors of
+        ``Channel.send``."""
+        chat, number = _place_of(address.chat, message)
+        method, arguments = "deleteMessage", dict[str, Any](message_id=number)
         if connection_of(address.chat) is not None:
-            method, arguments = "deleteBusinessMessages", {"chat_id": None, "message_ids": [message_id]}
+            method, arguments = "deleteBusinessMessages", {"chat_id": None, "message_ids": [number]}
         try:
-            await self._call(address, method, arguments)
+            await self._call(address, method, arguments, chat=chat)
         except RefusedError as refused:
-            if not refused.says(*_GONE):
-                raise self._delivery_error(address, refused) from refused
+            if refused.migrated_to is not None:
+                log.info("a message of a group that became a supergroup cannot be deleted", chat=chat)
+            elif not refused.says(*_GONE):
+                raise self._delivery_error(chat, refused) from refused
         except CallError as error:
-            raise self._delivery_error(address, error) from error
+            raise self._delivery_error(chat, error) from error
 
     async def find(self, outbound: OutboundMessage) -> Placed | None:
         """Return the message that an earlier, uncertain send may have created; None if there is none.
         Raises PlacementDeferred if the platform cannot be asked now; the next call continues the search
         from there."""
-        address, chat = outbound.address, self._current_chat(outbound.address)
+        address = outbound.address
         if outbound.page:  # otherwise the search is for a message that is not wanted any more
             outbound = replace(outbound, page=_as_shown(address, outbound.page))
-        async with self._send_lock(address):
-            number = await self._search.find(outbound, chat)
-        return None if number is None else Placed(str(self._known.add_own(chat, number)))
+        found = None
+        try:
+            found = await self._find_in(address.chat, outbound)
+        except PlacementRefused as refused:
+            if not await self._has_moved(address):
+                raise
+            # Rather shown twice than not at all.
+            log.info("a group that became a supergroup cannot be searched", reason=str(refused))
+        if found is None and await self._has_moved(address):
+            found = await self._find_in(self._current_chat(address), outbound)
+        return found
 
     async def show_draft(self, outbound: OutboundMessage, draft_id: int) -> None:
         """Show a draft. Raises the errors of ``Channel.send``."""
@@ -203,14 +218,14 @@ class Delivery:
         page = _as_shown(address, outbound.page)
         if not isinstance(page, TextPage):
             return  # a growing answer ends with a text
-        self._defer_preview(address)
+        self._defer_preview(self._current_chat(address))
         content = {"text": page.text, "entities": [*page.entities]}
         more: dict[str, Any] = {"draft_id": draft_id, "can_stop": True, "preview": True, **_topic(address)}
         try:
             if not await self._show_rich(address, "sendRichMessageDraft", page, **more):
                 await self._call(address, "sendMessageDraft", content, **more)
         except CallError as error:
-            raise self._delivery_error(address, error) from error
+            raise self._delivery_error(self._current_chat(address), error) from error
 
     async def send_indicator(self, address: Address, method: str, **arguments: Any) -> None:
         """Send an indicator, such as typing or a reaction; skip it while the platform asks to wait."""
@@ -260,7 +275,7 @@ class Delivery:
                 }
                 return await self._call(address, "sendDocument", as_file, **arguments)
         except CallError as error:
-            raise self._delivery_error(address, error) from error
+            raise self._delivery_error(self._current_chat(address), error) from error
 
     async def _show_rich(self, address: Address, method: str, page: Page | None, **more: Any) -> Any:
         """Show a page as a rich message, if it has headings or tables.
@@ -282,20 +297,30 @@ class Delivery:
             return None
 
     async def _call(
-        self, address: Address, method: str, content: Mapping[str, Any], *, preview: bool = False, **more: Any
+        self,
+        address: Address,
+        method: str,
+        content: Mapping[str, Any],
+        *,
+        chat: str | None = None,
+        preview: bool = False,
+        **more: Any,
     ) -> Any:
         """Make one call about a chat when its rate limit allows, following the chat if it became a
         supergroup.
 
-        If the platform rejects the entities of a text, the text is sent again without them.
+        A call about a message names its ``chat`` and does not follow: the supergroup counts its messages
+        anew, so the same id is another message there. If the platform rejects the entities of a text, the
+        text is sent again without them.
         """
-        chat = self._current_chat(address)
+        follow = chat is None
+        chat = chat or self._current_chat(address)
         for last in (False, False, True):
             async with self._lock_named(chat), self._limits.turn(chat, preview=preview):
                 try:
                     return await self._client.call(method, **{**target_of(chat), **content, **more})
                 except RefusedError as refused:
-                    if refused.migrated_to is not None and not last:
+                    if refused.migrated_to is not None and follow and not last:
                         self._moved[address.chat] = chat = str(refused.migrated_to)
                         more.pop("reply_parameters", None)
                     elif (styled := _entities_of(content)) and refused.says("entit") and not last:
@@ -308,29 +333,50 @@ class Delivery:
                         raise
         raise AssertionError("the last attempt returns or raises")
 
-    def _defer_preview(self, address: Address) -> None:
+    def _defer_preview(self, chat: str) -> None:
         """Raise PlacementDeferred if the rate limit leaves no room for a preview now."""
-        wait = self._limits.wait(self._current_chat(address))
+        wait = self._limits.wait(chat)
         if wait > 0:
             raise PlacementDeferred("the rate limit leaves no room for a preview", wait)
 
-    def _delivery_error(self, address: Address, error: CallError) -> Exception:
+    def _delivery_error(self, chat: str, error: CallError) -> Exception:
         if isinstance(error, RefusedError) and error.code == 401:
             self._on_wrong_token()
-        return delivery_error(self._limits, self._current_chat(address), error)
+        return delivery_error(self._limits, chat, error)
 
-    def _record_sent(self, address: Address, sent: object) -> int:
+    def _record_sent(self, address: Address, sent: object) -> Placed:
         number = cast("Mapping[str, Any]", sent).get("message_id") if isinstance(sent, Mapping) else None
         if not isinstance(number, int) or isinstance(number, bool):
             raise PlacementUncertain("the response has no message id")
-        return self._known.add_own(self._current_chat(address), number)
+        return self._own(address, self._current_chat(address), number)
+
+    def _own(self, address: Address, chat: str, number: int) -> Placed:
+        return placed_in(address.chat, chat, self._known.add_own(chat, number))
+
+    async def _find_in(self, chat: str, outbound: OutboundMessage) -> Placed | None:
+        async with self._send_lock(chat):
+            number = await self._search.find(_searched_in(chat, outbound))
+            return None if number is None else self._own(outbound.address, chat, number)
+
+    async def _has_moved(self, address: Address) -> bool:
+        """Return whether the chat became a supergroup. Raises PlacementDeferred and PlacementUncertain."""
+        chat = address.chat
+        if is_group(chat) and not id_sequence(chat) and chat not in self._moved:
+            try:
+                # The edits of a search are allowed in the old group, so they do not tell that it has moved.
+                await self._call(address, "sendChatAction", {"action": "typing"})
+            except CallError as error:
+                raised = self._delivery_error(chat, error)
+                if not isinstance(raised, PlacementRefused):
+                    raise raised from error
+        return chat in self._moved
 
     def _current_chat(self, address: Address) -> str:
         return self._moved.get(address.chat, address.chat)
 
-    def _send_lock(self, address: Address) -> asyncio.Lock:
+    def _send_lock(self, chat: str) -> asyncio.Lock:
         """Return the lock that serializes sends in a chat."""
-        return self._lock_named(f"{address.chat}, placing")
+        return self._lock_named(f"{chat}, placing")
 
     def _lock_named(self, name: str) -> asyncio.Lock:
         """Return the lock with this name. It is held until the response of a call, because a ``retry_after``
@@ -339,6 +385,33 @@ class Delivery:
         if lock is None:
             lock = self._locks[name] = asyncio.Lock()
         return lock
+
+
+def placed_in(group: str, chat: str, number: int) -> Placed:
+    """Return the id of a message for ``group``, with its chat if that is the supergroup that it became."""
+    return Placed(str(number) if chat == group else f"{chat}:{number}", number)
+
+
+def _place_of(chat: str, message: str) -> tuple[str, int]:
+    """Return the chat and the number of a message that was placed for an address in ``chat``."""
+    moved_to, _, number = message.rpartition(":")
+    return moved_to or chat, int(number)
+
+
+def _searched_in(chat: str, outbound: OutboundMessage) -> OutboundMessage:
+    """Return a page as it would have been placed in a chat: in a supergroup that the group of its address
+    became, nothing is replied to, and the ids of the messages begin anew."""
+    address = outbound.address
+    names = [*((address.chat, message) for message in outbound.others), *outbound.elsewhere]
+    places = [_place_of(where, message) for where, message in names]
+    if chat != address.chat:
+        address, outbound = replace(address, chat=chat, reply_to=None), replace(outbound, watermark=None)
+    return replace(
+        outbound,
+        address=address,
+        others=tuple(str(number) for where, number in places if where == chat),
+        elsewhere=tuple((where, str(number)) for where, number in places if where != chat),
+    )
 
 
 def _as_shown(address: Address, page: P) -> P:
@@ -442,26 +515,28 @@ class MessageSearch:
         self._limits = limits
         self._known = known
         self._lock_named = lock_named
-        self._progress: dict[str, tuple[int, int]] = {}
+        self._progress: dict[tuple[str, str], tuple[int, int]] = {}
         self._seen: OrderedDict[tuple[str, int], BotMessage] = OrderedDict()
         """Messages of the bot that an earlier search read. Reading one takes up to three calls, and a group
         allows 20 a minute. Empty for one without buttons that could not get its button yet."""
 
-    async def find(self, outbound: OutboundMessage, chat: str) -> int | None:
-        """Return the id of the message of a page in a chat; None if there is none.
+    async def find(self, outbound: OutboundMessage) -> int | None:
+        """Return the id of the message of a page in its chat; None if there is none.
 
         Raises PlacementDeferred if Telegram cannot be asked now; the next call continues from that id.
         """
+        chat = outbound.address.chat
+        search = outbound.nonce, chat
         others = set(map(int, outbound.others))
-        number, end = self._progress.get(outbound.nonce) or self._range(outbound, chat)
+        number, end = self._progress.get(search) or self._range(outbound, chat)
         while number < end:
             known = number in others or self._known.is_own(chat, number)
             if not known and await self._is_answer(outbound, chat, number):
-                self._progress.pop(outbound.nonce, None)
+                self._progress.pop(search, None)
                 return number
             number += 1
-            self._progress[outbound.nonce] = number, end
-        self._progress.pop(outbound.nonce, None)
+            self._progress[search] = number, end
+        self._progress.pop(search, None)
         return None
 
     def _range(self, outbound: OutboundMessage, chat: str) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from typing import Any
 import structlog
 
 from channels.telegram.api import CallError, RefusedError, upload
-from channels.telegram.delivery import SAME, Delivery
+from channels.telegram.delivery import SAME, Delivery, placed_in
 from channels.telegram.render import (
     ANSWERED,
     ASKED,
@@ -71,13 +71,11 @@ class Questions:
         markup = {"inline_keyboard": _buttons(question)}
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                number = await self._delivery.send_prompt(question.address, page, markup, file)
+                return await self._delivery.send_prompt(question.address, page, markup, file)
             except PlacementDeferred as deferred:
                 if attempt == _ATTEMPTS:
                     raise
                 await asyncio.sleep(min(_LONGEST_WAIT, deferred.seconds or 1.0))
-            else:
-                return Placed(str(number), number)
         raise AssertionError("the last attempt returns or raises")
 
     async def closed(self, question: Question, answer: Answer, shown: Placed | None) -> None:
@@ -87,7 +85,7 @@ class Questions:
         words = styled(_outcome(question, answer))
         page = TextPage(words.text, words.entities)
         under_file = _question(question)[1] is not None
-        await self._delivery.edit(question.address, int(shown.platform_id), page, under_file=under_file)
+        await self._delivery.edit(question.address, shown.platform_id, page, under_file=under_file)
 
     async def decide(self, query: CallbackQuery) -> None:
         """Store the answer of a pressed button; ``answer`` shows the result afterwards."""
@@ -122,14 +120,18 @@ class Questions:
         # Nothing is chosen of a question that has ended; the gateway then says why it takes no answer.
         buttons = () if question is None else question.buttons
         pressed = next(iter(buttons[int(number) : int(number) + 1]), Choice(""))
-        number_of = None if query.message is None else query.message.message_id
+        shown = None
+        if query.message is not None:
+            chat = chat_of(query.message)
+            asked_in = chat if question is None else question.address.chat
+            shown = placed_in(asked_in, chat, query.message.message_id)
         try:
             await self._host.settle(
                 question_id,
                 pressed.value,
                 channel=self._channel,
                 user=str(query.sender.id),
-                shown=None if number_of is None else Placed(str(number_of), number_of),
+                shown=shown,
             )
         except NotFoundError as error:
             return f"{str(error)[:1].upper()}{str(error)[1:]}.", True, True

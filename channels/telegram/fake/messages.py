@@ -471,7 +471,7 @@ def _message_to_edit(world: World, request: Request) -> Message:
     """Return the message to edit. Raises Refused unless the bot sent it and it can be edited."""
     if "chat_id" not in request.arguments:
         raise mistaken("chat_id is empty")
-    chat = world.chat(request["chat_id"])
+    chat = world.chat(request["chat_id"], edits=True)
     if chat.blocked:
         raise forbidden("bot was blocked by the user")
     message = chat.messages.get(request.get("message_id", 0))

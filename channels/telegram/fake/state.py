@@ -346,13 +346,18 @@ class World:
         self._topic_id += 1
         return 100_000 + self._topic_id
 
-    def chat(self, given: int | str) -> Chat:
-        """Return the chat of a call. Raises Refused if it is unknown, or the bot has no access to it."""
+    def chat(self, given: int | str, *, edits: bool = False) -> Chat:
+        """Return the chat of a call. Raises Refused if it is unknown, or the bot has no access to it.
+
+        A group that became a supergroup can only be read, and its messages be edited (``edits``).
+        """
         chat = self.chats.get(given) if isinstance(given, int) else None
         if chat is None:
             if any(person.id == given for person in self.people.values()):
                 raise forbidden("bot can't initiate conversation with a user")
             raise bad("chat not found")
+        if chat.migrated_to is not None and edits:
+            return chat
         if chat.migrated_to is not None:
             text = "Bad Request: group chat was upgraded to a supergroup chat"
             raise Refused(text, migrate_to_chat_id=chat.migrated_to)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from channels.telegram.fake import FakeTelegram
+from gateway.testing.fake_models.script import Gate, Reply, Say
+from gateway.testing.fake_platform import Fault
 from tests.channels.telegram.lab import lab, until
 
 NAME = "@fake_bot"
@@ -221,6 +224,59 @@ async def test_a_group_that_becomes_a_supergroup_is_followed(tmp_path: Path, fak
         await until(lambda: fake.answers(new) == ["You said: hello"])
         await running.settled()
         assert fake.answers(group) == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "is_readable", "again"),
+    [("drop_after", True, False), ("drop_before", True, True), ("drop_after", False, True)],
+)
+async def test_an_unconfirmed_answer_in_a_group_that_becomes_a_supergroup_is_kept(
+    tmp_path: Path, fake: FakeTelegram, fault: Fault, is_readable: bool, again: bool
+) -> None:
+    group = fake.group("Lab", "Ada", kind="group", admin=True)
+    how = {"groups": "always", "streaming": False}
+    async with lab(tmp_path, fake, **how) as running:
+        fake.then(fault, method="sendMessage")
+        fake.then("slow_down", method="editMessageReplyMarkup")
+        fake.retry_after = 30
+        fake.say(group, "hello", "Ada")
+        await until(lambda: fake.transcript.of("editMessageReplyMarkup"))
+        running.gateway.parts.dispatcher.cancel()
+    stands = fake.answers(group)
+    new = fake.migrate(group)
+    fake.chat(group).blocked = not is_readable
+    fake.clock.advance(60)
+    async with lab(tmp_path, fake, **how) as running:
+        await running.settled()
+        assert await running.states() == ["done"]
+    assert fake.answers(group) == stands
+    assert fake.answers(new) == (["You said: hello"] if again else [])
+    fake.transcript.check()
+
+
+async def test_an_unconfirmed_answer_is_found_in_the_supergroup_that_it_followed_to(
+    tmp_path: Path, fake: FakeTelegram
+) -> None:
+    group = fake.group("Lab", "Ada", kind="group", admin=True)
+    how = {"groups": "always", "streaming": False}
+    async with lab(tmp_path, fake, **how) as running:
+        gate = asyncio.Event()
+        running.models.then(Reply((Say("Once upon"), Gate(gate), Say(" a time"))))
+        fake.say(group, "a story", "Ada")
+        await until(lambda: running.models.requests)
+        new = fake.migrate(group)
+        fake.then("none", "drop_after", method="sendMessage")
+        fake.then("slow_down", method="editMessageReplyMarkup")
+        fake.retry_after = 30
+        gate.set()
+        await until(lambda: fake.transcript.of("editMessageReplyMarkup"))
+        running.gateway.parts.dispatcher.cancel()
+    fake.clock.advance(60)
+    async with lab(tmp_path, fake, **how) as running:
+        await running.settled()
+        assert await running.states() == ["done"]
+    assert (fake.answers(group), fake.answers(new)) == ([], ["Once upon a time"])
+    fake.transcript.check()
 
 
 async def test_a_bot_that_has_said_who_it_is_need_not_say_it_again(

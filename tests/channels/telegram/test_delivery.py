@@ -305,6 +305,23 @@ async def test_a_rich_message_of_an_uncertain_send_is_found(fake: FakeTelegram) 
     fake.transcript.check()
 
 
+async def test_messages_of_a_group_and_of_its_supergroup_are_not_confused(fake: FakeTelegram) -> None:
+    group = fake.group("Lab", "Ada", kind="group", admin=True)
+    channel, page = channel_of(fake), page_for(group, TextPage("one"), nonce="1" * 24)
+    first = await channel.send(page)
+    new = fake.migrate(group)
+    second = await channel.send(replace(page, page=TextPage("two")))
+    await channel.edit(first, replace(page, page=TextPage("one more")))
+    restarted = channel_of(fake)
+    await restarted.edit(second, replace(page, page=TextPage("two more")))
+    assert (fake.answers(group), fake.answers(new)) == (["one more"], ["two more"])
+    # Telegram deletes nothing in the old group.
+    await restarted.delete(first, page.address)
+    await restarted.delete(second, page.address)
+    assert (fake.answers(group), fake.answers(new)) == (["one more"], [])
+    fake.transcript.check()
+
+
 class Gallery(Plugin):
     """Plugin with a tool that returns pictures and files."""
 

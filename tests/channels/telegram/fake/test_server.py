@@ -339,6 +339,7 @@ async def test_unknown_chats_are_refused(fake: FakeTelegram, bot: Bot) -> None:
 
 async def test_a_group_that_became_a_supergroup_says_where_it_went(fake: FakeTelegram, bot: Bot) -> None:
     old = fake.group("Lab", "Ada", kind="group")
+    before = await bot.send_message(old, "Hi")
     new = fake.migrate(old)
     with pytest.raises(ChatMigrated) as moved:
         await bot.send_message(old, "?")
@@ -347,6 +348,10 @@ async def test_a_group_that_became_a_supergroup_says_where_it_went(fake: FakeTel
     assert there == [new, None]
     await bot.send_message(new, "Here")
     assert fake.answers(new) == ["Here"]
+    await bot.edit_message_text("Hello", old, before.message_id)
+    assert fake.answers(old) == ["Hello"]
+    with pytest.raises(ChatMigrated):
+        await bot.delete_message(old, before.message_id)
 
 
 async def test_privacy_mode_leaves_what_is_meant_for_the_bot(fake: FakeTelegram, bot: Bot) -> None:
