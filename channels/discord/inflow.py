@@ -37,7 +37,7 @@ from channels.discord.parse import (
     read,
     snowflake,
 )
-from channels.discord.rooms import Chats, Roles
+from channels.discord.rooms import Chats, Roles, concurrently
 from gateway import FilePart, Part, now_ms
 from gateway.channel import (
     Attention,
@@ -419,7 +419,7 @@ class EventReader:
         files: list[Part | Audio] = [FilePart(safe_name(file.filename)) for file in found]
         if read:
             wanted = (self._file(file, seconds, heard=file is voice) for file in found[:_MAX_FILES])
-            files = [*await asyncio.gather(*wanted)]
+            files = [*await concurrently(wanted)]
             files += [_unread(file, f"there are more than {_MAX_FILES} files") for file in found[_MAX_FILES:]]
         own, others = files[: len(attachments)], iter(files[len(attachments) :])
         quotes = tuple(
@@ -522,7 +522,7 @@ class Inflow:
 
     async def _process_messages(self, events: Sequence[Event]) -> None:
         """Process consecutive messages together, so that their files are downloaded concurrently."""
-        results = await asyncio.gather(*map(self._read, events))
+        results = await concurrently(map(self._read, events))
         messages = [result for result in results if isinstance(result, InboundMessage)]
         rejected = [result for result in results if isinstance(result, Rejected)]
         for message in messages:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -39,6 +39,7 @@ from gateway.channel import Earlier, InboundMessage
 log = structlog.get_logger("trunkline.discord")
 
 K = TypeVar("K")
+T = TypeVar("T")
 V = TypeVar("V")
 _MAX_CHATS = 50_000
 _MAX_USERS = 20_000
@@ -176,6 +177,19 @@ class Chats:
             self._guilds.add(guild)
 
 
+async def concurrently(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Make calls at the same time, and return their results in order.
+
+    The first error ends the other calls. It is raised as it is, not in a group, so that callers can catch it.
+    """
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            begun = [tasks.create_task(call) for call in calls]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in begun]
+
+
 class Roles:
     """Roles of users as Discord confirmed them, by user and server, for at most five minutes.
 
@@ -209,7 +223,7 @@ class Roles:
     async def refresh(self, user: str, guilds: Iterable[str]) -> None:
         """Fetch the roles of a user on servers where they are not known. Raises the errors of ``fetch``."""
         known = self._fresh(user)
-        await asyncio.gather(*(self._confirm(guild, user) for guild in guilds if guild not in known))
+        await concurrently(self._confirm(guild, user) for guild in guilds if guild not in known)
 
     async def _confirm(self, guild: str, user: str) -> None:
         began = self._clock()

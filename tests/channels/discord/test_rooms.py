@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 from channels.discord.api import ServerFailure
 from channels.discord.channel import DiscordChannel
 from channels.discord.fake import FakeDiscord, relaxed
+from channels.discord.rooms import Roles, concurrently
 from gateway.app import Gateway
 from gateway.channel import Address, Earlier, InboundMessage, Sender
 from gateway.testing.fake_models.script import Gate, Reply, Say, Use
@@ -444,6 +446,37 @@ async def test_roles_are_fetched_for_users_who_did_not_write(fake: FakeDiscord, 
         await channel.refresh_groups("999", room)
         assert channel.groups_of("999") == set()
     fake.transcript.check()
+
+
+async def test_roles_that_cannot_be_fetched_end_the_other_calls() -> None:
+    ended: list[str] = []
+
+    async def fetch(guild: str, user: str) -> Collection[str]:
+        if guild == "broken":
+            raise ServerFailure("the server of roles is down")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(guild)
+        return ()
+
+    with pytest.raises(ServerFailure, match="the server of roles is down"):
+        await Roles(fetch).refresh("1", ["slow", "broken"])
+    assert ended == ["slow"]
+
+
+async def test_results_of_concurrent_calls_are_in_order() -> None:
+    gate = asyncio.Event()
+
+    async def first() -> int:
+        await gate.wait()
+        return 1
+
+    async def second() -> int:
+        gate.set()
+        return 2
+
+    assert await concurrently([first(), second()]) == [1, 2]
 
 
 async def test_a_role_may_talk_until_it_is_taken_away(fake: FakeDiscord, tmp_path: Path) -> None:
