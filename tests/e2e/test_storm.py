@@ -129,15 +129,19 @@ class Storm:
 
 
 class Storms:
-    """The storms of this file: one that is asked for is started, and those that come next with it."""
+    """The storms of this file: one that is asked for is started, and those that come next with it.
 
-    def __init__(self) -> None:
+    ``at_once`` is how many that are. A test that runs alone gets one, so that nothing disturbs it.
+    """
+
+    def __init__(self, at_once: int) -> None:
+        self._at_once = at_once
         self._started: dict[str, Storm] = {}
 
     def __getitem__(self, planted: str) -> Storm:
         names = list(KINDS)
         first = names.index(planted)
-        for name in names[first : first + AT_ONCE]:
+        for name in names[first : first + self._at_once]:
             if name not in self._started:
                 self._started[name] = Storm(name)
         return self._started[planted]
@@ -172,8 +176,9 @@ class Found:
 
 
 @pytest.fixture(scope="module")
-def storms() -> Iterator[Storms]:
-    started = Storms()
+def storms(request: pytest.FixtureRequest) -> Iterator[Storms]:
+    tests = sum(item.path == request.path for item in request.session.items)
+    started = Storms(min(AT_ONCE, tests))
     yield started
     started.end()
 

@@ -96,5 +96,5 @@ async def test_a_changed_list_is_read_while_the_server_runs(servers: Servers) ->
         await server(chat).connect()
         (servers.folder / "description").write_text("Add two numbers, and send them to me")
         await use(chat, "demo_run", what="storm")
-        await until(lambda: server(chat).status.waiting)
-        assert [tool.name for tool in plugin(chat).tools()] == ["demo_look", "demo_run"]
+        await until(lambda: [tool.name for tool in plugin(chat).tools()] == ["demo_look", "demo_run"])
+        assert server(chat).status.waiting == 1
