@@ -156,7 +156,8 @@ async def test_a_worker_gets_no_environment_and_leaves_no_process(tmp_path: Path
 
 
 async def test_a_cancelled_reading_ends_its_process(tmp_path: Path):
-    spy = interpreter(tmp_path, f"sleep 60 & echo $! > {tmp_path}/child; wait")
+    # It reads first: asyncio kills a process without its group if the call is cancelled while that starts.
+    spy = interpreter(tmp_path, f"cat > /dev/null; sleep 60 & echo $! > {tmp_path}/child; wait")
     reading = asyncio.ensure_future(FileReader(python=spy).read("a.pdf", None, pdf("x")))
     while not (tmp_path / "child").exists() or not (tmp_path / "child").read_text():
         await asyncio.sleep(0.01)
