@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -20,6 +22,7 @@ from gateway.cli.discovery import announce, check_announcement
 from gateway.cli.doctor import settings as settings_checks
 from gateway.cli.doctor.startup import check_model, mask_secrets
 from gateway.cli.options import FAILED, INTERRUPTED, File, fail, refuse, settings_from
+from gateway.cli.store_reader import store_file
 from gateway.contract.errors import (
     PluginActivationError,
     SettingsError,
@@ -43,6 +46,19 @@ CONNECT = (
 _SWITCH_SECONDS = 0.0005
 _YOUNG_OBJECTS = 50_000
 _REFRESH_SECONDS = 3_600
+_FINAL = frozenset(
+    {
+        errno.EACCES,
+        errno.EEXIST,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.EPERM,
+        errno.EROFS,
+    }
+)
+"""Errors of a directory that cannot be created, and that only a mount or a person can cure."""
 
 log = structlog.get_logger("trunkline")
 
@@ -61,10 +77,10 @@ def run(
 ) -> None:
     """Run the gateway until Ctrl-C or SIGTERM.
 
-    Exit status: 0 after a stop, or the status that a plugin requested; 2 when a setting is wrong or a plugin
-    cannot be loaded, so that a restart fails too; 70 when the store failed while running; 75 when the store
-    was not reachable or writable for `store.wait_ms`, the listen address is in use, or a plugin failed to
-    activate.
+    Exit status: 0 after a stop, or the status that a plugin requested; 2 when a setting is wrong, a plugin
+    cannot be loaded or the data directory cannot be created, so that a restart fails too; 70 when the store
+    failed while running; 75 when the store was not reachable or writable for `store.wait_ms`, the listen
+    address is in use, or a plugin failed to activate.
 
     \b
     Examples:
@@ -103,6 +119,7 @@ async def serve(settings: Settings, *, open_browser: bool = False) -> int:
 
     A node of a cluster that is drained stands by again, and may run another gateway later.
     """
+    _create_folders(settings)
     cluster = settings.cluster
     node_name = None if cluster.url is None else cluster.node
     set_up_logs(settings.log, cluster.log_folder(settings.data_dir), node_name)
@@ -126,6 +143,37 @@ async def serve(settings: Settings, *, open_browser: bool = False) -> int:
             raise
         # Stopped while it waited for the store: a normal stop.
     return gateway.exit_code
+
+
+def _create_folders(settings: Settings) -> None:
+    """Create the directories of the data and of the database. Raises SettingsError if a retry cannot help."""
+    file = store_file(settings)
+    folders = {"data_dir": settings.data_dir.absolute()}
+    if file is not None and settings.store.url is not None:
+        folders["store.url"] = file.absolute().parent
+    for key, folder in folders.items():
+        try:
+            folder.mkdir(0o700, parents=True, exist_ok=True)
+            # A database that is there may be a copy that is read-only until it takes over.
+            if file is not None and file.absolute().parent == folder and not file.exists():
+                tempfile.TemporaryFile(dir=folder).close()
+        except OSError as error:
+            if error.errno not in _FINAL or _may_be_mounted(folder):
+                continue  # the store waits, and reports it
+            advice = "choose another directory"
+            if error.errno in (errno.EACCES, errno.EPERM):
+                advice += ", or let this user write there"
+            raise SettingsError(f"{key}: cannot write in {folder}: {error.strerror}; {advice}") from None
+
+
+def _may_be_mounted(folder: Path) -> bool:
+    """Return whether a mount may still bring a directory: what exists of its path ends with an empty one."""
+    path = Path(os.path.realpath(folder))
+    there = next(each for each in (path, *path.parents) if os.path.exists(each))  # noqa: PTH110 - Path raises for a directory that cannot be entered
+    try:
+        return not any(there.iterdir())
+    except OSError:
+        return False
 
 
 def _gateway(settings: Settings, stop: asyncio.Event) -> Gateway:

@@ -183,8 +183,7 @@ def test_a_second_gateway_on_the_same_data_is_refused(tmp_path: Path) -> None:
     [
         ("postgresql://me:hunter2@127.0.0.1:1/chat", "Connection refused"),
         ("postgresql://me:hunter2@nowhere.invalid/chat", "failed to resolve host"),
-        ("sqlite:////proc/nowhere/t.db", "cannot create the directory of /proc/nowhere/t.db"),
-        ("sqlite:////proc/t.db", "cannot write /proc/t.db.lock"),
+        ("sqlite:///linked/t.db", "cannot create the directory of linked/t.db"),
         ("sqlite:///data/trunkline.db", "database is locked"),
     ],
 )
@@ -192,6 +191,7 @@ def test_a_store_that_may_come_back_is_waited_for_and_then_ends_it_with_75(
     tmp_path: Path, url: str, reason: str
 ) -> None:
     trunkline("db", "upgrade", home=tmp_path)
+    link_to_a_mount(tmp_path)
     with contextlib.closing(
         sqlite3.connect(tmp_path / "data/trunkline.db", isolation_level=None)
     ) as intruder:
@@ -211,6 +211,49 @@ def test_a_store_that_a_restart_cannot_help_is_refused_at_once_with_2(tmp_path: 
     done = trunkline("run", "--port", "0", home=tmp_path, TRUNKLINE_STORE__URL=url)
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("folder", "reason"),
+    [
+        ("/proc/nowhere", "No such file or directory"),
+        ("/proc", "No such file or directory"),
+        ("notes.txt", "File exists"),
+        ("notes.txt/data", "Not a directory"),
+        ("missing", "File exists"),
+    ],
+)
+@pytest.mark.parametrize("key", ["data_dir", "store.url"])
+def test_a_directory_that_can_never_be_created_is_refused_at_once_with_2(
+    tmp_path: Path, folder: str, reason: str, key: str
+) -> None:
+    (tmp_path / "notes.txt").write_text("not a directory")
+    (tmp_path / "missing").symlink_to(tmp_path / "gone/data")
+    chosen = tmp_path / folder
+    value = str(chosen) if key == "data_dir" else f"sqlite:///{chosen}/t.db"
+    done = trunkline(
+        "run", "--port", "0", home=tmp_path, **{f"TRUNKLINE_{key.upper().replace('.', '__')}": value}
+    )
+    assert done.returncode == 2
+    assert done.stderr.strip() == f"{key}: cannot write in {chosen}: {reason}; choose another directory"
+
+
+def test_a_directory_that_is_mounted_later_is_waited_for(tmp_path: Path) -> None:
+    target = link_to_a_mount(tmp_path)
+    with waiting(tmp_path, "sqlite:///linked/t.db") as process:
+        target.mkdir()
+        assert process.stdout is not None
+        assert "ready" in process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+
+
+def link_to_a_mount(home: Path) -> Path:
+    """Make a link to a directory on a file system that is not mounted yet; return the directory."""
+    target = home / "mnt/chat"
+    target.parent.mkdir()
+    (home / "linked").symlink_to(target)
+    return target
 
 
 def test_a_file_of_0_bytes_is_refused_with_the_way_out(tmp_path: Path) -> None:
