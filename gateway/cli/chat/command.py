@@ -12,7 +12,7 @@ from msgspec import UNSET
 from rich.console import Console
 
 from gateway.cli.chat.screen import Screen
-from gateway.cli.chat.send import Search, SendRequest, ask, new_session, print_answer, target
+from gateway.cli.chat.send import Search, SendRequest, ask, check_gateway, new_session, print_answer, target
 from gateway.cli.chat.session import ChatSession, Ended, Interrupted
 from gateway.cli.options import FAILED, INTERRUPTED, Discover, File, Interface, Token, Url, Yes
 from gateway.contract.channel import Address
@@ -59,6 +59,7 @@ def chat(
 
 def _piped(url: str, token: str | None, session: str) -> int:
     """Send each line as a message. Stops at the first one that fails."""
+    check_gateway(url, token)  # also if there is no line to send
     status = 0
     for line in sys.stdin:
         if line.strip():

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import secrets
 import sys
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import typer
 from msgspec import Struct
 
 from gateway.cli.chat.conversation import Conversation, Question
-from gateway.cli.chat.link import Ack, Disconnected, Link, Refusal, ServerFrame
+from gateway.cli.chat.link import Ack, Disconnected, Link, Ready, Refusal, ServerFrame
 from gateway.cli.discovery import discover as discover_url
-from gateway.cli.gateway_client import address
+from gateway.cli.gateway_client import GatewayUnreachableError, address
 from gateway.cli.options import (
     FAILED,
     INTERRUPTED,
@@ -41,6 +42,9 @@ from gateway.contract.errors import (
 )
 from gateway.contract.messages import ErrorPart, Message
 from gateway.session.frames import ApprovalAsked
+
+T = TypeVar("T")
+_GREETING_SECONDS = 20.0
 
 
 class SendRequest(Struct, frozen=True):
@@ -135,8 +139,17 @@ def new_session() -> str:
 
 def ask(url: str, token: str | None, request: SendRequest) -> Exchange:
     """Send a message and wait until it is stored, or answered. An error ends the command."""
+    return _run(exchange(url, token, request))
+
+
+def check_gateway(url: str, token: str | None) -> None:
+    """End the command with an error if no gateway at this address takes the token."""
+    _run(_greeting(url, token))
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
     try:
-        return asyncio.run(exchange(url, token, request))
+        return asyncio.run(work)
     except TrunklineError as error:
         fail(str(error))
     except KeyboardInterrupt:
@@ -187,19 +200,40 @@ async def exchange(url: str, token: str | None, request: SendRequest) -> Exchang
     delivery = _Delivery(request)
     link = Link(url, token, delivery.receive)
     await link.send(request.session, request.text, delivery.question.client_msg_id)
+    try:
+        await _connected_until(delivery.done, link, request.seconds)
+    except TimeoutError:
+        raise delivery.timeout_error() from None
+    return delivery.outcome()
+
+
+async def _greeting(url: str, token: str | None) -> None:
+    greeted: asyncio.Future[ServerFrame] = asyncio.get_running_loop().create_future()
+
+    def receive(_session: str, frame: ServerFrame) -> None:
+        if isinstance(frame, Ready | Disconnected) and not greeted.done():
+            greeted.set_result(frame)
+
+    try:
+        await _connected_until(greeted, Link(url, token, receive), _GREETING_SECONDS)
+    except TimeoutError:
+        raise GatewayUnreachableError(f"the gateway at {url} does not answer; is it busy?") from None
+    if isinstance(closed := greeted.result(), Disconnected):
+        raise GatewayUnreachableError(f"the gateway at {url} does not answer: {closed.reason}")
+
+
+async def _connected_until(done: asyncio.Future[Any], link: Link, seconds: float | None) -> None:
+    """Keep a link connected until ``done``. Raises TrunklineError, and TimeoutError after the time limit."""
     failure: TrunklineError | None = None
     try:
-        async with asyncio.timeout(request.seconds), asyncio.TaskGroup() as tasks:
+        async with asyncio.timeout(seconds), asyncio.TaskGroup() as tasks:
             running = tasks.create_task(link.run())
-            await delivery.done
+            await done
             running.cancel()
     except* TrunklineError as group:
         failure = next(error for error in group.exceptions if isinstance(error, TrunklineError))
-    except* TimeoutError:
-        failure = delivery.timeout_error()
     if failure is not None:
         raise failure
-    return delivery.outcome()
 
 
 class _Delivery:

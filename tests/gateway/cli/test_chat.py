@@ -195,6 +195,14 @@ def test_without_a_gateway_it_says_how_to_start_one(tmp_path: Path) -> None:
     assert "start one: trunkline run" in terminal.screen
 
 
+@pytest.mark.parametrize("typed", ["", "\n \n", "hello\n"])
+def test_in_a_pipe_a_wrong_address_is_an_error_whatever_the_input(home: Path, typed: str) -> None:
+    done = trunkline("chat", "--url", "http://127.0.0.1:1", home=home, stdin=typed)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "http://127.0.0.1:1" in done.stderr
+    assert "start one: trunkline run" in done.stderr
+
+
 def test_in_a_pipe_each_line_is_a_message_and_answers_are_plain(running: RunningGateway, home: Path) -> None:
     done = trunkline("chat", "--url", running.url, home=home, stdin="hello\n\n/usage\n")
     assert (done.returncode, done.stderr) == (0, "")
