@@ -16,7 +16,7 @@ from gateway.cli.output import echo_json, plain, print_table
 from gateway.cli.plugins.operator import Name, Operator, one_line_errors
 from gateway.contract.errors import PluginError
 from gateway.extensions.admission.admission import checked, rights
-from gateway.extensions.admission.config_schema import plugin_config
+from gateway.extensions.admission.config_schema import PluginConfigError, plugin_config
 from gateway.extensions.admission.consent import describe_grant, describe_rest
 from gateway.extensions.admission.locations import Found
 from gateway.extensions.admission.manifest import Manifest, Schedule
@@ -26,7 +26,10 @@ from gateway.plugin_services.jobs import zone_of
 
 
 class Row(Struct, frozen=True):
-    """A plugin in the list. ``state`` is ok, or what keeps it from being started."""
+    """A plugin in the list. ``state`` is ok, or what keeps it from being started.
+
+    Of a plugin that is not enabled it says that settings are needed, and not that they are wrong.
+    """
 
     name: str
     version: str
@@ -190,20 +193,23 @@ def _row(operator: Operator, entry: str, found: Found | None, *, enabled: bool) 
     manifest = found.manifest if found else None
     name = found.name if found else entry
     plugins = operator.settings.plugins
+    enabled = enabled and not {entry, name} & {*plugins.disabled}
     return Row(
         name=name,
         version=manifest.version if manifest else "",
-        enabled=enabled and not {entry, name} & {*plugins.disabled},
+        enabled=enabled,
         rights=rights(plugins.of(entry, name).trust),
-        state=_state(operator, entry),
+        state=_state(operator, entry, enabled=enabled),
         location=found.location if found else "",
         folder=str(found.folder) if found else "",
     )
 
 
-def _state(operator: Operator, entry: str) -> str:
+def _state(operator: Operator, entry: str, *, enabled: bool = True) -> str:
     try:
         operator.admission.admit(entry)
+    except PluginConfigError as error:
+        return str(error) if enabled else "needs settings"
     except PluginError as error:
         return str(error)
     return "ok"

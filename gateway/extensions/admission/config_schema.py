@@ -16,6 +16,10 @@ _RESERVED = tuple(PluginSettings.model_fields)
 _MOST_REFERENCES = 8
 
 
+class PluginConfigError(PluginError):
+    """The settings of a plugin are missing or wrong."""
+
+
 def check_schema(schema: Mapping[str, Any]) -> Iterator[str]:
     """Yield what is wrong with the schema of a manifest. It must not refer to other documents."""
     if schema.get("type", "object") != "object":
@@ -32,7 +36,7 @@ def check_schema(schema: Mapping[str, Any]) -> Iterator[str]:
 def plugin_config(settings: Settings, names: Sequence[str], schema: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the settings of a plugin with the schema's defaults; later tables override earlier ones.
 
-    Raises PluginError with file, line and key of every wrong value.
+    Raises PluginConfigError with file, line and key of every wrong value.
     """
     places = {entry.path: entry.place for entry in settings.entries}
     found = dict(settings.plugins.of(*names).options)
@@ -46,7 +50,7 @@ def plugin_config(settings: Settings, names: Sequence[str], schema: Mapping[str,
         place = next((places[at] for at in places if at[: len(written)] == written), "settings")
         complaints.append(f"{place}: {dotted(written)} {said}")
     if complaints:
-        raise PluginError(str(settings_error(sorted(complaints))))
+        raise PluginConfigError(str(settings_error(sorted(complaints))))
     return completed
 
 

@@ -380,3 +380,15 @@ def test_a_plugin_of_claude_code_is_installed_and_what_it_lacks_is_said(home: Pa
     assert f'    command = ["{folder}/db"]' in said
     run(home, "enable", "kit-one")
     assert listed(home)["kit-one"]["state"] == "ok"
+
+
+def test_settings_that_a_plugin_lacks_are_an_error_only_if_it_is_enabled(home: Path) -> None:
+    rows = listed(home)
+    others = {name: row["state"] for name, row in rows.items() if not row["enabled"]}
+    assert {*others.values()} == {"ok", "needs settings"}
+    lacking = next(name for name, state in others.items() if state == "needs settings")
+    settings = home / "config/trunkline.toml"
+    settings.write_text(SETTINGS.replace('"todo",', f'"todo", "{lacking}",'))
+    assert f"plugins.{lacking}" in str(listed(home)[lacking]["state"])
+    run(home, "disable", lacking)
+    assert listed(home)[lacking]["state"] == "needs settings"
