@@ -7,6 +7,7 @@ its epoch under a row lock. All times are the server's.
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import time
 import uuid
@@ -133,6 +134,16 @@ _FENCE = (
 """Divides by zero, and so ends the transaction, unless the row still has this epoch. The lock makes a
 takeover wait for the commit: without it an old owner could commit after the new one has read the inbox."""
 
+_LOCK_MS = 6_000
+_STUCK = (
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity a JOIN pg_locks l USING (pid) "
+    "WHERE l.granted AND l.relation = CAST('ownership' AS regclass) AND a.datname = current_database() "
+    "AND a.usename = current_user AND pid <> pg_backend_pid() AND a.wait_event = 'ClientRead' "
+    "AND a.state_change < clock_timestamp() - interval '5 s'"
+)
+"""Ends the sessions that keep the row although their client sent nothing for 5 s, such as half a commit of a
+node that froze. The server's own timeout begins only when it has all that the client sends at once."""
+
 
 NodeState = Literal["starting", "active", "standby", "draining", "drained", "outdated", "gone"]
 
@@ -199,6 +210,8 @@ class Membership:
         self._engine: Engine | None = None
         self._connection: Connection | None = None
         self._release: Callable[[], None] = lambda: None
+        self._settled_at = 0.0
+        """When no call of earlier owners can reach a platform any more, by ``boot_time``."""
         # One thread, so that a cancelled caller does not leave the connection to the next in mid-transaction.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="cluster")
 
@@ -258,6 +271,7 @@ class Membership:
                 return
             with engine.begin() as connection:
                 connection.execute(text("SET LOCAL statement_timeout = 0"))
+                connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = '30s'"))
                 # Locked until the end, so that no other node takes over in the middle.
                 own = "SELECT 1 FROM ownership WHERE name = :name AND epoch = :epoch FOR SHARE"
                 name, epoch = fence.statement.values
@@ -442,7 +456,10 @@ class Membership:
         await self._run(run)
 
     async def take(self) -> Fence:
-        """Become the owner: raise the epoch, once the commits of the earlier owner have ended."""
+        """Become the owner: raise the epoch, once the commits of the earlier owner have ended.
+
+        If it fails, this node may own the gateway all the same: then ``release``.
+        """
         lock = "SELECT released, start_id FROM ownership WHERE name = :name FOR UPDATE"
         take = (
             "UPDATE ownership SET epoch = epoch + 1, node = :node, start_id = :start, address = NULL, "
@@ -450,6 +467,8 @@ class Membership:
         )
 
         def run(connection: Connection) -> Fence:
+            connection.execute(text(f"SET LOCAL lock_timeout = {_LOCK_MS}"))
+            connection.execute(text(_STUCK))
             before = connection.execute(text(lock), {"name": GATEWAY}).one()
             named = {"name": GATEWAY, "node": self.name, "start": self.start_id}
             epoch = connection.execute(text(take), named).scalar_one()
@@ -458,7 +477,10 @@ class Membership:
             settled_at = boot_time() + (0 if before.released else SETTLED_SECONDS)
             return Fence(Statement(_FENCE, (GATEWAY, epoch)), settled_at)
 
-        return await self._run(run)
+        self._settled_at = math.inf
+        fence = await self._run(run)
+        self._settled_at = fence.settled_at
+        return fence
 
     async def is_drained(self) -> bool:
         """Return whether this node is to leave the work to another one, which lives and can get the token."""
@@ -512,10 +534,12 @@ class Membership:
 
     def _release_ownership(self, connection: Connection) -> None:
         release = (
-            "UPDATE ownership SET node = NULL, start_id = NULL, address = NULL, released = true, "
+            "UPDATE ownership SET node = NULL, start_id = NULL, address = NULL, released = :settled, "
             "republished_at = clock_timestamp() WHERE start_id = :start"
         )
-        connection.execute(text(release), {"start": self.start_id})
+        # This node left in order; one before it may not have, and its calls may still arrive.
+        settled = boot_time() >= self._settled_at
+        connection.execute(text(release), {"start": self.start_id, "settled": settled})
 
     async def close(self) -> None:
         """Close the connection, which frees its lock."""

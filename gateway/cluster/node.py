@@ -59,6 +59,8 @@ class Node:
         self._owns = False
         self._outdated = False
         """A newer version has migrated the database."""
+        self._unsure = False
+        """A takeover failed in the middle; the database may name this node as the owner."""
         self._watch = _FrozenWatch()
         self._link: Link
         self._forwarder: Forwarder
@@ -171,6 +173,11 @@ class Node:
 
         A drained node does not wait for the token, and neither does one that could not use it.
         """
+        if self._unsure:
+            # Else other nodes would wait for this one, which lives, and does not work.
+            with suppress(StoreUnavailableError):
+                await self._membership.release()
+                self._unsure = False
         if self._outdated:
             await self._token.pause()
         elif self.drained.is_set():
@@ -204,6 +211,7 @@ class Node:
             if await self._read_outdated():
                 await self._token.hand_back()
                 return None
+            self._unsure = True
             fence = await self._membership.take()
             await self._membership.migrate(fence)
         except StoreUnavailableError as error:
@@ -212,7 +220,7 @@ class Node:
             await self._token.hand_back()
             await asyncio.sleep(2 * HEARTBEAT_SECONDS)
             return None
-        self._owns = True
+        self._owns, self._unsure = True, False
         self.drained.clear()
         self._watch.start()
         return fence

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from contextlib import suppress
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import aio_pika
@@ -24,7 +25,7 @@ from aiormq.exceptions import ChannelAccessRefused
 from pamqp.common import FieldValue
 from yarl import URL
 
-from gateway.contract.errors import SettingsError, StoreUnavailableError
+from gateway.contract.errors import SettingsError, StoreUnavailableError, is_cancellation_requested
 
 if TYPE_CHECKING:
     from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractIncomingMessage
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("trunkline.cluster")
 
 _CONNECT_SECONDS = 5.0
+_SUBSCRIBE_SECONDS = 10.0
 _HEARTBEAT_SECONDS = 4
 """The broker closes the connection of a frozen node after about two and a half of these."""
 _AGAIN_SECONDS = 1.0
@@ -93,7 +95,8 @@ class TokenQueue:
         """
         if self._connection is None:
             try:
-                self._connection = await aio_pika.connect(self._url, timeout=_CONNECT_SECONDS)
+                async with _answering(_CONNECT_SECONDS + 1):
+                    self._connection = await aio_pika.connect(self._url, timeout=_CONNECT_SECONDS)
             except (AuthenticationError, ProbableAuthenticationError):
                 raise SettingsError(f"cluster.url: RabbitMQ at {self._shown} rejected the login") from None
             except (*CONNECTION_EXCEPTIONS, TimeoutError) as error:
@@ -187,16 +190,27 @@ class TokenQueue:
     async def _subscribe(self) -> None:
         await self.connect()
         assert self._connection is not None
-        self._lost.clear()
-        channel = self._channel = await self._connection.channel(publisher_confirms=True)
-        channel.close_callbacks.add(self._on_close)
-        await channel.set_qos(prefetch_count=2)
-        queue = await channel.declare_queue(self._queue, durable=True, arguments=_ARGUMENTS)
-        self.subscribed_at = asyncio.get_running_loop().time()
-        await queue.consume(self._receive)
+        # One for each subscription: an earlier channel may report its end late.
+        lost = self._lost = asyncio.Event()
 
-    def _on_close(self, *_: object) -> None:
-        self._lost.set()
+        def lose(*_: object) -> None:
+            lost.set()
+
+        async with _answering(_SUBSCRIBE_SECONDS):
+            channel = self._channel = await self._connection.channel(publisher_confirms=True)
+            channel.close_callbacks.add(lose)
+            # When the queue is deleted, the broker ends the subscription and leaves the channel open.
+            consuming = await channel.get_underlay_channel()
+            consuming.on_consumer_cancel_callbacks.add(lose)
+            await channel.set_qos(prefetch_count=2)
+            queue = await channel.declare_queue(self._queue, durable=True, arguments=_ARGUMENTS)
+            self.subscribed_at = asyncio.get_running_loop().time()
+
+            async def receive(message: AbstractIncomingMessage) -> None:
+                if channel is self._channel:  # else the broker gives the token to another subscriber
+                    await self._receive(message)
+
+            await queue.consume(receive)
 
     async def _receive(self, message: AbstractIncomingMessage) -> None:
         older, self._message = self._message, message
@@ -212,7 +226,8 @@ class TokenQueue:
             raise BrokerUnavailableError("not connected to RabbitMQ")
         try:
             token = aio_pika.Message(b"token", delivery_mode=aio_pika.DeliveryMode.PERSISTENT)
-            await self._channel.default_exchange.publish(token, self._queue, timeout=_CONNECT_SECONDS)
+            async with _answering(_CONNECT_SECONDS):
+                await self._channel.default_exchange.publish(token, self._queue)
         except (*CONNECTION_EXCEPTIONS, TimeoutError) as error:
             raise BrokerUnavailableError(f"cannot publish to RabbitMQ: {error}") from None
 
@@ -236,7 +251,7 @@ class TokenQueue:
         channel, self._channel = self._channel, None
         if channel is not None and not channel.is_closed:
             with suppress(*CONNECTION_EXCEPTIONS, TimeoutError):
-                async with asyncio.timeout(_CONNECT_SECONDS):
+                async with _answering(_CONNECT_SECONDS):
                     await channel.close()
 
     async def close(self) -> None:
@@ -245,9 +260,24 @@ class TokenQueue:
         connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(*CONNECTION_EXCEPTIONS, TimeoutError):
-                async with asyncio.timeout(_CONNECT_SECONDS):
+                async with _answering(_CONNECT_SECONDS):
                     await connection.close()
 
 
 def _text(value: object) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
+
+
+@asynccontextmanager
+async def _answering(seconds: float) -> AsyncGenerator[None]:
+    """Bound the wait for the broker's answers. Raises TimeoutError, or ConnectionError if it fell silent.
+
+    Then the client cancels the calls of the connection, and that would end our own task, unnoticed.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except asyncio.CancelledError as error:
+        if is_cancellation_requested(error):
+            raise
+        raise ConnectionAbortedError("RabbitMQ does not answer") from None

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 _SECONDS = 90.0
@@ -22,13 +23,23 @@ def free_port() -> int:
 class Broker:
     """A RabbitMQ of its own, with its files in a folder.
 
-    With ``listens`` its ``rabbitmq.conf`` need not exist; without, that names a listener at ``port``.
+    With ``listens`` its ``rabbitmq.conf`` need not exist; without, that names a listener at ``port`` of
+    ``host``. ``prefix`` is what comes before its command.
     """
 
-    def __init__(self, program: str, folder: Path, *, listens: bool = True) -> None:
+    def __init__(
+        self,
+        program: str,
+        folder: Path,
+        *,
+        listens: bool = True,
+        host: str = "127.0.0.1",
+        prefix: Sequence[str] = (),
+    ) -> None:
+        self._host = host
         self.port = free_port()
         self.url = f"amqp://guest:guest@127.0.0.1:{self.port}/"
-        self._program = program
+        self._command = (*prefix, program)
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         self._environ = {
@@ -54,7 +65,7 @@ class Broker:
         """Start it, and wait until it accepts connections."""
         with (self._folder / "output").open("ab") as output:
             self._process = subprocess.Popen(
-                [self._program],
+                self._command,
                 cwd=self._folder,
                 env=self._environ,
                 stdout=output,
@@ -76,6 +87,18 @@ class Broker:
             self._process.wait()
             self._process = None
 
+    def freeze(self) -> None:
+        """Stop all its processes: it answers nothing, and its connections stay open."""
+        self._signal(signal.SIGSTOP)
+
+    def wake(self) -> None:
+        """Let them run on."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        os.killpg(self._process.pid, number)
+
     def _accepts(self) -> bool:
         with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+            return probe.connect_ex((self._host, self.port)) == 0

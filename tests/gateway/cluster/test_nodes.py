@@ -11,6 +11,7 @@ from typing import Any
 
 import aio_pika
 import pytest
+from sqlalchemy import create_engine, make_url
 
 from gateway.testing.fake_models.script import Reply, Say, Stall
 from tests.e2e.gateway_process import GatewayProcess
@@ -135,6 +136,27 @@ async def until_purged(queue: aio_pika.abc.AbstractQueue) -> None:
     async with asyncio.timeout(30):
         while not (await queue.purge()).message_count:
             await asyncio.sleep(0.05)
+
+
+async def test_a_takeover_that_fails_in_the_middle_is_made_again(cluster: Cluster, postgres_url: str) -> None:
+    url = make_url(postgres_url)
+    server = create_engine(url.set(database="postgres"), isolation_level="AUTOCOMMIT")
+    allow = f"ALTER DATABASE {url.database} ALLOW_CONNECTIONS"
+    first, second = cluster.node("one"), cluster.node("two")
+    async with first:
+        assert await first.start()
+        async with standing_by(cluster, second) as taking_over:
+            await until(lambda: "standing by" in second.errors)
+            with server.connect() as connection:
+                # The second has one already, and gets no other.
+                connection.exec_driver_sql(f"{allow} false")
+                first.send_signal(signal.SIGKILL)
+                await until(lambda: "cannot take over; handing the token back" in second.errors)
+                connection.exec_driver_sql(f"{allow} true")
+            assert await taking_over
+            assert "the owner lives" not in second.errors, "it took itself for a node that works"
+            assert await second.stop() == 0
+    server.dispose()
 
 
 async def test_nodes_are_listed_and_the_doctor_knows_them(cluster: Cluster, tmp_path: Path) -> None:
