@@ -229,6 +229,13 @@ def rabbitmq_path() -> str:
 
 
 @pytest.fixture(scope="session")
+def ip_path() -> str:
+    """Path of the program that makes network namespaces."""
+    found = shutil.which("ip", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+    return found or _lacking("no `ip`: install iproute2")
+
+
+@pytest.fixture(scope="session")
 def postgres_programs() -> Path:
     """Path of the folder with the programs of PostgreSQL, for a server of one's own."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))

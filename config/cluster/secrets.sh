@@ -2,12 +2,18 @@
 # Make what the containers of compose.yaml read and neither git nor the image may have: the passwords of PostgreSQL and RabbitMQ,
 # the token of clients, and a certificate of RabbitMQ with a CA of its own.
 #   sh config/cluster/secrets.sh [FOLDER [HOST]]
-# FOLDER is `secrets` beside this script. HOST is the name in the certificate, by which the nodes reach RabbitMQ: `rabbitmq`.
+# FOLDER is `secrets` beside this script. HOST is the name or IP address in the certificate, by which the nodes reach RabbitMQ:
+# `rabbitmq`.
 # Files that exist are kept, so delete one to get another. Certificates are valid for ten years.
 set -eu
 umask 077
 folder=${1:-$(dirname "$0")/secrets}
 host=${2:-rabbitmq}
+case $host in
+*:*) san=IP:$host ;;
+*[!0-9.]*) san=DNS:$host ;;
+*) san=IP:$host ;;
+esac
 user=trunkline
 queue='trunkline\\.owner\\.gateway'
 
@@ -76,7 +82,7 @@ keyUsage = critical,digitalSignature
 extendedKeyUsage = serverAuth
 subjectKeyIdentifier = hash
 authorityKeyIdentifier = keyid
-subjectAltName = DNS:$host
+subjectAltName = $san
 END
 if [ ! -s ca.pem ] || [ ! -s ca.key ]; then
     rm -f rabbitmq.pem rabbitmq.key

@@ -7,7 +7,7 @@ import secrets
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,9 +25,21 @@ class NoServersError(Exception):
 
 
 class Postgres:
-    """A PostgreSQL of its own, with its files in a folder."""
+    """A PostgreSQL of its own, with its files in a folder.
 
-    def __init__(self, programs: Path, folder: Path) -> None:
+    It listens at ``host``, for clients of ``network``. ``prefix`` is what comes before its commands.
+    """
+
+    def __init__(
+        self,
+        programs: Path,
+        folder: Path,
+        *,
+        host: str = "127.0.0.1",
+        network: str = "127.0.0.1/32",
+        prefix: Sequence[str] = (),
+    ) -> None:
+        self._host, self._network, self._prefix = host, network, prefix
         self.port = free_port()
         self._programs = programs
         self._folder = folder
@@ -35,7 +47,7 @@ class Postgres:
 
     def url(self, port: int) -> str:
         """Return the address of its database, by way of a port."""
-        return f"postgresql+psycopg://{_USER}:{self._password}@127.0.0.1:{port}/postgres"
+        return f"postgresql+psycopg://{_USER}:{self._password}@{self._host}:{port}/postgres"
 
     def create(self) -> None:
         """Make its files."""
@@ -46,11 +58,18 @@ class Postgres:
             shutil.chown(password, "postgres")
         login = (f"--username={_USER}", "--auth=scram-sha-256", f"--pwfile={password}", "--no-sync")
         self._run("initdb", *login)
+        with (self._folder / "data" / "pg_hba.conf").open("a") as rules:
+            rules.write(f"host all all {self._network} scram-sha-256\n")
 
     def start(self) -> None:
         """Start it, and wait until it accepts connections."""
-        options = f"-h 127.0.0.1 -p {self.port} -k {self._folder} -c max_wal_size=256MB"
+        options = f"-h {self._host} -p {self.port} -k {self._folder} -c max_wal_size=256MB"
         self._run("pg_ctl", "--wait", "-l", str(self._folder / "log"), "-o", options, "start")
+
+    @property
+    def runs(self) -> bool:
+        """Whether it was started, and not ended."""
+        return (self._folder / "data" / "postmaster.pid").exists()
 
     def kill(self) -> None:
         """End it without a shutdown, as in a crash."""
@@ -61,6 +80,7 @@ class Postgres:
         command = (str(self._programs / program), "-D", str(self._folder / "data"), *arguments)
         if os.geteuid() == 0:
             command = ("runuser", "-u", "postgres", "--", *command)
+        command = (*self._prefix, *command)
         with (self._folder / "output").open("ab") as output:
             done = subprocess.run(
                 command, cwd=self._folder, stdout=output, stderr=output, timeout=_SECONDS, check=False
@@ -77,13 +97,30 @@ def servers() -> Generator[tuple[Postgres, Broker]]:
     postgres = max(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=_version, default=None)
     if rabbit is None or postgres is None:
         raise NoServersError("nodes need their own servers: install postgresql and rabbitmq-server")
-    # In memory where there is room: every commit is synced, and the servers are thrown away.
+    with scratch() as folder:
+        for name in ("postgres", "rabbit"):
+            (folder / name).mkdir()
+        with running(
+            Postgres(postgres.parent, folder / "postgres"), Broker(rabbit, folder / "rabbit")
+        ) as started:
+            yield started
+
+
+@contextmanager
+def scratch() -> Generator[Path]:
+    """A folder that any user may enter; in memory where there is room, since every commit is synced."""
     free = shutil.disk_usage(_ROOMY).free if _ROOMY.is_dir() else 0
     folder = Path(tempfile.mkdtemp(prefix="trunkline-storm-", dir=_ROOMY if free > _ENOUGH else None))
     folder.chmod(0o755)
-    for name in ("postgres", "rabbit"):
-        (folder / name).mkdir()
-    database, broker = Postgres(postgres.parent, folder / "postgres"), Broker(rabbit, folder / "rabbit")
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+@contextmanager
+def running(database: Postgres, broker: Broker) -> Generator[tuple[Postgres, Broker]]:
+    """Both servers while they run."""
     try:
         with ThreadPoolExecutor() as threads:
             starting = threads.submit(broker.start)
@@ -93,9 +130,8 @@ def servers() -> Generator[tuple[Postgres, Broker]]:
         yield database, broker
     finally:
         broker.kill()
-        if (folder / "postgres" / "data" / "postmaster.pid").exists():
+        if database.runs:
             database.kill()
-        shutil.rmtree(folder)
 
 
 def _version(program: Path) -> int:

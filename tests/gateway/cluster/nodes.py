@@ -13,7 +13,7 @@ from sqlalchemy import create_engine, text
 from channels.telegram.fake import FakeTelegram
 from gateway.app import Gateway
 from gateway.cluster.link import ANY_PORT, Link
-from gateway.cluster.membership import Membership
+from gateway.cluster.membership import Membership, read_nodes
 from gateway.server import Server
 from gateway.settings import Settings, load_settings
 from gateway.testing.fake_models.server import FakeModels
@@ -62,11 +62,11 @@ class Cluster:
         settings = (
             f"log.file = true\nlimits.drain_seconds = {changed.get('drain_seconds', '1')}\n"
             f'[store]\nurl = "{store}"\nwait_ms = {changed.get("wait_ms", "60000")}\n'
-            f'[cluster]\nurl = "{broker}"\nname = "{name}"\n'
+            f'[cluster]\nurl = "{broker}"\nname = "{name}"\n{changed.get("cluster", "")}\n'
             f'[channels.telegram]\ntoken = "{self.telegram.token}"\napi_base_url = "{self.telegram.url}"\n'
             f'allow = "*"\n{changed.get("settings", "")}\n'
         )
-        return GatewayProcess(folder, self.models.openai_url, settings)
+        return GatewayProcess(folder, self.models.openai_url, settings, server=changed.get("server", ""))
 
     def owners(self) -> list[tuple[str, int]]:
         """The name and the epoch of the owner."""
@@ -75,6 +75,15 @@ class Cluster:
     def nodes(self) -> list[str]:
         """The names of all nodes that have not left."""
         return [name for (name,) in self._rows("SELECT name FROM node ORDER BY name")]
+
+    def states(self) -> dict[str, str]:
+        """The state of each node."""
+        with self._engine.connect() as connection:
+            return {node.name: node.state for node in read_nodes(connection)}
+
+    def sessions_of(self, address: str) -> int:
+        """How many sessions a machine has on the database."""
+        return self._rows(f"SELECT count(*) FROM pg_stat_activity WHERE client_addr = '{address}'")[0][0]
 
     def draining(self) -> list[bool]:
         """For each node that is to hand over, whether it has done so."""
