@@ -48,7 +48,7 @@ COMMANDS: Mapping[str, Entry] = {
         "commands.approvals:audit", "Show who decided what: approvals, answers, pairing, shares"
     ),
     "nodes": Group(
-        "List the nodes of the cluster; let one hand over, or take part again",
+        "List the nodes of the cluster; let one hand over, or take part again; replace their certificate",
         {
             "list": Command(
                 "commands.nodes:list_", "List the nodes of the cluster: which one works, which ones stand by"
@@ -58,6 +58,7 @@ COMMANDS: Mapping[str, Entry] = {
                 "Let a node hand over to another one, and stand by until it is resumed",
             ),
             "resume": Command("commands.nodes:resume", "Let a drained node take over again"),
+            "rotate": Command("commands.nodes:rotate", "Replace the certificate of the link between nodes"),
         },
         default="list",
     ),

@@ -5,8 +5,15 @@ RabbitMQ passes the token of ownership on. Imported by ``trunkline run``, ``trun
 the server, for ``/api/nodes``; ``node`` and ``token`` need the extra ``cluster``.
 """
 
-from gateway.cluster.drain import NO_CLUSTER, Requested, request_drain, resume
-from gateway.cluster.membership import MOST_CLOCK_SECONDS, NodeRow, NodeState, read_nodes
+from gateway.cluster.drain import NO_CLUSTER, Requested, request_drain, resume, rotate_certificate
+from gateway.cluster.membership import (
+    MOST_CLOCK_SECONDS,
+    NodeRow,
+    NodeState,
+    advance_rotation,
+    read_nodes,
+    read_rotation,
+)
 
 __all__ = [
     "MOST_CLOCK_SECONDS",
@@ -14,7 +21,10 @@ __all__ = [
     "NodeRow",
     "NodeState",
     "Requested",
+    "advance_rotation",
     "read_nodes",
+    "read_rotation",
     "request_drain",
     "resume",
+    "rotate_certificate",
 ]

@@ -16,10 +16,16 @@ _SECONDS = 60.0
 
 
 class Certificate(NamedTuple):
-    """The certificate of a cluster and its private key, as PEM."""
+    """The certificate of a cluster and its private key, as PEM.
+
+    During a rotation nodes also accept ``other``: the next certificate, and then the former one. ``step``
+    counts the steps of all rotations.
+    """
 
     certificate: str
     key: str
+    other: str = ""
+    step: int = 0
 
 
 def new_certificate(cluster_id: str) -> Certificate:
@@ -36,9 +42,12 @@ def _make(cluster_id: str) -> Certificate:
     from cryptography.hazmat.primitives.asymmetric import ec
 
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, f"trunkline {cluster_id}")])
+    serial = x509.random_serial_number()
+    # OpenSSL finds a certificate by its name: the two of a rotation need different ones.
+    common = f"trunkline {cluster_id} {serial % 2**32:08x}"
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, common)])
     made = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), _FIRST, _LAST)
+        x509.CertificateBuilder(name, name, key.public_key(), serial, _FIRST, _LAST)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())

@@ -1,13 +1,16 @@
-"""Requests of an operator that a node hands over, or takes part again; the node reads them each second."""
+"""Requests of an operator, which nodes read each second: that a node hands over or takes part again, and
+that all replace their certificate."""
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from sqlalchemy import Connection, text
 
-from gateway.cluster.membership import JOINING, NodeRow, read_nodes
+from gateway.cluster.certificate import new_certificate
+from gateway.cluster.membership import NodeRow, advance_rotation, create_tables, lock_requests, read_nodes
 from gateway.contract.errors import InvalidStateError, NotFoundError
 from gateway.store import schema as t
 from gateway.store.writes import audit_op
@@ -28,7 +31,7 @@ def request_drain(connection: Connection, name: str | None, by: str) -> Requeste
 
     Raises NotFoundError for an unknown name, and InvalidStateError if no other node could take over.
     """
-    _lock(connection)
+    lock_requests(connection)
     nodes = read_nodes(connection)
     node = _find(nodes, name)
     if node.state in ("draining", "drained"):
@@ -57,7 +60,7 @@ def request_drain(connection: Connection, name: str | None, by: str) -> Requeste
 
 def resume(connection: Connection, name: str, by: str) -> Requested:
     """Let a drained node take over again. ``by`` is the actor in the audit log. Raises NotFoundError."""
-    _lock(connection)
+    lock_requests(connection)
     node = _find(read_nodes(connection), name)
     remove = "DELETE FROM drain WHERE start_id = (SELECT start_id FROM node WHERE name = :name)"
     changed = connection.execute(text(remove), {"name": name}).rowcount > 0
@@ -66,9 +69,31 @@ def resume(connection: Connection, name: str, by: str) -> Requested:
     return Requested(node, changed)
 
 
-def _lock(connection: Connection) -> None:
-    """Let requests wait for one another, so that two of them do not drain all nodes."""
-    connection.execute(text("SELECT pg_advisory_xact_lock(:id)"), {"id": JOINING})
+def rotate_certificate(connection: Connection, by: str) -> bool:
+    """Ask all nodes to replace their certificate. Return False if they are still doing so.
+
+    ``by`` is the actor in the audit log. Raises InvalidStateError if a live node could not follow.
+    """
+    cluster_id = connection.execute(text("SELECT id FROM cluster")).scalar_one()
+    try:
+        made = new_certificate(cluster_id)  # before the lock, since it takes a while
+    except subprocess.SubprocessError:
+        raise InvalidStateError(
+            "no certificate could be made: is trunkline[cluster] installed here?"
+        ) from None
+    create_tables(connection)
+    rotation = advance_rotation(connection)
+    if not rotation.is_done:
+        return False
+    if rotation.older:
+        raise InvalidStateError(
+            f"the version of {', '.join(rotation.older)} is too old to replace the certificate; "
+            "install this version there first"
+        )
+    begin = "UPDATE cluster SET step = step + 1, other_certificate = :certificate, other_key = :key"
+    connection.execute(text(begin), made._asdict())
+    _record(connection, by, "node.rotate", "certificate")
+    return True
 
 
 def _find(nodes: Sequence[NodeRow], name: str | None) -> NodeRow:

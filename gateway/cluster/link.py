@@ -1,6 +1,7 @@
 """The link between nodes: connections that one node passes on to another, with TLS.
 
-All nodes of a cluster have one certificate, which PostgreSQL keeps; each side accepts the other only with it.
+All nodes of a cluster have one certificate, which PostgreSQL keeps; each side accepts the other only with it,
+or with a second one while they replace it.
 One connection from a node to another carries all clients and programs, each as a stream (see ``streams``).
 """
 
@@ -86,6 +87,8 @@ class Link:
         self.serve: Serve | None = None
         self._server: asyncio.Server | None = None
         self._connecting: ssl.SSLContext
+        self._certificate: Certificate | None = None
+        self._trusted: set[bytes] = set()
         self._connections: set[Connection] = set()
         self._reached: dict[str, Connection] = {}
         """Connections that this node made, by address."""
@@ -96,16 +99,41 @@ class Link:
         """Return whether only nodes on this machine reach it."""
         return is_local(self.address)
 
-    async def open(self, certificate: Certificate) -> None:
-        """Accept the connections of nodes that have the certificate, and be able to make some."""
+    @property
+    def settled(self) -> bool:
+        """Return whether each connection is one of a node with a certificate that is accepted now."""
+        return all(connection.retiring is None for connection in self._connections)
+
+    async def open(self, certificate: Certificate, drain_seconds: float = 0) -> None:
+        """Accept the connections of nodes that have the certificate, and be able to make some.
+
+        Another certificate replaces it. A connection of a node that had one which is not accepted any more
+        gets no new streams, and ends with the last one or after ``drain_seconds``. Raises OSError.
+        """
+        if certificate == self._certificate:
+            return
+        # New contexts also forget the TLS sessions that a client could resume.
         accepting = _context(ssl.PROTOCOL_TLS_SERVER, certificate)
-        self._connecting = _context(ssl.PROTOCOL_TLS_CLIENT, certificate)
-        self._server = await asyncio.get_running_loop().create_server(
-            lambda: Connection(self._admit, self._connections, self._alive_seconds),
-            sock=self._socket,
+        connecting = _context(ssl.PROTOCOL_TLS_CLIENT, certificate)
+        server = await asyncio.get_running_loop().create_server(
+            lambda: Connection(self._admit, self._connections, self._trusted, self._alive_seconds),
+            sock=self._socket.dup(),  # its server closes it
             ssl=accepting,
             ssl_handshake_timeout=CONNECT_SECONDS,
         )
+        if self._server is not None:
+            self._server.close()
+            log.info("the certificate of the link is being replaced", step=certificate.step)
+        self._server, self._connecting, self._certificate = server, connecting, certificate
+        self._trusted.clear()
+        self._trusted.update(
+            ssl.PEM_cert_to_DER_cert(pem) for pem in (certificate.certificate, certificate.other) if pem
+        )
+        # The other end of an older connection may know this node by the certificate that it had then.
+        self._reached.clear()
+        for connection in [*self._connections]:
+            if connection.certificate not in self._trusted:
+                connection.retire(drain_seconds)
 
     def close(self) -> None:
         """Listen no longer, and end the connections once what was written is sent."""
@@ -132,7 +160,7 @@ class Link:
             if found is None or not found.usable:
                 host, port = _split(address)
                 _, found = await asyncio.get_running_loop().create_connection(
-                    lambda: Connection(None, self._connections, self._alive_seconds),
+                    lambda: Connection(None, self._connections, self._trusted, self._alive_seconds),
                     host,
                     port,
                     ssl=self._connecting,
@@ -185,7 +213,7 @@ def _context(kind: int, certificate: Certificate) -> ssl.SSLContext:
     context.check_hostname = False  # the certificate is the cluster's, and no other one is accepted
     context.verify_mode = ssl.CERT_REQUIRED
     context.set_alpn_protocols([PROTOCOL])
-    context.load_verify_locations(cadata=certificate.certificate)
+    context.load_verify_locations(cadata=certificate.certificate + certificate.other)
     # OpenSSL reads them from a file only.
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "pem")

@@ -65,7 +65,11 @@ _CLUSTER = Table(
     Column("broker", Text, nullable=False),
     Column("certificate", Text, nullable=False),
     Column("key", Text, nullable=False),
+    Column("other_certificate", Text, nullable=False, server_default=""),
+    Column("other_key", Text, nullable=False, server_default=""),
+    Column("step", Integer, nullable=False, server_default="0"),
 )
+"""``step`` counts the steps of all rotations of the certificate; see ``advance_rotation``."""
 _NODE = Table(
     "node",
     metadata,
@@ -79,9 +83,11 @@ _NODE = Table(
     Column("settings", Text, nullable=False),
     Column("revision", Text, nullable=False, server_default=""),
     Column("boot_id", Text, nullable=False, server_default=""),
+    Column("certificate_step", Integer),
 )
 """``revision`` is the newest schema that a node can work with, ``boot_id`` tells its machine until that is
-started again. A column that is added needs a default."""
+started again. ``certificate_step`` is the last step of a rotation that a node has done; older versions know
+none. A column that is added needs a default, or to be nullable."""
 _OWNERSHIP = Table(
     "ownership",
     metadata,
@@ -123,7 +129,9 @@ SETTLED_SECONDS = 13.0
 and lasts 10 s at most."""
 MOST_CLOCK_SECONDS = 2.0
 JOINING = 0x636C7573746572
-"""Advisory lock that is held while a node joins."""
+"""Advisory lock that is held while a node joins; see ``lock_requests``."""
+_STEPS = 3
+"""Steps of a rotation of the certificate."""
 _ID_FILE = "cluster.id"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _LIVE = f"heartbeat_at > clock_timestamp() - interval '{LIVE_SECONDS} s'"
@@ -196,6 +204,24 @@ class Neighbor(NamedTuple):
     is_there: bool
 
 
+class Rotation(NamedTuple):
+    """The state of the rotation of the certificate: the step, and the nodes by what they did.
+
+    Live nodes that have not done the step are ``waiting``. Those in ``gone`` do it once they read the
+    database again. Live nodes of a version that knows no rotation are ``older``.
+    """
+
+    step: int
+    waiting: Sequence[str]
+    gone: Sequence[str]
+    older: Sequence[str]
+
+    @property
+    def is_done(self) -> bool:
+        """Return whether all live nodes use one certificate, and accept no other."""
+        return self.step % _STEPS == 0 and not self.waiting
+
+
 class Membership:
     """One node's entry in the tables, on a connection of its own that holds the shared lock of the database.
 
@@ -222,7 +248,7 @@ class Membership:
         certificate of the cluster. Raises SettingsError with key and remedy, or StoreError.
         """
         await asyncio.to_thread(self._create_or_migrate)
-        await self._run(_create_tables)
+        await self._run(create_tables)
         if await self._is_taken():
             raise SettingsError(
                 f"cluster.name: a live node of this cluster is already named {self.name!r}; "
@@ -312,14 +338,14 @@ class Membership:
         return connection.execute(text(query), {"name": self.name}).first()
 
     def _enter(self, connection: Connection, broker: str, link: Link) -> Certificate:
-        connection.execute(text("SELECT pg_advisory_xact_lock(:id)"), {"id": JOINING})
+        lock_requests(connection)
         self._check_clock(connection)
         self._check_broker(connection, broker)
         self._check_addresses(connection, link)
-        known = connection.execute(text("SELECT id, certificate, key FROM cluster")).first()
+        known = connection.execute(text("SELECT * FROM cluster")).first()
         cluster_id = uuid.uuid4().hex if known is None else known.id
         self._check_folder(cluster_id, new=known is None)
-        made = new_certificate(cluster_id) if known is None else Certificate(known.certificate, known.key)
+        made = new_certificate(cluster_id) if known is None else _certificate(known)
         upsert = (
             "INSERT INTO cluster VALUES (1, :id, :broker, :certificate, :key) "
             "ON CONFLICT (one) DO UPDATE SET broker = :broker"
@@ -328,10 +354,10 @@ class Membership:
         enter = (
             "INSERT INTO node "
             "VALUES (:name, :start, :version, :machine, clock_timestamp(), clock_timestamp(), :address, "
-            ":settings, :revision, :boot) "
+            ":settings, :revision, :boot, :step) "
             "ON CONFLICT (name) DO UPDATE SET start_id = :start, version = :version, machine = :machine, "
             "started_at = clock_timestamp(), heartbeat_at = clock_timestamp(), address = :address, "
-            "settings = :settings, revision = :revision, boot_id = :boot"
+            "settings = :settings, revision = :revision, boot_id = :boot, certificate_step = :step"
         )
         named = {
             "revision": _REVISIONS[-1],
@@ -340,9 +366,9 @@ class Membership:
             "start": self.start_id,
             "version": VERSION,
             "address": link.address,
+            **self._uses(made),
         }
-        written = msgspec.json.encode(fingerprint(self._settings, made.key)).decode()
-        connection.execute(text(enter), {**named, "machine": socket.gethostname(), "settings": written})
+        connection.execute(text(enter), {**named, "machine": socket.gethostname()})
         for table in (_DRAIN.name, _SUBSCRIBER.name):
             stale = f"DELETE FROM {table} WHERE start_id NOT IN (SELECT start_id FROM node)"  # noqa: S608 - a constant
             connection.execute(text(stale))
@@ -352,6 +378,11 @@ class Membership:
         )
         connection.execute(text(owned), {"name": GATEWAY})
         return made
+
+    def _uses(self, certificate: Certificate) -> dict[str, object]:
+        """Return what other nodes are to know once this one uses a certificate."""
+        written = msgspec.json.encode(fingerprint(self._settings, certificate.key)).decode()
+        return {"start": self.start_id, "step": certificate.step, "settings": written}
 
     def _check_broker(self, connection: Connection, broker: str) -> None:
         row = connection.execute(text("SELECT broker FROM cluster")).first()
@@ -409,6 +440,28 @@ class Membership:
         beat = "UPDATE node SET heartbeat_at = clock_timestamp() WHERE name = :name AND start_id = :start"
         named = {"name": self.name, "start": self.start_id}
         return await self._run(lambda c: c.execute(text(beat), named).rowcount == 1)
+
+    async def find_certificate(self) -> tuple[Certificate, bool]:
+        """Read the certificate of the cluster, and whether it is recorded that this node uses it."""
+        query = "SELECT c.*, n.certificate_step FROM cluster c LEFT JOIN node n ON n.start_id = :start"
+        row = await self._run(lambda c: c.execute(text(query), {"start": self.start_id}).one())
+        return _certificate(row), row.certificate_step == row.step
+
+    async def use_certificate(self, certificate: Certificate) -> None:
+        """Record that this node uses a certificate. Continue the rotation if all nodes are that far.
+
+        Call it again each second during a rotation.
+        """
+        use = "UPDATE node SET certificate_step = :step, settings = :settings WHERE start_id = :start"
+        lock = "SELECT pg_try_advisory_xact_lock(:id)"
+
+        def run(connection: Connection) -> None:
+            # The heartbeat does not wait for a node that joins, or a command that froze.
+            if connection.execute(text(lock), {"id": JOINING}).scalar_one():
+                connection.execute(text(use), self._uses(certificate))
+                advance_rotation(connection)
+
+        await self._run(run)
 
     async def find_differences(self) -> Sequence[str]:
         """Return the keys of the settings that are not those of the node that works."""
@@ -585,9 +638,15 @@ def read_boot_id() -> str:
         return ""
 
 
-def _create_tables(connection: Connection) -> None:
-    # Two nodes may join an empty database at once.
+def lock_requests(connection: Connection) -> None:
+    """Let nodes that join, requests to them and steps of a rotation wait for one another."""
     connection.execute(text("SELECT pg_advisory_xact_lock(:id)"), {"id": JOINING})
+
+
+def create_tables(connection: Connection) -> None:
+    """Create the tables and columns that are missing, under the lock of requests."""
+    # Two nodes may join an empty database at once.
+    lock_requests(connection)
     metadata.create_all(connection)
     known = {name: {c["name"] for c in inspect(connection).get_columns(name)} for name in metadata.tables}
     for table in metadata.sorted_tables:
@@ -595,6 +654,54 @@ def _create_tables(connection: Connection) -> None:
             if column.name not in known[table.name]:
                 added = CreateColumn(column).compile(dialect=connection.dialect)
                 connection.execute(text(f"ALTER TABLE {table.name} ADD COLUMN {added}"))
+
+
+def _certificate(row: Row[Any]) -> Certificate:
+    return Certificate(row.certificate, row.key, row.other_certificate, row.step)
+
+
+def read_rotation(connection: Connection) -> Rotation:
+    """Read the state of the rotation of the certificate."""
+    step = connection.execute(text("SELECT step FROM cluster")).scalar_one()
+    query = f"SELECT name, {_LIVE} AS live, certificate_step AS done FROM node ORDER BY name"  # noqa: S608 - a constant
+    nodes = connection.execute(text(query)).all()
+    # An older version that lives in a later step has joined since the first one, with the new certificate.
+    behind = [n for n in nodes if (step % _STEPS == 1 if n.done is None else n.done < step)]
+    return Rotation(
+        step,
+        waiting=[n.name for n in behind if n.live],
+        gone=[n.name for n in behind if not n.live],
+        older=[n.name for n in nodes if n.live and n.done is None],
+    )
+
+
+def advance_rotation(connection: Connection) -> Rotation:
+    """Begin the next step of a rotation if all live nodes have done the last one. Return its state then.
+
+    In the first step nodes accept the next certificate, too; in the second one they use it, and still accept
+    the former one; after the third they accept no other, and have ended the connections of the former one.
+    Nodes and the command call it. A node that joins, or wakes, goes on at the step that it finds.
+    """
+    lock_requests(connection)
+    found = read_rotation(connection)
+    if found.step % _STEPS == 0 or found.waiting:
+        return found
+    if found.step % _STEPS == 1:
+        # A frozen process of an older version would know the former certificate only. Without its row it
+        # ends when it wakes.
+        connection.execute(text("DELETE FROM node WHERE certificate_step IS NULL"))
+        change = "certificate = other_certificate, key = other_key, other_certificate = certificate"
+    else:
+        change = "other_certificate = ''"
+    take = f"UPDATE cluster SET step = step + 1, other_key = '', {change}"  # noqa: S608 - constants
+    connection.execute(text(take))
+    return read_rotation(connection)
+
+
+def _share_key(one: Row[Any], other: Row[Any]) -> bool:
+    """Return whether two nodes hashed their settings with one key, which the second step replaces."""
+    steps = [getattr(row, "certificate_step", None) for row in (one, other)]
+    return len({(step + 1) // _STEPS for step in steps if step is not None}) < 2
 
 
 def _read_revision(connection: Connection) -> str | None:
@@ -614,7 +721,7 @@ def read_nodes(connection: Connection) -> Sequence[NodeRow]:
     )
     rows = connection.execute(text(query)).all()
     written = {row.name: msgspec.json.decode(row.settings, type=Fingerprint) for row in rows}
-    own = next((written[row.name] for row in rows if row.since is not None and row.live), None)
+    own = next((row for row in rows if row.since is not None and row.live), None)
     revision = _read_revision(connection) or ""
     return [
         NodeRow(
@@ -628,7 +735,9 @@ def read_nodes(connection: Connection) -> Sequence[NodeRow]:
             None if row.since is None else row.since.isoformat(timespec="seconds"),
             row.epoch,
             row.seconds,
-            () if own is None else differences(own, written[row.name]),
+            ()
+            if own is None or not _share_key(own, row)
+            else differences(written[own.name], written[row.name]),
         )
         for row in rows
     ]

@@ -256,6 +256,7 @@ class Node:
                         "give each node a name of its own"
                     )
                 await self._membership.set_subscribed(self._token.connected)
+                await follow_certificate(self._membership, self._link, self._settings.limits.drain_seconds)
                 await self._read_drain()
                 await self._read_outdated()
                 await self.programs.check()
@@ -282,6 +283,21 @@ class Node:
         elif not self.drained.is_set() and (not self._owns or self._token.held.is_set()):
             log.info("asked to leave the work to another node", works=self._owns)
             self.drained.set()
+
+
+async def follow_certificate(membership: Membership, link: Link, drain_seconds: float) -> None:
+    """Let a link use the certificate that the database has now; record it once no connection has another.
+
+    Raises StoreError. To be called each second.
+    """
+    certificate, recorded = await membership.find_certificate()
+    try:
+        await link.open(certificate, drain_seconds)
+    except OSError as error:
+        log.error("cannot use the new certificate of the cluster yet", reason=str(error))
+        return
+    if link.settled and (certificate.other or not recorded):
+        await membership.use_certificate(certificate)
 
 
 async def inspect_broker(settings: Settings) -> BrokerState:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from typing import Any, cast
 
 import structlog
@@ -20,6 +20,7 @@ log = structlog.get_logger("trunkline.cluster")
 PROTOCOL = "trunkline-streams-1"
 """Name of the protocol in the TLS handshake. Nodes of another version have another one, or none."""
 OTHER_VERSION = "its version has another protocol between nodes; replace the older one"
+REPLACED = "its certificate was replaced"
 MOST_BYTES = 16_384
 WINDOW = 65_536
 """Bytes that may be under way on a stream in one direction."""
@@ -237,14 +238,25 @@ class Connection(asyncio.Protocol):
     """A connection between two nodes, and its streams. It is one of ``connections`` until it has ended.
 
     ``admit`` is None on the side that opens the streams. ``usable`` says whether that is still possible.
+    ``trusted`` has the certificates that the other node may have, in DER; they change.
     """
 
+    certificate: bytes | None = None
+    """That of the other node."""
+    retiring: asyncio.TimerHandle | None = None
+    """Set once no stream may begin any more."""
+
     def __init__(
-        self, admit: Admit | None, connections: set[Connection], alive_seconds: float = ALIVE_SECONDS
+        self,
+        admit: Admit | None,
+        connections: set[Connection],
+        trusted: Set[bytes],
+        alive_seconds: float = ALIVE_SECONDS,
     ) -> None:
         self._admit = admit
         self._alive_seconds = alive_seconds
         self._connections = connections
+        self._trusted = trusted
         self._loop = asyncio.get_running_loop()
         self._streams: dict[int, Stream] = {}
         self._opening: dict[int, asyncio.Future[None]] = {}
@@ -265,15 +277,21 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(_CONGESTED_BYTES)
         self._connections.add(self)
         self._timer = self._loop.call_later(self._alive_seconds, self._look)
-        if transport.get_extra_info("ssl_object").selected_alpn_protocol() != PROTOCOL:
+        tls = transport.get_extra_info("ssl_object")
+        self.certificate = tls.getpeercert(binary_form=True)
+        if self.certificate not in self._trusted:
+            # It was replaced during the handshake, or is another one that the key of an accepted one signed.
+            self._failure = REPLACED
+            self._break_off(REPLACED)
+        elif tls.selected_alpn_protocol() != PROTOCOL:
             self._failure = OTHER_VERSION
             self._transport.write(OTHER_VERSION.encode())
             self.close()
 
     async def open(self, opening: bytes, protocol: asyncio.Protocol) -> Stream:
         """Open a stream. Raises OSError if the other node refuses it, or does not answer any more."""
-        if not self.usable:
-            raise ConnectionRefusedError(self._failure)
+        if not self.usable or self.retiring is not None:
+            raise ConnectionRefusedError(self._failure if self.retiring is None else REPLACED)
         if len(opening) > _LONGEST_OPENING:
             raise ConnectionRefusedError("the request for it is too long")
         if len(self._streams) >= MOST_STREAMS:
@@ -337,6 +355,15 @@ class Connection(asyncio.Protocol):
         """Give nothing more to a stream."""
         self._streams.pop(number, None)
         self._waiting.pop(stream, None)
+        if self.retiring is not None and not self._streams:
+            self.close()
+
+    def retire(self, seconds: float) -> None:
+        """Let no stream begin any more; end with the last one, or after a time."""
+        if self.retiring is None:
+            self.retiring = self._loop.call_later(seconds, self._break_off, REPLACED)
+            if not self._streams:
+                self.close()
 
     def data_received(self, data: bytes) -> None:
         self._silent = 0
@@ -395,6 +422,8 @@ class Connection(asyncio.Protocol):
             raise _ViolationError("an opening that is not allowed")
         self._newest = number
         try:
+            if self.retiring is not None:
+                raise ConnectionRefusedError(REPLACED)
             if len(self._streams) >= MOST_STREAMS:
                 raise ConnectionRefusedError(f"more than {MOST_STREAMS:,} connections")
             protocol, facts = self._admit(opening)
@@ -437,6 +466,8 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.usable = False
         self._timer.cancel()
+        if self.retiring is not None:
+            self.retiring.cancel()
         self._connections.discard(self)
         for number in self._opening:
             self._settle(number, ConnectionResetError(self._failure))

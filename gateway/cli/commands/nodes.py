@@ -1,4 +1,4 @@
-"""``trunkline nodes``: the nodes of a cluster, and the hand-over from one to another."""
+"""``trunkline nodes``: the nodes of a cluster, the hand-over from one to another, and their certificate."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ from gateway.store.engine import open_engine, open_error
 _LOOK_SECONDS = 0.2
 _TAKEOVER_SECONDS = 30.0
 """Time beyond ``limits.drain_seconds`` that a hand-over may take."""
+_ROTATION_SECONDS = 30.0
+"""Time beyond ``limits.drain_seconds`` that a rotation of the certificate may take."""
 _CLI = "cli"
 
 Name = Annotated[str, typer.Argument(help="Name of the node.", show_default=False)]
@@ -108,6 +110,52 @@ def resume(name: Name, as_json: AsJson = False, config: File = None) -> None:
         typer.echo(f"{name} may take over again")
     else:
         typer.echo(f"{name} was not drained: it is {before.state}")
+
+
+def rotate(as_json: AsJson = False, config: File = None) -> None:
+    """Replace the certificate of the link between nodes, for example because its key may have leaked.
+
+    The nodes work meanwhile. The command waits until all live nodes refuse the old certificate: connections
+    between nodes that use it end within `limits.drain_seconds`, and clients connect again. If the command
+    ends early, the nodes continue; run it again to wait.
+
+    \b
+    Examples:
+      trunkline nodes rotate
+      trunkline nodes rotate --json
+    """
+    settings = settings_from(config)
+    with _changing(settings) as connection:
+        changed = cluster.rotate_certificate(connection, _CLI)
+    begun, shown = time.monotonic(), ""
+    while True:
+        with _changing(settings) as connection:
+            rotation = cluster.advance_rotation(connection)
+        if rotation.is_done:
+            break
+        waits_for = ", ".join(rotation.waiting)
+        if time.monotonic() - begun >= settings.limits.drain_seconds + _ROTATION_SECONDS:
+            fail(
+                f"the old certificate is still accepted: {waits_for} did not follow in time; see the logs "
+                "there. The nodes continue; run the command again to wait",
+                UNAVAILABLE,
+            )
+        if waits_for not in ("", shown):
+            typer.echo(f"waiting for {waits_for}", err=True)
+            shown = waits_for
+        time.sleep(_LOOK_SECONDS)
+    seconds = round(time.monotonic() - begun, 1)
+    if as_json:
+        echo_json({"changed": changed, "gone": rotation.gone, "seconds": seconds})
+        return
+    typer.echo(f"all live nodes use the new certificate, after {seconds} s, and refuse the old one")
+    if not changed:
+        typer.echo("An earlier rotation was completed. If the key leaked since that began, run this again")
+    if rotation.gone:
+        typer.echo(
+            f"{', '.join(rotation.gone)} did not follow, without a heartbeat. A process that still runs "
+            "there accepts the old certificate until it reaches PostgreSQL again"
+        )
 
 
 def _wait(settings: Settings, name: str, seconds: float) -> str:

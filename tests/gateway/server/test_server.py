@@ -280,6 +280,7 @@ async def test_every_route_is_described(tmp_path: Path) -> None:
             ("GET", "/api/nodes"),
             ("POST", "/api/nodes/{name}/drain"),
             ("POST", "/api/nodes/{name}/resume"),
+            ("POST", "/api/nodes/certificate"),
             ("GET", "/api/approvals"),
             ("DELETE", "/api/approvals/{id}"),
             ("GET", "/api/rooms"),

@@ -69,7 +69,8 @@ async def test_without_a_cluster_no_nodes_are_shown(browser: Browser, tmp_path: 
         await page.goto("about:blank")
         async with page.expect_response("**/api/nodes") as answered:
             await page.goto(f"{served.url}/console/now")
-        assert await (await answered.value).json() == {"node": "", "nodes": [], "drain_seconds": 20}
+        empty = {"node": "", "nodes": [], "drain_seconds": 20, "rotating": False}
+        assert await (await answered.value).json() == empty
         await expect(page.get_by_role("region", name="Queues")).to_be_visible()
         await expect(page.get_by_role("region", name="Nodes")).to_have_count(0)
 

@@ -90,7 +90,8 @@ async def test_the_metrics_show_the_nodes_and_the_last_takeover(tmp_path: Path, 
 
 async def test_a_gateway_without_a_cluster_has_no_nodes(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
-        assert await served.ask("GET", "/api/nodes") == (200, {"node": "", "nodes": [], "drain_seconds": 20})
+        empty = {"node": "", "nodes": [], "drain_seconds": 20, "rotating": False}
+        assert await served.ask("GET", "/api/nodes") == (200, empty)
         async with served.http.get(f"{served.url}/metrics") as response:
             assert "trunkline_node" not in await response.text()
 
@@ -143,8 +144,8 @@ async def test_requests_are_refused_with_the_reasons_of_the_command(
 async def test_only_admins_drain_nodes(tmp_path: Path, postgres_url: str) -> None:
     async with calling(tmp_path, postgres_url) as caller:
         viewer, page = {"Authorization": f"Bearer {EYES}"}, {"Origin": caller.url}
-        for action in ("drain", "resume"):
-            path = f"/api/nodes/two/{action}"
+        for action in ("two/drain", "two/resume", "certificate"):
+            path = f"/api/nodes/{action}"
             assert (await caller.ask("POST", path))[0] == 401
             assert (await caller.ask("POST", path, headers=viewer))[0] == 403
         assert (await caller.ask("GET", "/api/nodes", headers=viewer))[0] == 200
@@ -155,15 +156,29 @@ async def test_only_admins_drain_nodes(tmp_path: Path, postgres_url: str) -> Non
         assert (await caller.ask("POST", path, headers={"Origin": "https://evil.example.org"}))[0] == 403
         assert (await caller.ask("POST", path, data={"a": "b"}, headers=page))[0] == 400
         assert rows(postgres_url, "SELECT * FROM drain") == []
+        assert rows(postgres_url, "SELECT step FROM cluster") == [(0,)]
         assert (await caller.ask("POST", path, headers=page))[0] == 200
         audited = "SELECT actor FROM audit WHERE action = 'node.drain'"
         assert rows(postgres_url, audited) == [("ops-laptop",)]
 
 
+async def test_an_admin_lets_the_nodes_replace_their_certificate(tmp_path: Path, postgres_url: str) -> None:
+    async with calling(tmp_path, postgres_url, OPS) as admin:
+        assert (await admin.ask("GET", "/api/nodes"))[1]["rotating"] is False
+        for changed in (True, False):
+            found = await admin.ask("POST", "/api/nodes/certificate")
+            # The nodes are still at it: these do not follow.
+            assert rows(postgres_url, "SELECT step FROM cluster") == [(1,)]
+            assert found == (200, {"changed": changed})
+        assert (await admin.ask("GET", "/api/nodes"))[1]["rotating"] is True
+    audited = rows(postgres_url, "SELECT actor, action, subject FROM audit")
+    assert audited == [("ops-laptop", "node.rotate", "certificate")]
+
+
 async def test_without_a_cluster_no_node_is_drained(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
-        for action in ("drain", "resume"):
-            status, error = await served.ask("POST", f"/api/nodes/one/{action}")
+        for action in ("one/drain", "one/resume", "certificate"):
+            status, error = await served.ask("POST", f"/api/nodes/{action}")
             assert (status, error["error_name"]) == (409, "InvalidStateError")
             assert error["message"] == "no cluster uses this database; set cluster.url to start one"
         assert (await served.ask("GET", "/api/audit"))[1]["rows"] == []
