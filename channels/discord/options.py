@@ -14,6 +14,10 @@ from gateway.channel import SharedOptions
 
 Threads = Literal["off", "open"]
 
+_ID = re.compile(r"[0-9]{1,20}", re.ASCII)
+_TOKEN = re.compile(r"[\w-]+\.[\w-]+\.[\w-]+", re.ASCII)
+_COPY = "with the Developer Mode of Discord's settings, the menu has"
+
 
 def _web_address(url: str) -> str:
     if not url.startswith(("https://", "http://")):
@@ -99,14 +103,35 @@ class Options(SharedOptions):
             raise SettingsError(
                 f"channels.{channel_id}.token: is missing; the page Bot of the application shows it"
             )
+        if re.match(r"bot\s", token, re.IGNORECASE):
+            raise SettingsError(
+                f"channels.{channel_id}.token: must be the token alone, without the word Bot before it"
+            )
         if token.split() != [token] or not token.isascii() or not token.isprintable():
             raise SettingsError(
                 f"channels.{channel_id}.token: must not contain blanks or non-ASCII characters"
+            )
+        # Other servers, such as those for tests, have tokens of their own.
+        if self.api_base_url.startswith("https://discord.com/") and not _TOKEN.fullmatch(token):
+            raise SettingsError(
+                f"channels.{channel_id}.token: must be a bot's token, three parts with dots between them; "
+                "the page Bot of the application shows it (its ids, keys and client secret are others)"
             )
         if self.public_key and importlib.util.find_spec("cryptography") is None:
             raise SettingsError(
                 f"channels.{channel_id}.public_key: needs the extra interactions: "
                 "pip install 'trunkline[interactions]'"
+            )
+
+    @staticmethod
+    def check_id(given: str, *, room: bool) -> None:
+        """Raise ValueError if this is not the id of a room, or of a user or a role."""
+        if room and not _ID.fullmatch(given):
+            raise ValueError(f"is not the id of a channel, which has digits only; {_COPY} Copy Channel ID")
+        if not _ID.fullmatch(given.removeprefix("role:")):
+            raise ValueError(
+                "is not the id of a user, which has digits only, or of a role, such as role:123456789; "
+                f"{_COPY} Copy User ID"
             )
 
     def route(self, channel_id: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
@@ -13,6 +14,7 @@ from gateway.channel import SharedOptions
 
 Line = Annotated[str, StringConstraints(min_length=1, max_length=2_000, strip_whitespace=True)]
 
+_ID = re.compile(r"([A-Z0-9]+:)*[A-Z0-9]+")
 _BOT = ("xoxb-", "xoxe.xoxb-")
 _BEGINNINGS = {"bot_token": _BOT, "workspaces": _BOT, "app_token": ("xapp-",)}
 """Beginnings of tokens by setting; a token that Slack rotates has another one."""
@@ -117,6 +119,19 @@ class Options(SharedOptions):
                 raise SettingsError(
                     f"channels.{channel_id}.{name}: is a token of another kind; it must begin with {begin[0]}"
                 )
+
+    @staticmethod
+    def check_id(given: str, *, room: bool) -> None:
+        """Raise ValueError if this is not the id of a room, or of a user or a user group."""
+        if room and not _ID.fullmatch(given):
+            raise ValueError(
+                "is not the id of a channel, such as C0123456789; the details of the channel end with it"
+            )
+        if not _ID.fullmatch(given.removeprefix("usergroup:")):
+            raise ValueError(
+                "is not the id of a user, such as U0123456789, or of a user group, such as "
+                "usergroup:S0123456789; the profile of the user has Copy member ID in its menu"
+            )
 
     def route(self, channel_id: str) -> str:
         """Return the path to which Slack sends deliveries."""

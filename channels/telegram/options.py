@@ -12,6 +12,8 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from gateway.channel import SharedOptions
 
 _TOKEN = re.compile(r"[0-9]+:[\x21-\x7e]+")
+_ID = re.compile(r"-?[0-9]+")
+_ROOM = re.compile(r"(channel:|business:[^:]+:)?-?[0-9]+")
 _SECRET = re.compile(r"[A-Za-z0-9_-]{1,256}")
 
 _REACTIONS = (
@@ -87,6 +89,19 @@ class Options(SharedOptions):
         """Return the required settings that are not given, each with a hint where to find its value."""
         asked = {"token": "Send /newbot to @BotFather on Telegram; the reply has the token."}
         return {key: how for key, how in asked.items() if key not in given}
+
+    @staticmethod
+    def check_id(given: str, *, room: bool) -> None:
+        """Raise ValueError if this is not the id of a room, or of a user or a channel."""
+        if room and not _ROOM.fullmatch(given):
+            raise ValueError(
+                "is not the id of a chat; `trunkline channels rooms` lists those that it has seen"
+            )
+        if not room and not _ID.fullmatch(given):
+            raise ValueError(
+                "is not the id of a user, which is a number; without it, the bot replies to the user with a "
+                "code for `trunkline pair approve`"
+            )
 
     @field_validator("token")
     @classmethod

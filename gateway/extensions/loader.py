@@ -136,7 +136,8 @@ def channel_options(settings: Settings, name: str, account: str | None = None) -
     """Read the settings of a channel, or of one of its accounts, without creating the channel.
 
     The module may have ``Options``, a pydantic model, which may have ``check(channel_id)`` to validate fields
-    together. Otherwise the result is a mapping, with the account's values over the shared ones; ``OPTIONS``
+    together, and ``check_id(id, room=…)``, which raises ValueError for what cannot be an id of a user or a
+    room. Otherwise the result is a mapping, with the account's values over the shared ones; ``OPTIONS``
     of the module then names the keys. Raises SettingsError for an unknown or broken channel, an unknown key
     or an invalid setting.
     """
@@ -148,7 +149,20 @@ def channel_options(settings: Settings, name: str, account: str | None = None) -
     check: Callable[[str], None] | None = getattr(options, "check", None)
     if check is not None:
         check(_channel_id(name, account))
+    _check_ids(settings, _channel_id(name, account), getattr(options, "check_id", None))
     return options
+
+
+def _check_ids(settings: Settings, channel_id: str, check: Callable[..., None] | None) -> None:
+    """Raise SettingsError for an id in the rules of a channel that its platform cannot have."""
+    rules = settings.rules(channel_id)
+    if check is None or rules is None:
+        return
+    for key, given, is_room in rules.ids():
+        try:
+            check(given, room=is_room)
+        except ValueError as error:
+            raise SettingsError(f"channels.{channel_id}.{key}: {given!r} {error}") from None
 
 
 async def probe_channel(settings: Settings, name: str, account: str | None = None) -> Sequence[Health]:

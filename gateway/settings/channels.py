@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
@@ -153,6 +153,15 @@ class ChannelRules(BaseModel):
     rooms: RoomsSettings = Field(
         default=RoomsSettings(), description="Rooms of this channel: the default, and tables by chat id"
     )
+
+    def ids(self) -> Iterator[tuple[str, str, bool]]:
+        """Yield each id in the rules with its key, and whether it is that of a room."""
+        lists = {"allow": self.allow, "admins": self.admins}
+        for name, room in self.rooms.named.items():
+            yield f'rooms."{name}"', name, True
+            lists[f'rooms."{name}".allow'] = room.allow or ()
+        for key, ids in lists.items():
+            yield from ((key, one, False) for one in ids if ids != "*")
 
 
 class AccountRules(BaseModel):

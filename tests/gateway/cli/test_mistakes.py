@@ -12,6 +12,7 @@ import plugins
 from gateway.cli import app
 
 TOKEN = "123456789:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw"
+DISCORD = "[channels.discord]\ntoken = 'a.b.c'\n"
 
 REFUSED = {
     "unknown top-level key": ('modle = "openai/x"', "did you mean model"),
@@ -52,6 +53,35 @@ REFUSED = {
     "missing token of an account": ("[channels.telegram.accounts.sales]", "channels.telegram"),
     "missing Discord token": ("[channels.discord]", "channels.discord.token: is missing"),
     "Discord token with a blank": ('[channels.discord]\ntoken = "a b"', "must not contain blanks"),
+    "Discord token with Bot before it": (
+        '[channels.discord]\ntoken = "Bot a.b.c"',
+        "channels.discord.token: must be the token alone, without the word Bot",
+    ),
+    "another secret of Discord's pages": (
+        f'[channels.discord]\ntoken = "{"0a" * 16}"',
+        "channels.discord.token: must be a bot's token, three parts with dots between them; the page Bot",
+    ),
+    "name of a Discord user": (
+        f'{DISCORD}allow = ["ada"]',
+        "channels.discord.allow: 'ada' is not the id of a user, which has digits only",
+    ),
+    "name of a Discord role": (f'{DISCORD}admins = ["role:team"]', "admins: 'role:team' is not the id"),
+    "name of a Discord channel": (
+        f"{DISCORD}rooms.general.enabled = false",
+        "channels.discord.rooms.\"general\": 'general' is not the id of a channel",
+    ),
+    "name in the list of a Discord channel": (
+        f'{DISCORD}rooms.1.allow = ["ada"]',
+        "channels.discord.rooms.\"1\".allow: 'ada' is not the id of a user",
+    ),
+    "name of a Telegram user": (
+        f'[channels.telegram]\ntoken = "{TOKEN}"\nallow = ["ada"]',
+        "channels.telegram.allow: 'ada' is not the id of a user, which is a number",
+    ),
+    "name of a Slack user": (
+        '[channels.slack]\nbot_token = "xoxb-1"\napp_token = "xapp-1"\nallow = ["ada"]',
+        "channels.slack.allow: 'ada' is not the id of a user, such as U0123456789",
+    ),
     "missing Slack token": ("[channels.slack]", "channels.slack.bot_token: is missing"),
     "missing Slack app token": ('[channels.slack]\nbot_token = "xoxb-1"', "app_token: is missing"),
     "Slack token of a user": (
@@ -217,6 +247,7 @@ def test_a_mistake_that_stops_nothing_is_a_warning(tmp_path: Path, mistake: str)
         "",
         f'[channels.telegram]\ntoken = "{TOKEN}"\nallow = ["1"]\nadmins = ["1"]\ngroups = "always"',
         "[channels.telegram]\nenabled = false",
+        f'{DISCORD}allow = [123456789012345678, "role:1"]\nrooms.1.allow = "*"',
         '[channels.websocket]\nagent = "plan"',
         'stream_timeout_ms = "900ms"\n[fetch]\ntimeout = "30s"',
         '[permissions]\ncalculator = "ask"\n"claude-code:Bash" = "deny"\n"*" = "ask"',
