@@ -5,11 +5,13 @@ Starts nothing and makes no request. Plugins are loaded, but not activated.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import os
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from gateway.access.permissions import Permissions, Rule
 from gateway.app import Gateway
@@ -28,7 +30,9 @@ from gateway.extensions.loader import (
     enabled_channels,
     load_plugin,
 )
-from gateway.settings import Settings
+from gateway.models.catalog import Catalog
+from gateway.models.credentials import CredentialStore
+from gateway.settings import ProviderSettings, Settings
 from gateway.settings.validation import hint
 from gateway.store.engine import check_address
 
@@ -45,6 +49,7 @@ def find_mistakes(settings: Settings) -> list[Finding]:
         *findings,
         *_permissions(settings, loaded),
         *_providers(settings),
+        *_models(settings),
         *durations(settings),
         *sources(settings),
         *_announcement(settings),
@@ -180,7 +185,7 @@ def _permissions(settings: Settings, loaded: Collection[Plugin]) -> Iterator[Fin
 
 
 def _providers(settings: Settings) -> Iterator[Finding]:
-    """Find tables of unknown providers, and models that name one."""
+    """Find tables of unknown providers."""
     known = tuple(import_module("plugins.providers").PROVIDERS)
     tell = warn if settings.plugins.enabled else fail
     for name, provider in settings.providers.items():
@@ -194,19 +199,83 @@ def _providers(settings: Settings) -> Iterator[Finding]:
         elif name not in known and like is None and provider.base_url is None:
             said = f"providers.{name} is unknown, and has neither like nor base_url; {hint(name, known)}"
             yield tell(f"provider {name}", said, _ADVICE)
-    known_names = (*known, *settings.providers)
+
+
+def _models(settings: Settings) -> Iterator[Finding]:
+    """Find models whose provider is unknown or not set up, and those that the offline data does not know."""
+    built_in = import_module("plugins.providers").PROVIDERS
+    known = (*built_in, *settings.providers)
+    catalog = Catalog()
+    for key, name in _named_models(settings):
+        provider, _, model = name.partition("/")
+        if provider in known:
+            if (said := _lacking(settings, provider, built_in)) is not None:
+                yield warn(key, f"{key}: {name!r}: {said[0]}", said[1])
+            if (said := _unlisted(settings, catalog, provider, model, built_in)) is not None:
+                yield warn(key, f"{key}: {name!r}: {said[0]}", said[1])
+        # Names of models contain slashes too.
+        elif near := get_close_matches(provider, known, n=1, cutoff=0.8):
+            yield warn(key, f"{key}: {name!r} does not name a provider; did you mean {near[0]}?", _ADVICE)
+        # A plugin may add the provider.
+        elif not settings.plugins.enabled and not _is_offered(settings, catalog, name, known):
+            said = f"{key}: {name!r} names no provider, and no provider is known to have such a model"
+            yield warn(key, said, f"write provider/model; providers: {', '.join(known)}")
+
+
+def _named_models(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield each name of a model with its key, except aliases."""
     named = {
         "model": settings.model,
+        "small_model": settings.small_model,
         **{f"aliases.{name}": model for name, model in settings.aliases.items()},
     }
     named |= {f"fallback = {name}": name for name in settings.fallback}
     named |= {f"agents.{name}.model": agent.model for name, agent in settings.agents.items()}
-    for key, model in named.items():
-        provider = (model or "").partition("/")[0]
-        # Names of models contain slashes too: only a name close to a provider's is a mistake.
-        near = [] if provider in known_names else get_close_matches(provider, known_names, n=1, cutoff=0.8)
-        if near and provider not in settings.aliases:
-            yield warn(key, f"{key}: {model!r} does not name a provider; did you mean {near[0]}?", _ADVICE)
+    yield from ((key, name) for key, name in named.items() if name and name not in settings.aliases)
+
+
+def _lacking(settings: Settings, provider: str, built_in: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return that a provider has no key, and what to do; None if it has one, or may work without."""
+    if provider in settings.providers or provider in _KEYLESS:
+        return None
+    variables = {f"{provider.upper().replace('-', '_')}_API_KEY": None}
+    variables |= dict.fromkeys(name for names in built_in[provider].variables.values() for name in names)
+    if any(map(os.environ.get, variables)) or provider in CredentialStore(settings.data_dir).stored():
+        return None
+    wanted = next(iter(variables))
+    return (
+        f"the provider {provider} has no key here",
+        f"set {wanted} or providers.{provider}.api_key, or run `trunkline auth login {provider}`",
+    )
+
+
+def _unlisted(
+    settings: Settings, catalog: Catalog, provider: str, model: str, built_in: Mapping[str, Any]
+) -> tuple[str, str] | None:
+    """Return that the offline data of a provider has no such model, and the nearest ones; None otherwise."""
+    own = settings.providers.get(provider, ProviderSettings())
+    # A server of one's own has other models, and Azure calls them by the names of deployments.
+    if not model or own.base_url or provider == "azure" or f"{provider}/{model}" in settings.models:
+        return None
+    seller = own.like or provider
+    first = built_in[seller].first_model if seller in built_in else ""
+    offered = [facts.id for facts in catalog.models_of(seller)]
+    if not offered or model == first or model in own.models or catalog.find(seller, model):
+        return None
+    near = [f"{provider}/{each}" for each in get_close_matches(model, offered, n=3, cutoff=0.5)]
+    said = f"the list of models that came with this version does not have it for {provider}"
+    return (
+        f"{said}; did you mean {' or '.join(near)}?" if near else said,
+        f"correct the name, unless the model is newer; `trunkline models list --provider {provider}` asks",
+    )
+
+
+def _is_offered(settings: Settings, catalog: Catalog, model: str, providers: Collection[str]) -> bool:
+    """Return whether a provider is known to have a model that is named without one."""
+    listed = any(model in own.models for own in settings.providers.values())
+    return listed or any(catalog.find(provider, model) for provider in providers)
 
 
 _ADVICE = "correct the name, unless a plugin adds it; `trunkline providers list` shows all"
+_KEYLESS = ("bedrock", "demo", "local", "vertex")
+"""Providers that work without a key: on this machine, or with the machine's identity in a cloud."""

@@ -165,6 +165,23 @@ TOLD = {
         "cannot be loaded",
     ),
     "model of a misspelled provider": ('model = "opnai/gpt-5"', "did you mean openai?"),
+    "model that its provider does not have": (
+        'model = "openai/gpt-nonsense"\nproviders.openai.api_key = "k"',
+        "model: 'openai/gpt-nonsense': the list of models that came with this version does not have it",
+    ),
+    "misspelled model": (
+        'model = "openai/gpt-5.4-mimi"\nproviders.openai.api_key = "k"',
+        "did you mean openai/gpt-5.4-mini",
+    ),
+    "model of a provider without a key": (
+        'agents.a.model = "groq/openai/gpt-oss-120b"',
+        "agents.a.model: 'groq/openai/gpt-oss-120b': the provider groq has no key here",
+    ),
+    "model of a provider that is none": (
+        'model = "zebra/gpt"',
+        "model: 'zebra/gpt' names no provider, and no provider is known to have such a model",
+    ),
+    "model without a provider": ('aliases.fast = "gpt-nonsense"', "aliases.fast: 'gpt-nonsense' names no"),
     "fallback of a misspelled provider": ('fallback = ["antropic"]', "did you mean anthropic?"),
 }
 """What the gateway starts with, although it is hardly meant: exit status 0, and a warning."""
@@ -210,7 +227,8 @@ def checked(home: Path, text: str) -> tuple[int, str]:
     (home / "broken.py").write_text("this is no Python")
     (home / "strict.py").write_text(STRICT)
     (home / "own.toml").write_text(text + "\n")
-    keys: dict[str, str | None] = dict.fromkeys(name for name in os.environ if name.startswith("TRUNKLINE_"))
+    others = (name for name in os.environ if name.startswith("TRUNKLINE_") or name.endswith("_API_KEY"))
+    keys: dict[str, str | None] = dict.fromkeys(others)
     done = CliRunner(env=keys).invoke(app, ["config", "check", "--config", str(home / "own.toml")])
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     return done.exit_code, done.output
@@ -251,7 +269,13 @@ def test_a_mistake_that_stops_nothing_is_a_warning(tmp_path: Path, mistake: str)
         '[channels.websocket]\nagent = "plan"',
         'stream_timeout_ms = "900ms"\n[fetch]\ntimeout = "30s"',
         '[permissions]\ncalculator = "ask"\n"claude-code:Bash" = "deny"\n"*" = "ask"',
-        'model = "groq/openai/gpt-oss-120b"\nfallback = ["openai"]\n[plugins.tools]\ntool_timeout_ms = 5000',
+        'model = "groq/openai/gpt-oss-120b"\nfallback = ["openai"]\n[plugins.tools]\ntool_timeout_ms = 5000\n'
+        + "".join(f"[providers.{name}]\napi_key = 'k'\n" for name in ("groq", "openai")),
+        'model = "fast"\naliases.fast = "local/anything"\nfallback = ["gpt-5.4-mini"]',
+        'model = "mine/anything"\n[providers.mine]\nlike = "openai"\nbase_url = "http://127.0.0.1:1/v1"',
+        'model = "openai/new-model"\n[providers.openai]\napi_key = "k"\nmodels = ["new-model"]',
+        'model = "azure/my-deployment"\nproviders.azure.api_key = "k"',
+        'plugins.enabled = ["cli_backends"]\nmodel = "claude-code/opus"',
         'plugins.enabled = ["mine.py"]\n[plugins.mine]\ncity = "Oslo"',
     ],
 )
