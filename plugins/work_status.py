@@ -142,8 +142,9 @@ class WorkStatus(Plugin):
     def _show(self) -> None:
         self._tools = +self._tools
         names = [name if count == 1 else f"{count} {name}" for name, count in sorted(self._tools.items())]
-        shown: Sequence[StatusSegment] = [StatusSegment(f"running {', '.join(names)}", dim=True)]
-        self._ctx.set_status_line(shown if names and not self._hidden else [])
+        tools = ", ".join(names)
+        shown = StatusSegment(f"running {tools}", dim=True, texts={"de": f"läuft: {tools}"})
+        self._ctx.set_status_line([shown] if names and not self._hidden else [])
 
 
 plugin = WorkStatus()

@@ -215,7 +215,7 @@ class Connection:
             remove()
 
     def _contributions(self) -> Contributions:
-        status = tuple(Segment(one.text, one.color, one.dim) for one in self._host.status_line())
+        status = tuple(Segment(one.text, one.color, one.dim, one.texts) for one in self._host.status_line())
         return Contributions(
             status, tuple(self._host.shortcuts()), tuple(self._host.triggers()), self._panels()
         )

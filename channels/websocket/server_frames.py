@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 from msgspec import Struct
@@ -37,11 +37,12 @@ class Ready(Struct, frozen=True, tag_field="type", tag="ready"):
 
 
 class Segment(Struct, frozen=True, omit_defaults=True):
-    """A segment of the status line."""
+    """A segment of the status line; ``texts`` has its text in other languages, by code."""
 
     text: str
     color: str | None = None
     dim: bool = False
+    texts: Mapping[str, str] = {}
 
 
 class Panel(Struct, frozen=True):

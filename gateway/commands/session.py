@@ -63,7 +63,8 @@ class Commands(Plugin):
             return
         count = self._running if self._shows_running else 0
         text = f"{count} {'answer' if count == 1 else 'answers'} being made"
-        self._set_status([StatusSegment(text, dim=True)] if count else [])
+        german = f"{count} {'Antwort entsteht' if count == 1 else 'Antworten entstehen'}"
+        self._set_status([StatusSegment(text, dim=True, texts={"de": german})] if count else [])
 
     def commands(self) -> Sequence[SlashCommand]:
         """Return /help, /stop, /new, /compact and /status."""

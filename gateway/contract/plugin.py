@@ -182,11 +182,12 @@ class SlashCommand(Struct, frozen=True):
 
 
 class StatusSegment(Struct, frozen=True):
-    """A piece of the status line."""
+    """A piece of the status line. ``texts`` has its text in other languages, by code, such as ``de``."""
 
     text: str
     color: str | None = None
     dim: bool = False
+    texts: Mapping[str, str] = {}
 
 
 class MentionCompletion(Struct, frozen=True):

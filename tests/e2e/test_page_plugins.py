@@ -84,6 +84,20 @@ async def test_002_26_the_gateway_tells_how_many_answers_are_being_made(
         await expect(status_line(page)).to_be_hidden()
 
 
+async def test_the_status_line_is_in_the_language_of_the_page(browser: Browser, tmp_path: Path) -> None:
+    plugin = Keeping()
+    async with serving(tmp_path, plugin) as served:
+        plugin.ctx.set_status_line([StatusSegment("build failed")])
+        async with chat(browser, served.url, locale="de-AT", connected=False) as page:
+            await expect(status_line(page)).to_have_text("build failed")
+            served.models.then(Reply((Say("Eins, "), Gate(asyncio.Event()))))
+            await page.get_by_role("textbox", name="Nachricht").fill("Zähle")
+            await page.keyboard.press("Enter")
+            await expect(status_line(page).locator("span")).to_have_text(
+                ["1 Antwort entsteht", "build failed"]
+            )
+
+
 async def test_002_24_a_key_of_a_plugin_is_used_up(browser: Browser, tmp_path: Path) -> None:
     pressed: list[str] = []
     plugin = Keeping()

@@ -150,6 +150,26 @@ def test_every_string_exists_in_both_languages_with_the_same_placeholders(folder
     assert {key for key in missing - known["en"].keys() if not key.endswith((".js", ".css"))} == set()
 
 
+_WORDS = "(?:a|an|and|are|be|can|cannot|from|has|in|is|it|no|not|of|or|the|this|to|was|with)"
+_PROSE = re.compile(rf"(?<![\w.-]){_WORDS} [a-z]|[a-z] {_WORDS}(?![\w.(-])", re.I)
+"""Words that texts for users have, and names, selectors and addresses have not."""
+
+
+@pytest.mark.parametrize("folder", [PAGE, CONSOLE, SHARED], ids=["chat", "console", "shared"])
+def test_scripts_have_no_text_that_is_not_translated(folder: Path) -> None:
+    known = "".join((one / "strings_en.js").read_text() for one in (folder, SHARED))
+    ends = {key.partition(".")[2] for key in re.findall(r'^  "([\w. -]+)": ', known, re.M)}
+    found: list[str] = []
+    for path in sorted(folder.glob("*.js")):
+        if path.name.startswith(("strings_", "marked")):
+            continue
+        code = re.sub(r"/\*.*?\*/|(?<![:\"'])//[^\n]*", "", path.read_text(), flags=re.S)
+        literals = re.findall(r'"((?:[^"\\\n]|\\.)*)"|`((?:[^`\\]|\\.)*)`', code)
+        texts = [re.sub(r"\$\{.*?\}(?=[^}]|$)", "", one or two) for one, two in literals]
+        found += [f"{path.name}: {text}" for text in texts if _PROSE.search(text) and text not in ends]
+    assert found == []
+
+
 async def test_the_page_can_be_installed(browser: Browser, tmp_path: Path) -> None:
     async with serving(tmp_path) as served, chat(browser, served.url) as page:
         session = await page.context.new_cdp_session(page)

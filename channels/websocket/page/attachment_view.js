@@ -24,7 +24,7 @@ function sound(kind, { data, preview }, name) {
 
 function picture(file, name) {
   const { mime_type, data, preview, width, height } = file;
-  const unreadable = (event) => event.target.replaceWith(h("span", {}, download(file, name), " cannot be shown: it is no readable picture."));
+  const unreadable = (event) => event.target.replaceWith(h("span", {}, download(file, name), " ", t("file.no_picture")));
   return h("img", { onerror: unreadable, class: "picture", src: preview ?? `data:${mime_type};base64,${data}`, alt: name, width, height, title: name });
 }
 

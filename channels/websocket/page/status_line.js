@@ -1,5 +1,6 @@
-/** `<tl-status>`: status line with the segments of plugins. */
+/** `<tl-status>`: status line with the segments of plugins, in the language of the page if they have it. */
 import { h } from "/shared/dom.js";
+import { language } from "/shared/language.js";
 
 /** Colours that plugins may use; text with other colours has the default colour. */
 const COLOURS = new Set(["red", "green", "yellow"]);
@@ -7,7 +8,7 @@ const COLOURS = new Set(["red", "green", "yellow"]);
 export class StatusLine extends HTMLElement {
   #shown = null;
 
-  /** @param {readonly {text: string, color?: string, dim?: boolean}[]} segments */
+  /** @param {readonly {text: string, color?: string, dim?: boolean, texts?: Record<string, string>}[]} segments */
   render(segments) {
     if (this.#shown === segments) return;
     this.#shown = segments;
@@ -16,8 +17,8 @@ export class StatusLine extends HTMLElement {
   }
 }
 
-function segment({ text, color, dim }) {
-  return h("span", { "data-color": COLOURS.has(color) && color, "data-dim": Boolean(dim) }, text);
+function segment({ text, color, dim, texts = {} }) {
+  return h("span", { "data-color": COLOURS.has(color) && color, "data-dim": Boolean(dim) }, texts[language] ?? text);
 }
 
 customElements.define("tl-status", StatusLine);

@@ -119,6 +119,7 @@ export const de = {
   "export.title": "Diese Unterhaltung exportieren",
   "file.attachment": "Anhang",
   "file.image": "Bild",
+  "file.no_picture": "kann nicht angezeigt werden: Es ist kein lesbares Bild.",
   "file.recording": "Aufnahme",
   "file.remove": "{name} entfernen",
   "file.second_recording": "{name} wurde ausgelassen: Eine Nachricht kann nur eine Aufnahme haben.",

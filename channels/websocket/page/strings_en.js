@@ -119,6 +119,7 @@ export const en = {
   "export.title": "Export this conversation",
   "file.attachment": "attachment",
   "file.image": "Image",
+  "file.no_picture": "cannot be shown: it is not a readable picture.",
   "file.recording": "Recording",
   "file.remove": "Remove {name}",
   "file.second_recording": "{name} was left out: one recording goes with a message.",
