@@ -115,9 +115,10 @@ def resume(name: Name, as_json: AsJson = False, config: File = None) -> None:
 def rotate(as_json: AsJson = False, config: File = None) -> None:
     """Replace the certificate of the link between nodes.
 
-    Its key may have leaked, for example with a dump of the database. The nodes work meanwhile. The command waits until all live nodes refuse the old certificate: connections
-    between nodes that use it end within `limits.drain_seconds`, and clients connect again. If the command
-    ends early, the nodes continue; run it again to wait.
+    Do so if its key may have leaked, for example with a dump of the database. The nodes work meanwhile. The
+    command waits until all live nodes refuse the old certificate: connections between nodes that use it end
+    within `limits.drain_seconds`, and clients connect again. If the command ends early, the nodes continue;
+    run it again to wait.
 
     \b
     Examples:
