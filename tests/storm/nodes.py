@@ -25,7 +25,7 @@ from servers import Postgres
 from sqlalchemy import Connection, create_engine
 from sqlalchemy.exc import DatabaseError
 
-from gateway.cluster import request_drain, resume
+from gateway.cluster import read_rotation, request_drain, resume, rotate_certificate
 from gateway.contract.errors import InvalidStateError, NotFoundError
 from tests.gateway.cluster.broker import Broker
 
@@ -61,6 +61,8 @@ _HANDS_OVER = 8.0
 """Seconds in which a node hands over that is drained, unless it is cut from RabbitMQ. Else it is resumed."""
 _RESUMES = (0.0, 3.0)
 """Seconds after which it may take over again."""
+_ROTATES = 20.0
+"""Seconds in which the nodes replace their certificate, unless they are killed or cut off all the time."""
 _STABLE = 5.0
 """Seconds after the last fault and the last end of a node after which none ends because of earlier ones."""
 _YOUNG = 1.5
@@ -159,9 +161,11 @@ class Nodes:
             BROKER_CUT: (3, lambda: self._cut("broker")),
         }
         """Faults of servers and of the connections to them."""
+        self._of_links: Mapping[str, tuple[int, Act]] = {"certificate replaced": (1, self._rotate)}
+        """What happens to the connections between nodes."""
         self.kills = 0
         self.lives = 0
-        every = (*self._ends, *self._freezes, *self._of_servers, WRONG_CLOCK, AMID)
+        every = (*self._ends, *self._freezes, *self._of_servers, *self._of_links, WRONG_CLOCK, AMID)
         self.faults = Counter(dict.fromkeys(PLANTED.get(plan.planted or "", every), 0))
         self.answers_in_outages = 0
         """How many answers ended while RabbitMQ was away."""
@@ -242,6 +246,7 @@ class Nodes:
             tasks.create_task(self._harm(self._ends, (0.0, 0.1)))
             tasks.create_task(self._harm(self._freezes, (0.5, 3.0)))
             tasks.create_task(self._harm(self._of_servers, (0.2, 1.5)))
+            tasks.create_task(self._harm(self._of_links, (1.0, 5.0)))
 
     async def _harm(self, acts: Mapping[str, tuple[int, Act]], pauses: tuple[float, float]) -> None:
         """Do one harm after the other; the choice is at random once each kind was done often enough."""
@@ -494,21 +499,30 @@ class Nodes:
         return handed_over
 
     async def _operate(self, work: Callable[[Connection], object]) -> bool:
-        """Change rows of the cluster as the command line does. Return whether that was possible."""
+        """Change rows of the cluster as the command line does. Return whether that was possible, and true."""
 
-        def run() -> None:
+        def run() -> bool:
             engine = create_engine(self._database.url(self._database.port))
             try:
                 with engine.begin() as connection:
-                    work(connection)
+                    return bool(work(connection))
             finally:
                 engine.dispose()
 
         try:
-            await asyncio.to_thread(run)
+            return await asyncio.to_thread(run)
         except (DatabaseError, InvalidStateError, NotFoundError):
             return False
-        return True
+
+    async def _rotate(self) -> bool:
+        """Let the nodes replace their certificate. Return whether they have done so, by themselves."""
+        await self._operate(lambda database: rotate_certificate(database, _OPERATOR))
+        deadline = asyncio.get_running_loop().time() + _ROTATES
+        while not (done := await self._operate(lambda database: read_rotation(database).is_done)):
+            if self._over() or asyncio.get_running_loop().time() > deadline:
+                break
+            await self._pause(1.0)
+        return done
 
     async def _restart(self, server: Postgres | Broker, longest: float) -> bool:
         """Kill a server, and start it again."""

@@ -76,8 +76,8 @@ and are the others there? Did each task run once?
 
 With --nodes, so many gateways are one cluster with a PostgreSQL and a RabbitMQ of their own, and people
 reach it through any node. Nodes are also frozen, stopped, drained and cut off from the servers, the clock
-of one is up to 1.5 s off, calls of killed nodes arrive late, and both servers are killed and started
-again."""
+of one is up to 1.5 s off, calls of killed nodes arrive late, both servers are killed and started again, and
+the certificate between nodes is replaced."""
 
 EPILOG = f"""\
 The exit status is 0 if nothing was lost, doubled, left over or out of order, and enough was killed to say
