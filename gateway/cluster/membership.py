@@ -345,7 +345,12 @@ class Membership:
         known = connection.execute(text("SELECT * FROM cluster")).first()
         cluster_id = uuid.uuid4().hex if known is None else known.id
         self._check_folder(cluster_id, new=known is None)
-        made = new_certificate(cluster_id) if known is None else _certificate(known)
+        if known is None:
+            # No other node waits for a row of it.
+            connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = '60s'"))
+            made = new_certificate(cluster_id)
+        else:
+            made = _certificate(known)
         upsert = (
             "INSERT INTO cluster VALUES (1, :id, :broker, :certificate, :key) "
             "ON CONFLICT (one) DO UPDATE SET broker = :broker"

@@ -55,9 +55,10 @@ _TEMPORARY_SQLITE = frozenset(
     }
 )
 """Primary result codes of SQLite that a mount, free disk space or the end of another process can cure."""
-_TEMPORARY_SQLSTATES = ("08", "25006", "40", "53", "55P03", "57")
-"""Prefixes of the SQLSTATE of such errors on PostgreSQL: lost connections, a read-only standby, rollbacks,
-exhausted resources, lock timeouts, and a server that starts or stops."""
+_TEMPORARY_SQLSTATES = ("08", "25006", "25P03", "40", "53", "55P03", "57")
+"""Prefixes of the SQLSTATE of such errors on PostgreSQL: lost connections, a read-only standby, a client that
+was silent in a transaction, rollbacks, exhausted resources, lock timeouts, and a server that starts or
+stops."""
 _REFUSED_LOGIN = re.compile(
     r"password authentication failed|no password supplied|FATAL: +role .* does not exist"
 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing, suppress
@@ -13,6 +15,7 @@ import pytest
 from sqlalchemy import create_engine, make_url, text
 
 from gateway.app import Gateway
+from gateway.cluster import certificate
 from gateway.cluster.link import ANY_PORT, Link
 from gateway.cluster.membership import GATEWAY, SETTLED_SECONDS, Membership
 from gateway.contract.errors import SettingsError, StoreError, StoreUnavailableError
@@ -253,6 +256,37 @@ async def test_a_node_joins_again_although_a_heartbeat_of_its_killed_process_was
         assert await killed.beat()
     assert await (await joining).beat()
     assert not await killed.beat()
+
+
+async def test_the_first_node_may_take_its_time_to_make_the_certificate(
+    nodes: Nodes, postgres_url: str
+) -> None:
+    engine = create_engine(postgres_url, isolation_level="AUTOCOMMIT")
+    idle = text(
+        "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction' "
+        "AND datname = current_database() AND state_change < clock_timestamp() - interval '6 s'"
+    )
+    joining = asyncio.create_task(nodes.join("one"))
+    while (maker := process_of(certificate.__file__)) is None:
+        await asyncio.sleep(0.005)
+    os.kill(maker, signal.SIGSTOP)
+    with engine.connect() as connection:
+        while not joining.done() and not connection.execute(idle).scalar_one():
+            await asyncio.sleep(0.05)
+    os.kill(maker, signal.SIGCONT)
+    assert await (await joining).beat()
+    engine.dispose()
+
+
+def process_of(file: str) -> int | None:
+    """The child of this process that runs a file."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            command = (folder / "cmdline").read_bytes().split(b"\0")
+            parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
+            if file.encode() in command and int(parent) == os.getpid():
+                return int(folder.name)
+    return None
 
 
 async def test_a_joining_node_whose_connection_ends_may_try_again(nodes: Nodes, postgres_url: str) -> None:

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine, create_engine, make_url, text
+from sqlalchemy.exc import DatabaseError
 
 from gateway.contract.errors import StoreError, StoreUnavailableError, WeakDurabilityError
 from gateway.store import Store
-from gateway.store.engine import open_engine
+from gateway.store.engine import open_engine, open_error
 from gateway.store.schema import metadata
 
 
@@ -217,6 +218,20 @@ def test_a_server_that_does_not_answer_is_not_waited_for_without_end(postgres_ur
         assert connection.execute(text("SHOW jit")).scalar() == "off"
         parameters = connection.connection.dbapi_connection.info.get_parameters()
     assert (parameters["connect_timeout"], parameters["tcp_user_timeout"]) == ("5", "3000")
+    engine.dispose()
+
+
+def test_a_transaction_in_which_the_process_did_not_run_may_be_tried_again(postgres_url: str):
+    engine = open_engine(postgres_url)
+    with engine.connect() as connection, engine.connect() as other:
+        connection.execute(text("SET idle_in_transaction_session_timeout = '10ms'"))
+        own = connection.execute(text("SELECT pg_backend_pid()")).scalar()
+        alive = text("SELECT count(*) FROM pg_stat_activity WHERE pid = :pid")
+        while other.execute(alive, {"pid": own}).scalar():
+            other.rollback()
+        with pytest.raises(DatabaseError) as ended:
+            connection.execute(text("SELECT 1"))
+    assert isinstance(open_error(engine, ended.value), StoreUnavailableError)
     engine.dispose()
 
 
