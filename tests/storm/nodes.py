@@ -190,6 +190,8 @@ class Nodes:
         self._ended_at = 0.0
         self._wanted = asyncio.Event()
         self._active: Node | None = None
+        self._away = 0
+        """How many servers are killed and not started again."""
         self._platforms: list[str] = []
 
     async def open(self, environment: dict[str, str]) -> tuple[int, dict[str, Any]]:
@@ -350,9 +352,16 @@ class Nodes:
                 return None
             return node, node.life
 
-        if not await self._until(lambda: found() is not None or self._over(), _WORKS):
-            raise BrokenStormError(f"no node works: {self._parent.log_end}")
-        return found()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _WORKS
+        while (free := found()) is None and not self._over():
+            # Another fault has the node that works, or none can work before a server is back.
+            if self._away or (self._active is not None and self._active.is_ready):
+                deadline = loop.time() + _WORKS
+            if loop.time() > deadline:
+                raise BrokenStormError(f"no node works: {self._parent.log_end}")
+            await asyncio.sleep(_LOOKS)
+        return free
 
     async def _kill_active(self) -> bool:
         """Kill the active node at a failpoint, or some time after it began to work; or the next one early."""
@@ -527,9 +536,11 @@ class Nodes:
     async def _restart(self, server: Postgres | Broker, longest: float) -> bool:
         """Kill a server, and start it again."""
         with self._harming():
+            self._away += 1
             await asyncio.to_thread(server.kill)
             await self._pause(self._dice.uniform(0, longest))
             await asyncio.to_thread(server.start)
+            self._away -= 1
         return True
 
     async def _restart_broker(self) -> bool:
