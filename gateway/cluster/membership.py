@@ -183,16 +183,17 @@ class NodeRow(Struct, frozen=True):
 
 
 class Owner(NamedTuple):
-    """The owner of the gateway: its name, its heartbeat's age in seconds, and whether it left in order.
+    """The owner of the gateway: its name, and its heartbeat's age in seconds.
 
-    ``address`` is where it serves clients, once it does.
+    ``address`` is where it serves clients, once it does. ``was_spared`` is set if another node has just
+    handed the token back, since this one lives.
     """
 
     name: str | None
     start_id: str | None
     heartbeat: float | None
-    released: bool
     address: str | None
+    was_spared: bool
 
 
 class Neighbor(NamedTuple):
@@ -488,11 +489,12 @@ class Membership:
     async def find_owner(self) -> Owner:
         """Read the owner of the gateway."""
         query = (
-            "SELECT o.node, o.start_id, extract(epoch FROM clock_timestamp() - n.heartbeat_at), o.released, "
-            "o.address FROM ownership o LEFT JOIN node n ON n.start_id = o.start_id WHERE o.name = :name"
+            "SELECT o.node, o.start_id, extract(epoch FROM clock_timestamp() - n.heartbeat_at), o.address, "  # noqa: S608 - a constant
+            f"o.republished_at > greatest(o.since, clock_timestamp() - interval '{LIVE_SECONDS} s') "
+            "FROM ownership o LEFT JOIN node n ON n.start_id = o.start_id WHERE o.name = :name"
         )
         row = await self._run(lambda c: c.execute(text(query), {"name": GATEWAY}).one())
-        return Owner(row[0], row[1], None if row[2] is None else float(row[2]), row[3], row[4])
+        return Owner(row[0], row[1], None if row[2] is None else float(row[2]), *row[3:])
 
     async def serve(self, address: str | None, seconds: float = 0) -> None:
         """Let the other nodes know where this one, the owner, serves clients; None if it does not.
@@ -516,7 +518,8 @@ class Membership:
     async def take(self) -> Fence:
         """Become the owner: raise the epoch, once the commits of the earlier owner have ended.
 
-        If it fails, this node may own the gateway all the same: then ``release``.
+        If it fails, this node may own the gateway all the same: then ``release``. It does if a newer version
+        has migrated the database meanwhile.
         """
         lock = "SELECT released, start_id FROM ownership WHERE name = :name FOR UPDATE"
         take = (
@@ -528,6 +531,9 @@ class Membership:
             connection.execute(text(f"SET LOCAL lock_timeout = {_LOCK_MS}"))
             connection.execute(text(_STUCK))
             before = connection.execute(text(lock), {"name": GATEWAY}).one()
+            # A migration holds the lock, too.
+            if _read_revision(connection) not in _REVISIONS:
+                raise StoreUnavailableError("a newer version has migrated the database")
             named = {"name": GATEWAY, "node": self.name, "start": self.start_id}
             epoch = connection.execute(text(take), named).scalar_one()
             # It was drained, but no other node lives.
@@ -574,6 +580,11 @@ class Membership:
             f"AND NOT EXISTS (SELECT 1 FROM node n WHERE n.start_id = o.start_id AND {_LIVE})"
         )
         return await self._run(lambda c: c.execute(text(claim), {"name": GATEWAY}).rowcount == 1)
+
+    async def spare_owner(self) -> None:
+        """Record that the token returns to its queue, because the owner lives."""
+        note = "UPDATE ownership SET republished_at = clock_timestamp() WHERE name = :name"
+        await self._run(lambda c: c.execute(text(note), {"name": GATEWAY}))
 
     async def release(self) -> None:
         """Give up ownership in order."""

@@ -205,6 +205,7 @@ class Node:
         try:
             if await self._owner_lives():
                 log.info("the owner lives; handing the token back")
+                await self._membership.spare_owner()
                 await self._token.hand_back()
                 await asyncio.sleep(2 * HEARTBEAT_SECONDS)
                 return None
@@ -228,12 +229,14 @@ class Node:
     async def _owner_lives(self) -> bool:
         """Return whether the token came from a restarted broker, while its owner still works.
 
-        A restarted broker gives the token to the first subscriber. The owner is one soon, too.
+        A restarted broker gives the token to the first subscriber, which hands it back, and then to the next
+        one. The owner is one soon, too.
         """
         loop = asyncio.get_running_loop()
-        if loop.time() - self._token.subscribed_at > _YOUNG_SECONDS:
-            return False
+        is_young = loop.time() - self._token.subscribed_at <= _YOUNG_SECONDS
         owner = await self._membership.find_owner()
+        if not (is_young or owner.was_spared):
+            return False
         if owner.heartbeat is None or owner.heartbeat > LIVE_SECONDS:
             return False
         deadline, before = loop.time() + 3 * HEARTBEAT_SECONDS, owner.heartbeat

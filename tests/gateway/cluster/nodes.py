@@ -21,12 +21,14 @@ from tests.e2e.gateway_process import GatewayProcess
 from tests.gateway.cluster.broker import Broker
 
 
-def settings_of(folder: Path, url: str, name: str, server: str = "") -> Settings:
+def settings_of(
+    folder: Path, url: str, name: str, server: str = "", broker: str = "amqp://guest:guest@127.0.0.1/"
+) -> Settings:
     """The settings of a node. ``server`` is TOML of that table."""
     file = folder / f"{name}.toml"
     file.write_text(
         f'data_dir = "{folder}/data"\n[store]\nurl = "{url}"\n'
-        f'[cluster]\nurl = "amqp://guest:guest@127.0.0.1/"\nname = "{name}"\n'
+        f'[cluster]\nurl = "{broker}"\nname = "{name}"\n'
         f"[server]\nport = 0\n{server}\n"
     )
     return load_settings(file, environ={}, cwd=folder)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from sqlalchemy import create_engine, make_url, text
+from sqlalchemy import Connection, create_engine, make_url, text
 
 from gateway.app import Gateway
 from gateway.cluster import certificate
@@ -149,33 +149,50 @@ async def test_a_call_that_waited_for_a_rate_limit_is_not_made_after_a_takeover(
 
 
 @asynccontextmanager
-async def commit_under_way(url: str, fence: Fence) -> AsyncIterator[None]:
+async def commit_under_way(url: str, fence: Fence) -> AsyncIterator[Connection]:
     """A transaction of the owner that has checked its epoch and is not committed yet."""
     statement = fence.statement.text.replace("$1", "%s").replace("$2", "%s")
     engine = create_engine(url)
     with engine.begin() as connection:
         connection.exec_driver_sql(statement, fence.statement.values)
-        yield
+        yield connection
     engine.dispose()
+
+
+async def until_it_waits(taking: asyncio.Task[Fence], url: str) -> None:
+    """Return once a takeover waits for a lock. It fails if the takeover does not wait."""
+    waiting = create_engine(url)
+    query = text(
+        "SELECT count(*) FROM pg_stat_activity "
+        "WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    )
+    with waiting.connect() as connection:
+        while not taking.done() and not connection.execute(query).scalar_one():
+            connection.rollback()
+            await asyncio.sleep(0.01)
+    waiting.dispose()
+    assert not taking.done()
 
 
 async def test_a_takeover_waits_for_a_commit_of_the_owner(nodes: Nodes, postgres_url: str) -> None:
     first, second = await nodes.join("one"), await nodes.join("two")
-    fence = await first.take()
-    waiting = create_engine(postgres_url)
-    async with commit_under_way(postgres_url, fence):
+    async with commit_under_way(postgres_url, await first.take()):
         taking = asyncio.create_task(second.take())
-        query = text(
-            "SELECT count(*) FROM pg_stat_activity "
-            "WHERE wait_event_type = 'Lock' AND datname = current_database()"
-        )
-        with waiting.connect() as connection:
-            while not taking.done() and not connection.execute(query).scalar_one():
-                connection.rollback()
-                await asyncio.sleep(0.01)
-        assert not taking.done()
+        await until_it_waits(taking, postgres_url)
     assert (await taking).statement.values == (GATEWAY, 2)
-    waiting.dispose()
+
+
+async def test_a_node_does_not_take_over_from_one_that_has_just_migrated_the_database(
+    nodes: Nodes, postgres_url: str
+) -> None:
+    newer, older = await nodes.join("one"), await nodes.join("two")
+    async with commit_under_way(postgres_url, await newer.take()) as migrating:
+        taking = asyncio.create_task(older.take())
+        await until_it_waits(taking, postgres_url)
+        migrating.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(StoreUnavailableError, match="a newer version has migrated the database"):
+        await taking
+    assert (await older.find_owner()).name == "one"
 
 
 async def test_a_node_that_freezes_within_a_transaction_frees_its_lock(postgres_url: str) -> None:

@@ -6,17 +6,24 @@ import asyncio
 import contextlib
 import json
 import signal
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import aio_pika
 import pytest
 from sqlalchemy import create_engine, make_url
+from structlog.testing import capture_logs
 
+from gateway.cluster.link import ANY_PORT, Link
+from gateway.cluster.membership import Membership
+from gateway.cluster.node import Node
+from gateway.cluster.token import _ARGUMENTS, TokenQueue
 from gateway.testing.fake_models.script import Reply, Say, Stall
 from tests.e2e.gateway_process import GatewayProcess
 from tests.gateway.cli.processes import trunkline
-from tests.gateway.cluster.nodes import Cluster, standing_by, until
+from tests.gateway.cluster.broker import Broker
+from tests.gateway.cluster.nodes import Cluster, settings_of, standing_by, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgres]
 
@@ -101,6 +108,55 @@ async def test_the_owner_works_on_while_rabbitmq_is_killed_and_keeps_its_place(c
             first.send_signal(signal.SIGKILL)
             assert await taking_over
             assert cluster.owners() == [("two", 2)]
+
+
+async def test_a_token_that_nodes_hand_back_in_turn_leaves_the_owner_its_place(
+    tmp_path: Path, postgres_url: str, broker: Broker
+) -> None:
+    stop, handed_back = (
+        asyncio.Event(),
+        {"event": "the owner lives; handing the token back", "log_level": "info"},
+    )
+    async with AsyncExitStack() as stack:
+        logged = stack.enter_context(capture_logs())
+        owner, link = Membership(settings_of(tmp_path, postgres_url, "one")), Link(ANY_PORT)
+        stack.callback(link.close)
+        stack.push_async_callback(owner.close)
+        await owner.join(await _put_token(broker), link)
+        await owner.take()
+        tasks = await stack.enter_async_context(asyncio.TaskGroup())
+        beating = tasks.create_task(_beat(owner))
+        for name in ("two", "three"):
+            settings = settings_of(tmp_path, postgres_url, name, broker=broker.url)
+            tasks.create_task(_own(Node(settings, stop), stop))
+        await until(lambda: stop.is_set() or logged.count(handed_back) > 3)
+        assert (await owner.find_owner()).name == "one"
+        stop.set()
+        beating.cancel()
+
+
+async def _put_token(broker: Broker) -> str:
+    """Put a token in the queue, as in that of a restarted broker. Returns the broker's name."""
+    async with await aio_pika.connect(broker.url) as connection, connection.channel() as channel:
+        await channel.declare_queue("trunkline.owner.gateway", durable=True, arguments=_ARGUMENTS)
+        token = aio_pika.Message(b"token", delivery_mode=aio_pika.DeliveryMode.PERSISTENT)
+        await channel.default_exchange.publish(token, "trunkline.owner.gateway")
+    queue = TokenQueue(broker.url, "trunkline.owner.gateway")
+    name, _ = await queue.connect()
+    await queue.close()
+    return name
+
+
+async def _own(node: Node, stop: asyncio.Event) -> None:
+    """Stand by, and end all if that leads to a takeover."""
+    async with node.joined():
+        await node.own()
+        stop.set()
+
+
+async def _beat(member: Membership) -> None:
+    while await member.beat():
+        await asyncio.sleep(1)
 
 
 async def _token_is_held(cluster: Cluster) -> None:
