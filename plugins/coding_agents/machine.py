@@ -2,7 +2,8 @@
 
 It decides from the rendered screen when a program is ready, asks, or is done, and what may be typed then. All
 input goes through it: a text only while the screen is ready, Enter only while the input line shows that text,
-and an answer only while the same question is on the screen. Nothing here does I/O or reads a clock.
+and an answer only while the same question is on the screen. A text that the program dropped is typed once
+more. Nothing here does I/O or reads a clock.
 
 ::
 
@@ -46,6 +47,10 @@ UNREAD_MS = 3_000
 """Milliseconds after which a permission is shown that only a hook told of."""
 TYPING_MS = 10_000
 """Milliseconds until typing is given up whose condition does not hold."""
+DROPPED_MS = 5_000
+"""Milliseconds of an empty input line after which a text counts as dropped, and is typed again."""
+_MOST_TYPED = 2
+"""Times that a text is typed."""
 RECOVERED_MS = 2000
 """The same for bytes that were in flight when the gateway ended; they count as typed then."""
 RESUBMIT_MS = 5000
@@ -75,7 +80,8 @@ class Typing(Struct, frozen=True):
 
     ``ready``: the screen is ready. ``shown``: the input line shows ``subject``. ``question``: the question
     with the digest ``subject`` is on the screen. ``always``: keys that the user pressed. ``since`` is when
-    the condition began to count, ``after_ms`` the pause before it.
+    the condition began to count, ``after_ms`` the pause before it. Of an Enter, ``typed`` counts how often
+    its text was typed, and ``moved`` is true if the program has done anything with its input since.
     """
 
     id: int
@@ -85,6 +91,8 @@ class Typing(Struct, frozen=True):
     after_ms: int = 0
     since: int = 0
     recovered: bool = False
+    typed: int = 1
+    moved: bool = False
 
 
 class MachineState(Struct, frozen=True, kw_only=True):
@@ -451,6 +459,9 @@ class _Tick:
         if not self.state.outbox or self.state.in_flight:
             return
         typing, *rest = self.state.outbox
+        if typing.needs == "shown" and not typing.moved and self._takes_input():
+            typing = structs.replace(typing, moved=True)
+            self.set(outbox=(typing, *rest))
         if not self.over(typing.since, typing.after_ms):
             return
         if self._holds(typing):
@@ -465,6 +476,12 @@ class _Tick:
         elif self.reading.question and typing.needs in ("ready", "shown"):
             # The user decides first; the time to give up begins after that.
             self.set(outbox=(structs.replace(typing, since=self.now), *rest))
+        elif self._was_dropped(typing):
+            again = _queue_clean(structs.replace(self.state, outbox=()), typing.subject, self.now)
+            text, enter = again.outbox
+            enter = structs.replace(enter, typed=typing.typed + 1)
+            self.state = structs.replace(again, outbox=(text, enter, *rest))
+            self.times.append(self.now)
         elif self.over(typing.since, typing.after_ms + TYPING_MS):
             self._give_up(typing)
 
@@ -475,20 +492,47 @@ class _Tick:
             case "ready":
                 return self.reading.state == "ready" and self.state.status in ("ready", "busy")
             case "shown":
-                return self._shows(typing.subject)
+                return self._shows(typing.subject, whole=typing.typed > 1)
             case "question":
                 shown = self.reading.question
                 return shown is not None and shown.digest == typing.subject
 
-    def _shows(self, text: str) -> bool:
+    def _takes_input(self) -> bool:
+        """Return whether the program shows anything but an empty input line: a text, work or a question."""
+        reading = self.reading
+        return (
+            bool(reading.input)
+            or reading.state in ("busy", "question", "login")
+            or self.state.fact.state == "busy"
+        )
+
+    def _was_dropped(self, typing: Typing) -> bool:
+        """Return whether a text is to be typed again: programs drop what is typed soon after their start.
+
+        The input line must have been empty all the time: a text that was shown may have been submitted by the
+        user. One that only comes late is there twice then, and is not submitted.
+        """
+        return (
+            typing.needs == "shown"
+            and not typing.moved
+            and typing.typed < _MOST_TYPED
+            and self.state.known
+            and self.state.status == "ready"
+            and self.reading.state == "ready"
+            and self.over(typing.since, typing.after_ms + DROPPED_MS)
+        )
+
+    def _shows(self, text: str, *, whole: bool = False) -> bool:
+        """Return whether the input line shows a text; with ``whole`` not only its end."""
         shown = self.reading.input
         if shown is None or self.reading.question or self.reading.state in ("question", "login"):
             return False
         if self.adapter.pasted and is_pasted(text) and re.fullmatch(self.adapter.pasted, shown.strip()):
             return True
-        visible, whole = squeeze(shown), squeeze(text)
+        visible, wanted = squeeze(shown), squeeze(text)
         # A long text may scroll within its input line.
-        return bool(visible) and (visible == whole or (len(visible) >= 40 and whole.endswith(visible)))
+        ends = not whole and len(visible) >= 40 and wanted.endswith(visible)
+        return bool(visible) and (visible == wanted or ends)
 
     def _give_up(self, typing: Typing) -> None:
         self.set(outbox=())
@@ -685,7 +729,10 @@ def is_pasted(text: str) -> bool:
 
 
 def _queue_text(adapter: Adapter, state: MachineState, text: str, now: int) -> MachineState:
-    clean = adapter.format_input(text)
+    return _queue_clean(state, adapter.format_input(text), now)
+
+
+def _queue_clean(state: MachineState, clean: str, now: int) -> MachineState:
     data = clean.encode()
     if is_pasted(clean):
         data = b"\x1b[200~" + data + b"\x1b[201~"

@@ -13,6 +13,8 @@ import termios
 import tty
 from pathlib import Path
 
+DROPS = 0
+"""Times that input is dropped after the start, as by a program that still sets up its terminal."""
 WIDTH, HEIGHT = 120, 40
 RULE, GLYPH = "\u2500" * WIDTH, "\u276f"
 FRAME = "\u254c" * WIDTH
@@ -69,6 +71,9 @@ def main() -> None:
     os.write(1, b"\x1b[2J")
     content: list[str] = []
     typed = ""
+    for _ in range(DROPS):
+        compose(content, typed)
+        read_keys()
     while True:
         compose(content, typed)
         keys = read_keys()

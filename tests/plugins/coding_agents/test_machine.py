@@ -217,6 +217,51 @@ def test_enter_is_not_typed_if_the_line_shows_another_text() -> None:
     assert trial.said(InputFailed)
 
 
+def test_a_text_that_the_program_dropped_is_typed_again_once() -> None:
+    trial = Trial("Fix it.")
+    trial.show("READY", 600)
+    trial.run(4_900)
+    assert trial.typed == [b"Fix it."]
+    trial.show("STARTING its extensions", 50)
+    trial.show("READY", 50)
+    assert trial.typed == [b"Fix it."] * 2
+    assert len({*trial.ids}) == 2, "the keeper types an id once"
+    trial.show("INPUT Fix it.", 1000)
+    assert trial.typed == [*[b"Fix it."] * 2, b"\r"]
+    assert trial.said(TaskSent)
+    dropped = Trial("Fix it.")
+    dropped.show("READY", 60_000)
+    assert dropped.typed == [b"Fix it."] * 2
+    assert dropped.said(InputFailed)
+
+
+@pytest.mark.parametrize("text", ["Fix it.", "Fix the test of the parser that fails on the second line."])
+def test_a_text_that_only_came_late_is_not_submitted_twice(text: str) -> None:
+    trial = Trial(text)
+    trial.show("READY", 6_000)
+    assert trial.typed == [text.encode()] * 2
+    trial.show(f"INPUT {text}{text}", 1000)
+    # The line may show the end of a long text only.
+    trial.show(f"INPUT {f'{text}{text}'[-50:]}", 11_000)
+    assert trial.typed == [text.encode()] * 2
+    assert trial.said(InputFailed)
+
+
+@pytest.mark.parametrize("between", ["INPUT Fix it. And that", "BUSY working", "ASK May it run?"])
+def test_a_text_is_not_typed_again_once_the_program_took_input(between: str) -> None:
+    trial = Trial("Fix it.")
+    trial.show("READY", 600)
+    trial.show(between, 300)
+    trial.show("READY", 60_000)
+    assert trial.typed == [b"Fix it."]
+
+
+def test_a_text_is_not_typed_again_for_a_version_without_recorded_screens() -> None:
+    trial = Trial("Fix it.", known=False)
+    trial.show("READY", 60_000)
+    assert trial.typed == [b"Fix it."]
+
+
 def test_enter_is_repeated_twice_while_the_line_still_shows_the_text() -> None:
     trial = Trial("Fix it.")
     trial.show("READY", 600)
