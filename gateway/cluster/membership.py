@@ -146,11 +146,13 @@ _LOCK_MS = 6_000
 _STUCK = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity a JOIN pg_locks l USING (pid) "
     "WHERE l.granted AND l.relation = CAST('ownership' AS regclass) AND a.datname = current_database() "
+    "AND l.mode IN ('RowShareLock', 'RowExclusiveLock') "
     "AND a.usename = current_user AND pid <> pg_backend_pid() AND a.wait_event = 'ClientRead' "
     "AND a.state_change < clock_timestamp() - interval '5 s'"
 )
 """Ends the sessions that keep the row although their client sent nothing for 5 s, such as half a commit of a
-node that froze. The server's own timeout begins only when it has all that the client sends at once."""
+node that froze; those that only read, such as a backup, keep none. The server's own timeout begins only when
+it has all that the client sends at once."""
 
 
 NodeState = Literal["starting", "active", "standby", "draining", "drained", "outdated", "gone"]

@@ -234,7 +234,8 @@ async def test_half_a_commit_of_a_frozen_owner_does_not_prevent_a_takeover(
     first, second = await nodes.join("one"), await nodes.join("two")
     fence = await first.take()
     address = make_url(postgres_url).set(drivername="postgresql").render_as_string(hide_password=False)
-    with closing(psycopg.connect(address)) as half:
+    with closing(psycopg.connect(address)) as half, closing(psycopg.connect(address)) as backup:
+        backup.execute("SELECT FROM ownership")
         half.pgconn.enter_pipeline_mode()
         for statement in (BEGIN, fence.statement):
             values = [str(value).encode() for value in statement.values]
@@ -247,6 +248,7 @@ async def test_half_a_commit_of_a_frozen_owner_does_not_prevent_a_takeover(
                 with suppress(StoreUnavailableError):
                     taken = await second.take()
                     break
+        backup.execute("SELECT FROM ownership")
     assert taken.statement.values == (GATEWAY, 2)
 
 
