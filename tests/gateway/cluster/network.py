@@ -48,13 +48,15 @@ class Network:
         try:
             self._add("switch")
             self._ip("switch", "link", "add", "name", "ports", "type", "bridge")
+            for host in self._numbers:
+                self._add(host)
+                port = ("type", "veth", "peer", "name", host, "netns", self._namespace("switch"))
+                self._ip(host, "link", "add", "name", "wire", *port)
+                self._run("netns", "exec", self._namespace(host), "true")
         except subprocess.CalledProcessError as error:
-            raise ForbiddenError(f"no network namespaces with a bridge: {error.stderr.strip()}") from None
+            raise ForbiddenError(f"the kernel allows no hosts of our own: {error.stderr.strip()}") from None
         self._ip("switch", "link", "set", "dev", "ports", "up")
         for host in self._numbers:
-            self._add(host)
-            port = ("type", "veth", "peer", "name", host, "netns", self._namespace("switch"))
-            self._ip(host, "link", "add", "name", "wire", *port)
             self._ip(host, "link", "set", "dev", "wire", "address", self._hardware(host))
             self._ip(host, "address", "add", f"{self.address(host)}/24", "dev", "wire")
             self._ip(host, "link", "set", "dev", "wire", "up")

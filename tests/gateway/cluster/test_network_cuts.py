@@ -145,11 +145,11 @@ class Town:
         await until(lambda: len(self.ends[name]) > before)
         return self.ends[name][before:]
 
-    async def status(self, name: str) -> tuple[int, str, Any]:
+    async def status(self, name: str, path: str = "/api/status") -> tuple[int, str, Any]:
         """Ask a node for the gateway's state. Returns the HTTP status, when to retry, and the answer."""
         async with (
             aiohttp.ClientSession(headers=BEARER) as http,
-            http.get(f"{self._nodes[name].url}/api/status") as response,
+            http.get(self._nodes[name].url + path) as response,
         ):
             return response.status, response.headers.get("Retry-After", ""), await response.json()
 
@@ -261,6 +261,7 @@ async def test_clients_of_a_standby_that_cannot_reach_the_working_node_go_on_lat
         await client.send(type="message", client_msg_id=name, text="Hi")
         asking = asyncio.create_task(town.status(cut))
         assert (await town.status(other))[0] == 200
+        assert (await town.status(cut, "/readyz"))[0] == 503
         await client.close_code()
         status, retry_after, body = await asking
         assert (status, retry_after) == (503, "1")
