@@ -229,7 +229,8 @@ class Delivery:
 
     async def send_indicator(self, address: Address, method: str, **arguments: Any) -> None:
         """Send an indicator, such as typing or a reaction; skip it while the platform asks to wait."""
-        chat = self._current_chat(address)
+        # A supergroup counts its messages anew: the id of a reaction is one of the group that it was.
+        chat = address.chat if "message_id" in arguments else self._current_chat(address)
         if not self._limits.held(chat):
             await self.call_best_effort(method, patience=0.0, **target_of(chat), **arguments)
 

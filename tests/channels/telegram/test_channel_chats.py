@@ -279,6 +279,24 @@ async def test_an_unconfirmed_answer_is_found_in_the_supergroup_that_it_followed
     fake.transcript.check()
 
 
+async def test_a_reaction_in_a_group_that_becomes_a_supergroup_is_on_no_other_message(
+    tmp_path: Path, fake: FakeTelegram
+) -> None:
+    group = fake.group("Lab", "Ada", kind="group", admin=True)
+    async with lab(tmp_path, fake, groups="always", streaming=False, thinking="👀") as running:
+        gate = asyncio.Event()
+        running.models.then(Reply((Say("Once upon"), Gate(gate), Say(" a time"))))
+        fake.say(group, "a story", "Ada")
+        await until(lambda: fake.transcript.of("setMessageReaction"))
+        new = fake.migrate(group)
+        gate.set()
+        await until(lambda: fake.answers(new) == ["Once upon a time"])
+        await until(lambda: len(fake.transcript.of("setMessageReaction")) == 2)
+    chats = {call.arguments["chat_id"] for call in fake.transcript.of("setMessageReaction")}
+    assert chats == {group}
+    fake.transcript.check()
+
+
 async def test_a_bot_that_has_said_who_it_is_need_not_say_it_again(
     tmp_path: Path, fake: FakeTelegram
 ) -> None:
