@@ -253,16 +253,19 @@ async def test_a_working_node_that_cannot_reach_rabbitmq_works_until_another_one
     assert (await town.calm())[0] == working
 
 
-async def test_clients_of_a_standby_that_cannot_reach_the_working_node_go_on_later(town: Town) -> None:
+async def test_standbys_that_reach_nothing_for_a_while_go_on_later(town: Town) -> None:
+    """One cannot reach the working node, and the other one neither PostgreSQL nor RabbitMQ."""
     working, (cut, other) = await town.calm()
     asked, name = len(town.cluster.models.requests), new_id()
     async with town.client(cut) as client:
         town.network.part(working, cut)
+        town.network.part(other, DATABASE, BROKER)
         await client.send(type="message", client_msg_id=name, text="Hi")
         asking = asyncio.create_task(town.status(cut))
         assert (await town.status(other))[0] == 200
         assert (await town.status(cut, "/readyz"))[0] == 503
         await client.close_code()
+        assert town.cluster.states()[other] == "gone"
         status, retry_after, body = await asking
         assert (status, retry_after) == (503, "1")
         assert f"cannot be reached at {town.network.address(working)}:8090" in body["message"]
@@ -272,7 +275,14 @@ async def test_clients_of_a_standby_that_cannot_reach_the_working_node_go_on_lat
         await client.say("Hi", client_msg_id=name)
         await client.until("complete")
     assert len(town.cluster.models.requests) == asked + 1
-    assert [*dict(town.cluster.owners())] == [working]
+    assert (await town.calm())[0] == working
+    await town.operate(request_drain, cut, "test")
+    await until(lambda: town.cluster.draining() == [True])
+    await town.operate(request_drain, working, "test")
+    assert await town.follows(working) == other
+    for name in (cut, working):
+        await town.operate(resume, name, "test")
+    assert (await town.calm())[0] == other
 
 
 async def test_nodes_hand_over_although_they_cannot_reach_each_other(town: Town) -> None:
