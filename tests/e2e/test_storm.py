@@ -24,6 +24,7 @@ AT_ONCE = 5
 
 pytestmark = pytest.mark.timeout(1_200)  # a storm that found nothing is held again, and longer
 FEW = ("--channels", "websocket,line")
+FEWEST = ("--rate", "4", "--channels", "websocket", "--nodes", "2")
 KINDS = {
     "ack-before-commit": ("--seconds", "6", "--drain", "5", *FEW),
     "blind-resend": (
@@ -66,11 +67,14 @@ KINDS = {
     "second-runs": ("--seconds", "8", "--rate", "6", "--drain", "40", "--channels", "websocket"),
     # As those with nodes above; here, so that not all of them are under way at once.
     "no-row-lock": ("--seconds", "8", "--drain", "15", "--channels", "websocket", "--nodes", "3"),
+    "early-ack": ("--seconds", "10", "--drain", "4", *FEWEST),
     "torn-edits": ("--seconds", "8", "--rate", "4", "--drain", "30", "--channels", "websocket"),
     "trusted-clock": ("--seconds", "12", "--drain", "12", *FEW),
     "unwritten-signals": ("--seconds", "10", "--drain", "20", "--rate", "14", *FEW),
+    "no-reload": ("--seconds", "6", "--drain", "4", "--channels", "websocket", "--nodes", "2"),
     "failed-turns": ("--seconds", "3", "--drain", "10", "--channels", "websocket"),
     "ended-turns": ("--seconds", "8", "--drain", "40", *FEW),
+    "renewed-takeover": ("--seconds", "4", "--drain", "4", *FEWEST),
     "unblocked": ("--seconds", "8", "--drain", "40", *FEW),
 }
 """What is planted in each storm, about in the order of the tests, and what else is peculiar to it."""
@@ -169,6 +173,11 @@ class Found:
         return any(all(word in line for word in words) for line in lines)
 
     @property
+    def kills(self) -> int:
+        """How many processes were killed."""
+        return self._outcome["kills"]
+
+    @property
     def lines(self) -> list[str]:
         """What a storm complains of, and each violation with its kind."""
         told = [f"{kind}: {line}" for kind, lines in self._violations.items() for line in lines]
@@ -258,6 +267,13 @@ def test_a_node_that_commits_after_its_successor_has_read_the_inbox_is_found_out
     storms["no-row-lock"].must_find(lambda found: sum(map(found.count, kinds)) > 0)
 
 
+@pytest.mark.usefixtures("rabbitmq_path", "postgres_programs")
+def test_a_node_that_acknowledges_the_token_before_it_ends_is_found_out(storms: Storms) -> None:
+    storms["early-ack"].must_find(
+        lambda found: found.kills > 1 and found.says("token of a killed node passed on: only 0 times")
+    )
+
+
 def test_a_gateway_that_hides_what_an_edit_replaces_too_late_is_found_out(storms: Storms) -> None:
     storms["torn-edits"].must_find(lambda found: found.says("shows also", kind="duplicate"))
 
@@ -272,12 +288,22 @@ def test_a_gateway_that_forgets_stops_and_deletions_is_found_out(storms: Storms)
     storms["unwritten-signals"].must_find(lambda found: found.count("wrong") > 0)
 
 
+@pytest.mark.usefixtures("rabbitmq_path", "postgres_programs")
+def test_a_node_that_continues_nothing_of_its_predecessor_is_found_out(storms: Storms) -> None:
+    storms["no-reload"].must_find(lambda found: found.count("lost") > 0)
+
+
 def test_a_gateway_whose_turns_fail_without_a_reason_is_found_out(storms: Storms) -> None:
     storms["failed-turns"].must_find(lambda found: found.says("failed without a reason: the planted bug"))
 
 
 def test_a_gateway_that_ends_a_replaced_plugin_at_once_is_found_out(storms: Storms) -> None:
     storms["ended-turns"].must_find(lambda found: found.says("plugin 'observer'", kind="wrong"))
+
+
+@pytest.mark.usefixtures("rabbitmq_path", "postgres_programs")
+def test_a_node_that_takes_a_renewed_token_for_a_takeover_is_found_out(storms: Storms) -> None:
+    storms["renewed-takeover"].must_find(lambda found: found.says("ended by itself", "exit 70"))
 
 
 def test_a_gateway_that_ignores_what_a_plugin_blocks_is_found_out(storms: Storms) -> None:

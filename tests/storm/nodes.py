@@ -7,31 +7,39 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import random
 import signal
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from failpoints import Aims, Failpoints
 from killer import AT_START, free_port
 from links import Links
 from lives import BrokenStormError, Life, Parent
-from plan import Plan
+from plan import KEPT, PASSED_ON, UPGRADED, Plan
 from servers import Postgres
-from sqlalchemy import Connection, create_engine
+from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.exc import DatabaseError
 
 from gateway.cluster import read_rotation, request_drain, resume, rotate_certificate
 from gateway.contract.errors import InvalidStateError, NotFoundError
 from tests.gateway.cluster.broker import Broker
+from tests.gateway.cluster.newer import newer
 
+T = TypeVar("T")
+
+KILLED = "active node killed"
+STANDBY_KILLED = "standby killed"
 HANDED = "active node frozen and followed at once"
 BROKER_KILLED = "RabbitMQ killed"
 BROKER_CUT = "node cut from RabbitMQ"
+PLATFORM_CUT = "active node cut from a platform"
 LATE = "calls of a killed node arrived late"
 WRONG_CLOCK = "node with a wrong clock took over"
 AMID = "node frozen at a commit or a call"
@@ -40,8 +48,19 @@ AMID = "node frozen at a commit or a call"
 ONE_ADDRESS = ("line", "telegram")
 """Platforms of which all calls go to the address in the settings, so that a link can lead there."""
 
-PLANTED = {"no-epoch-check": (BROKER_CUT,), "hasty-reconcile": (LATE,), "no-row-lock": (HANDED,)}
-"""The planted bugs of nodes, and the faults that each needs to show."""
+PLANTED = {
+    "early-ack": (KILLED, PASSED_ON),
+    "hasty-reconcile": (LATE,),
+    "hasty-takeover": (BROKER_KILLED, KEPT),
+    "no-epoch-check": (BROKER_CUT,),
+    "no-reload": (KILLED,),
+    "no-row-lock": (HANDED,),
+    "renewed-takeover": (STANDBY_KILLED,),
+}
+"""The planted bugs of nodes, and what each needs to show."""
+
+_TO_SHOW = {KILLED: PASSED_ON, BROKER_KILLED: KEPT}
+"""Faults that are repeated until something was seen to happen because of them."""
 
 _LEFT_OFF = (70, 75)
 """Exit statuses after which a service manager starts a node again: the store failed, or it was taken over."""
@@ -63,6 +82,10 @@ _RESUMES = (0.0, 3.0)
 """Seconds after which it may take over again."""
 _ROTATES = 20.0
 """Seconds in which the nodes replace their certificate, unless they are killed or cut off all the time."""
+_UPGRADES = (0.1, 0.3)
+"""Share of the storm after which the upgrade begins."""
+_OUTDATED = (0.0, 2.0)
+"""Seconds for which the last node of the older version passes clients on to those of the newer one."""
 _STABLE = 5.0
 """Seconds after the last fault and the last end of a node after which none ends because of earlier ones."""
 _YOUNG = 1.5
@@ -73,6 +96,12 @@ _LONGEST_HANDED, _FOLLOWED = 3.5, 1.0
 """Seconds that a frozen node waits at most to be followed, and then sleeps on. PostgreSQL ends a transaction
 that is idle for 5 s."""
 _LONGEST_CUT = 8.0
+_PLATFORM_AWAY = (0.2, 5.0)
+"""Seconds that a platform is away: fewer than the 10 s that a node waits for an answer of one."""
+_KEEPS = 1.0
+"""Seconds in which it would notice that another one took over."""
+_LONGER_AWAY = (1.0, 2.0)
+"""Seconds that the active node is longer without RabbitMQ than the others, so that they get its token."""
 _CALLS = 3.0
 """Seconds in which a node that works makes a call."""
 _LATE = (2.0, 5.0)
@@ -95,6 +124,8 @@ class Node:
         self.has_wrong_clock = False
         self.port = free_port()
         self.life: Life | None = None
+        self.is_newer = False
+        """Its present life is one of the newer version."""
         self.told_to_stop = False
         self.harms = 0
         """Faults under way that may end it."""
@@ -143,8 +174,8 @@ class Nodes:
         answers: Callable[[], int],
     ) -> None:
         self._ends: Mapping[str, tuple[int, Act]] = {
-            "active node killed": (6, self._kill_active),
-            "standby killed": (2, self._kill_standby),
+            KILLED: (6, self._kill_active),
+            STANDBY_KILLED: (2, self._kill_standby),
             "node stopped": (2, self._stop_node),
             "active node drained": (1, self._drain_active),
             LATE: (2, self._kill_amid_calls),
@@ -163,9 +194,11 @@ class Nodes:
         """Faults of servers and of the connections to them."""
         self._of_links: Mapping[str, tuple[int, Act]] = {"certificate replaced": (1, self._rotate)}
         """What happens to the connections between nodes."""
+        self._of_platforms: Mapping[str, tuple[int, Act]] = {PLATFORM_CUT: (1, self._cut_platform)}
         self.kills = 0
         self.lives = 0
-        every = (*self._ends, *self._freezes, *self._of_servers, *self._of_links, WRONG_CLOCK, AMID)
+        harms = (*self._ends, *self._freezes, *self._of_servers, *self._of_links, *self._of_platforms)
+        every = (*harms, WRONG_CLOCK, AMID, UPGRADED, PASSED_ON, KEPT)
         self.faults = Counter(dict.fromkeys(PLANTED.get(plan.planted or "", every), 0))
         self.answers_in_outages = 0
         """How many answers ended while RabbitMQ was away."""
@@ -177,8 +210,14 @@ class Nodes:
         self._database, self._broker = servers
         self._log = directory / "faults"
         """The file with the begin and the end of each fault."""
-        self._parent = Parent(directory)
+        self._tree = tempfile.TemporaryDirectory(prefix="trunkline-newer-")
+        """The code of the newer version; not in the data directory, which confined plugins do not see."""
+        self._parents = [Parent(directory) for _ in range(1 + (UPGRADED in self.faults))]
+        """The processes that nodes are forked from: of this version, and of the newer one for an upgrade."""
+        self._parent = self._parents[0]
         self._links = Links()
+        self._on_platforms = asyncio.Lock()
+        """Held while one fault holds or cuts links to platforms."""
         self._failpoints = failpoints
         self._plan = plan
         self._points = points
@@ -192,6 +231,8 @@ class Nodes:
         self._active: Node | None = None
         self._away = 0
         """How many servers are killed and not started again."""
+        self._token: tuple[int, object] | None = None
+        """The epoch of the last takeover, and when a node had published a token before."""
         self._platforms: list[str] = []
 
     async def open(self, environment: dict[str, str]) -> tuple[int, dict[str, Any]]:
@@ -214,6 +255,9 @@ class Nodes:
         """Return the channels' settings by node, each with its own links to the platforms at ``urls``."""
         found: dict[str, Any] = {}
         self._platforms = [*urls]
+        if not urls:
+            for fault in (LATE, PLATFORM_CUT):
+                self.faults.pop(fault, None)
         for node in self._nodes:
             settings = json.dumps(channels)
             for name, url in urls.items():
@@ -224,13 +268,18 @@ class Nodes:
         return found
 
     async def warm_up(self, config: Path, environment: dict[str, str]) -> None:
-        """Start the process that nodes are forked from."""
-        await self._parent.warm_up(config, environment)
+        """Start the processes that nodes are forked from."""
+        for parent in self._parents:
+            path = environment["PYTHONPATH"]
+            if parent is not self._parent:
+                path = f"{await asyncio.to_thread(newer, Path(self._tree.name))}{os.pathsep}{path}"
+            await parent.warm_up(config, environment | {"PYTHONPATH": path})
 
     async def listen(self) -> None:
-        """Follow what the parent reports, and start nodes again when they end."""
+        """Follow what the parents report, and start nodes again when they end."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._parent.listen())
+            for parent in self._parents:
+                tasks.create_task(parent.listen())
             for node in self._nodes:
                 tasks.create_task(self._keep(node))
 
@@ -249,6 +298,9 @@ class Nodes:
             tasks.create_task(self._harm(self._freezes, (0.5, 3.0)))
             tasks.create_task(self._harm(self._of_servers, (0.2, 1.5)))
             tasks.create_task(self._harm(self._of_links, (1.0, 5.0)))
+            tasks.create_task(self._harm(self._of_platforms, (0.5, 3.0)))
+            if UPGRADED in self.faults:
+                tasks.create_task(self._upgrade())
 
     async def _harm(self, acts: Mapping[str, tuple[int, Act]], pauses: tuple[float, float]) -> None:
         """Do one harm after the other; the choice is at random once each kind was done often enough."""
@@ -261,12 +313,23 @@ class Nodes:
             _, act = acts[kind]
             begun = time.monotonic()
             done = await act()
-            self.faults[kind] += done
-            if not done and self.faults[kind] < self._plan.fewest_of_each:
+            self._note(kind, begun, done=done)
+            if (not done and self._lacks(kind)) or self._lacks(_TO_SHOW.get(kind, "")):
                 to_come.insert(0, kind)
-            with self._log.open("a") as log:
-                log.write(f"{begun:.2f} {time.monotonic():.2f} {kind}{'' if done else ' (not possible)'}\n")
             await self._pause(self._dice.uniform(*pauses))
+
+    def _count(self, kind: str, times: int) -> None:
+        if kind in self.faults:
+            self.faults[kind] += times
+
+    def _note(self, kind: str, begun: float, *, done: bool) -> None:
+        self._count(kind, done)
+        with self._log.open("a") as log:
+            log.write(f"{begun:.2f} {time.monotonic():.2f} {kind}{'' if done else ' (not possible)'}\n")
+
+    def _lacks(self, kind: str) -> bool:
+        """Return whether something that is counted has to happen once more."""
+        return kind in self.faults and self.faults[kind] < self._plan.fewest(kind)
 
     async def relent(self) -> None:
         """Let all nodes live from now on."""
@@ -290,8 +353,10 @@ class Nodes:
             life.send(signal.SIGTERM)
         for life in lives:
             await life.ends_within(30)
-        await self._parent.stop()
+        for parent in self._parents:
+            await parent.stop()
         await self._links.stop()
+        self._tree.cleanup()
         return next((life.status for life in lives if life.status != 0), 0)
 
     async def _keep(self, node: Node) -> None:
@@ -299,7 +364,9 @@ class Nodes:
             await self._wanted.wait()
             node.told_to_stop = False
             ahead = self._dice.choice((-1, 1)) * self._dice.uniform(*_CLOCK) if node.has_wrong_clock else 0
-            life = node.life = await self._parent.fork(node.name, ahead)
+            parent, node.life = self._parent, None
+            life = node.life = await parent.fork(node.name, ahead)
+            node.is_newer = parent is not self._parents[0]
             self.lives += 1
             while not life.gone.is_set():
                 await self._follow(node, life)
@@ -311,8 +378,8 @@ class Nodes:
         await life.begun.wait()
         if not life.gone.is_set():
             self._active = node
-            if node.has_wrong_clock and not self._calm and WRONG_CLOCK in self.faults:
-                self.faults[WRONG_CLOCK] += 1
+            self._count(WRONG_CLOCK, node.has_wrong_clock and not self._calm)
+            await self._note_takeover()
         await life.over.wait()
         if self._active is node:  # one that was followed before it was ready said so late
             self._active = next((other for other in self._nodes if other.is_ready), node)
@@ -367,13 +434,14 @@ class Nodes:
         """Kill the active node at a failpoint, or some time after it began to work; or the next one early."""
         if (found := await self._free()) is None:
             return False
-        _, life = found
-        if self._dice.random() < 0.6:
-            await self._kill_at_failpoint(life)
-        else:
-            seconds = self._dice.choice(((0.02, 0.3), (0.5, 1.4), (1.4, 3.0)))
-            await life.ends_within(self._dice.uniform(*seconds))
-            await life.kill()
+        node, life = found
+        with node.reserved():
+            if self._dice.random() < 0.6:
+                await self._kill_at_failpoint(life)
+            else:
+                seconds = self._dice.choice(((0.02, 0.3), (0.5, 1.4), (1.4, 3.0)))
+                await life.ends_within(self._dice.uniform(*seconds))
+                await life.kill()
         return True
 
     async def _kill_at_failpoint(self, life: Life) -> None:
@@ -389,23 +457,24 @@ class Nodes:
 
     async def _kill_amid_calls(self) -> bool:
         """Kill the active node while its calls are on their way to the platforms: they arrive later."""
-        if (found := await self._free()) is None:
-            return False
-        node, life = found
-        names = [f"{node.name}-{platform}" for platform in self._platforms]
-        before = await self._held(names)
-        deadline = time.monotonic() + _CALLS
-        with node.reserved():
+        async with self._on_platforms:
+            if (found := await self._free()) is None:
+                return False
+            node, life = found
+            names = [f"{node.name}-{platform}" for platform in self._platforms]
+            before = await self._held(names)
+            deadline = time.monotonic() + _CALLS * (1 if self.faults[LATE] else 2)
+            with node.reserved():
+                for name in names:
+                    self._links.tell("hold", name)
+                while await self._held(names) == before and time.monotonic() < deadline and not self._over():
+                    await asyncio.sleep(_LOOKS)
+                await self._pause(self._dice.uniform(0, 0.5))
+                await life.kill()
+            await self._pause(self._dice.uniform(*_LATE))
+            held = await self._held(names) - before
             for name in names:
-                self._links.tell("hold", name)
-            while await self._held(names) == before and time.monotonic() < deadline and not self._over():
-                await asyncio.sleep(_LOOKS)
-            await self._pause(self._dice.uniform(0, 0.5))
-            await life.kill()
-        await self._pause(self._dice.uniform(*_LATE))
-        held = await self._held(names) - before
-        for name in names:
-            self._links.tell("mend", name)
+                self._links.tell("mend", name)
         return held > 0
 
     async def _held(self, names: Sequence[str]) -> int:
@@ -463,8 +532,7 @@ class Nodes:
                     each.life.send(signal.SIGCONT)
             node.frozen = False
             self._balance()
-        if AMID in self.faults:
-            self.faults[AMID] += self._failpoints.stops() - frozen_amid
+        self._count(AMID, self._failpoints.stops() - frozen_amid)
         return frozen and (followed or not handed)
 
     def _can_follow(self) -> bool:
@@ -479,15 +547,19 @@ class Nodes:
         if not nodes:
             await self._pause(0.2)
             return False
-        node = self._dice.choice(nodes)
-        assert node.life is not None
+        await self._stop(self._dice.choice(nodes))
+        return True
+
+    async def _stop(self, node: Node) -> None:
+        """Stop a node, and wait for its end."""
+        life = node.life
+        assert life is not None
         node.told_to_stop = True
         with node.reserved():
-            node.life.send(signal.SIGTERM)
-            if not await node.life.ends_within(_STOPS):
+            life.send(signal.SIGTERM)
+            if not await life.ends_within(_STOPS):
                 self.unexpected.append(f"{node.name}: does not stop")
-                await node.life.kill()
-        return True
+                await life.kill()
 
     async def _drain_active(self) -> bool:
         """Drain the active node, as an operator does, and let it take over again later."""
@@ -495,33 +567,68 @@ class Nodes:
             return False
         node, life = found
         with node.reserved():
-            if not await self._operate(lambda database: request_drain(database, node.name, _OPERATOR)):
-                await self._pause(0.2)
-                return False
-            await self._until(lambda: not life.is_ready, _HANDS_OVER)
-        handed_over = not life.is_ready and not life.gone.is_set()
-        await self._pause(self._dice.uniform(*_RESUMES) if handed_over else 0)
+            handed_over = await self._hand_over(node, life)
+        await self._pause(self._dice.uniform(*_RESUMES) if handed_over else 0.2)
         while not life.gone.is_set():
             if await self._operate(lambda database: resume(database, node.name, _OPERATOR)):
                 break
             await asyncio.sleep(_LOOKS)
         return handed_over
 
-    async def _operate(self, work: Callable[[Connection], object]) -> bool:
-        """Change rows of the cluster as the command line does. Return whether that was possible, and true."""
+    async def _hand_over(self, node: Node, life: Life) -> bool:
+        """Drain the active node. Return whether it stands by then."""
+        if await self._operate(lambda database: request_drain(database, node.name, _OPERATOR)):
+            await self._until(lambda: not life.is_ready, _HANDS_OVER)
+        return not life.is_ready and not life.gone.is_set()
 
-        def run() -> bool:
+    async def _upgrade(self) -> None:
+        """Replace all nodes by those of a newer version, as an operator does: the active one last."""
+        await self._pause(self._dice.uniform(*_UPGRADES) * self._plan.seconds)
+        begun = time.monotonic()
+        # What is started from now on is the newer version. An older node that joins just then would be
+        # refused once a newer one works.
+        while any(node.life is None or not node.life.joined.is_set() for node in self._nodes):
+            await asyncio.sleep(_LOOKS)
+        self._parent = self._parents[-1]
+        while (older := [node for node in self._nodes if not node.is_newer]) and not self._over():
+            await asyncio.sleep(_LOOKS)
+            standbys = [node for node in older if node is not self._active]
+            node = self._dice.choice(standbys or older)
+            if node.occupied or not node.stands or (life := node.life) is None:
+                continue
+            if standbys:
+                await self._stop(node)
+                await self._until(lambda node=node: node.is_newer and node.stands, _WORKS)
+            elif await self._hand_over(node, life):
+                await self._pause(self._dice.uniform(*_OUTDATED))
+        self._note(UPGRADED, begun, done=not older)
+
+    async def _note_takeover(self) -> None:
+        """Count a takeover for which no node had to publish the token again."""
+
+        def read(database: Connection) -> tuple[int, object]:
+            epoch, published = database.execute(text("SELECT epoch, republished_at FROM ownership")).one()
+            return epoch, published
+
+        before, self._token = self._token, await self._operate(read)
+        if before is not None and self._token is not None:
+            self._count(PASSED_ON, before[0] < self._token[0] and before[1] == self._token[1])
+
+    async def _operate(self, work: Callable[[Connection], T]) -> T | None:
+        """Read or change rows of the cluster as the command line does. Return None if that was impossible."""
+
+        def run() -> T:
             engine = create_engine(self._database.url(self._database.port))
             try:
                 with engine.begin() as connection:
-                    return bool(work(connection))
+                    return work(connection)
             finally:
                 engine.dispose()
 
         try:
             return await asyncio.to_thread(run)
         except (DatabaseError, InvalidStateError, NotFoundError):
-            return False
+            return None
 
     async def _rotate(self) -> bool:
         """Let the nodes replace their certificate. Return whether they have done so, by themselves."""
@@ -531,24 +638,39 @@ class Nodes:
             if self._over() or asyncio.get_running_loop().time() > deadline:
                 break
             await self._pause(1.0)
-        return done
+        return bool(done)
 
-    async def _restart(self, server: Postgres | Broker, longest: float) -> bool:
-        """Kill a server, and start it again."""
+    async def _restart(self, server: Postgres | Broker, longest: float, last: Node | None = None) -> bool:
+        """Kill a server, and start it again. The node that is given reaches it last."""
+        link = "" if last is None else f"{last.name}-broker"
         with self._harming():
             self._away += 1
             await asyncio.to_thread(server.kill)
+            if link:
+                self._links.tell("cut", link)
             await self._pause(self._dice.uniform(0, longest))
             await asyncio.to_thread(server.start)
             self._away -= 1
+            if link:
+                await asyncio.sleep(self._dice.uniform(*_LONGER_AWAY))
+                self._links.tell("mend", link)
         return True
 
     async def _restart_broker(self) -> bool:
-        """Restart RabbitMQ. Every other time, nothing else happens to the active node."""
-        quiet = await self._free() if self.faults[BROKER_KILLED] % 2 == 0 else None
+        """Restart RabbitMQ. Every other time, nothing else happens to the active node.
+
+        The others then get its token, and it keeps its place nevertheless.
+        """
+        quiet = await self._free() if 2 * self.faults[KEPT] <= self.faults[BROKER_KILLED] else None
         before = self._answers()
-        with contextlib.nullcontext() if quiet is None else quiet[0].reserved():
+        if quiet is None:
             await self._restart(self._broker, 2.0)
+        else:
+            node, life = quiet
+            with node.reserved():
+                await self._restart(self._broker, 2.0, node)
+                await asyncio.sleep(_KEEPS)
+            self._count(KEPT, life.is_ready)
         self.answers_in_outages += self._answers() - before
         return True
 
@@ -564,6 +686,21 @@ class Nodes:
             )
             self._links.tell("mend", name)
         return True
+
+    async def _cut_platform(self) -> bool:
+        """Cut the active node off from one platform for some time, at a call or between two. It works on."""
+        async with self._on_platforms:
+            node = self._active
+            if node is None or node.frozen or not node.is_ready:
+                await self._pause(0.2)
+                return False
+            name = f"{node.name}-{self._dice.choice(self._platforms)}"
+            before, how = await self._links.held(name), self._dice.choice(("hold", "cut"))
+            self._links.tell(how, name)
+            await self._pause(self._dice.uniform(*_PLATFORM_AWAY))
+            held = await self._links.held(name) > before
+            self._links.tell("mend", name)
+        return how == "cut" or held
 
     async def _pause(self, seconds: float) -> None:
         """Wait so long, or until it is over."""

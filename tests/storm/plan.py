@@ -12,6 +12,11 @@ _KILLS_PER_SECOND = 80 / 60
 _NODES_PER_SECOND = 12 / 60
 _FAULT_SECONDS = 30.0
 """Seconds of a storm for which each kind of fault has to happen once more: RabbitMQ takes 8 s to start."""
+UPGRADED = "cluster upgraded node by node"
+PASSED_ON = "token of a killed node passed on"
+KEPT = "active node kept its place while RabbitMQ restarted"
+_ONCE = (UPGRADED, PASSED_ON, KEPT)
+"""What has to happen once in a storm with nodes, however short or long it is."""
 _LONG_ENOUGH = 45
 """Seconds from which on a storm has to kill at every failpoint."""
 
@@ -46,6 +51,10 @@ class Plan:
     def fewest_of_each(self) -> int:
         """How often each kind of fault has to happen to nodes and servers."""
         return 0 if self.nodes == 1 else round(self.seconds / _FAULT_SECONDS)
+
+    def fewest(self, fault: str) -> int:
+        """Return how often a fault has to happen."""
+        return 1 if fault in _ONCE else self.fewest_of_each
 
     @property
     def needs_answers_in_outages(self) -> bool:
@@ -90,6 +99,8 @@ class Outcome:
     """How often nodes ended by themselves and were started again, by exit status."""
     answers_in_outages: int
     """How many answers clients saw end while RabbitMQ was away."""
+    revision: str | None
+    """The revision of the database in the end."""
     hits: dict[str, int]
     drained: bool
     drain_seconds: float

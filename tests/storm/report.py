@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
-from plan import Outcome, Progress
+from plan import UPGRADED, Outcome, Progress
 from rich.console import Console
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
+
+from tests.gateway.cluster.newer import REVISION
 
 Show = Callable[[Progress], None]
 
@@ -53,8 +55,10 @@ def _complaints_of_nodes(outcome: Outcome) -> list[str]:
     found = [
         f"{fault}: only {times} times, which proves too little"
         for fault, times in outcome.faults.items()
-        if times < plan.fewest_of_each
+        if times < plan.fewest(fault)
     ]
+    if UPGRADED in outcome.faults and outcome.revision != REVISION:
+        found.append(f"the database is at revision {outcome.revision}, and the newer version has {REVISION}")
     if plan.needs_answers_in_outages and not outcome.answers_in_outages:
         found.append("no answer ended while RabbitMQ was away")
     return found
@@ -118,7 +122,7 @@ def _figures(outcomes: Sequence[Outcome]) -> Table:
         "kill -9": lambda o: o.kills,
         **{f"  {fault}": _happened(fault) for fault in outcomes[0].faults},
         **{f"  node ended with {status}": _ended(status) for status in sorted(outcomes[0].exits)},
-        **({"answers while RabbitMQ was away": lambda o: o.answers_in_outages} if outcomes[0].faults else {}),
+        **(_OF_NODES if outcomes[0].faults else {}),
         "answers that failed": lambda o: o.failures,
         "summaries": lambda o: o.summaries,
         "notices": lambda o: o.notices,
@@ -138,6 +142,12 @@ def _figures(outcomes: Sequence[Outcome]) -> Table:
         counts = [outcome.verdict.counts[kind] for outcome in outcomes]
         table.add_row(_named(kind), *(f"[red]{count}[/red]" if count else "0" for count in counts))
     return table
+
+
+_OF_NODES: dict[str, Callable[[Outcome], object]] = {
+    "answers while RabbitMQ was away": lambda outcome: outcome.answers_in_outages,
+    "revision of the database": lambda outcome: outcome.revision,
+}
 
 
 def _said_on(platform: str) -> Callable[[Outcome], object]:
@@ -194,6 +204,7 @@ def summary(outcomes: Sequence[Outcome], seed: int) -> dict[str, object]:
                 "kills": outcome.kills,
                 "faults": dict(outcome.faults),
                 "answers_in_outages": outcome.answers_in_outages,
+                "revision": outcome.revision,
                 "exits": {str(status): times for status, times in outcome.exits.items()},
                 "failures": outcome.failures,
                 "summaries": outcome.summaries,

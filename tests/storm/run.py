@@ -75,9 +75,10 @@ wording? Did the plugin and the model get each answer, once? Is the version show
 and are the others there? Did each task run once?
 
 With --nodes, so many gateways are one cluster with a PostgreSQL and a RabbitMQ of their own, and people
-reach it through any node. Nodes are also frozen, stopped, drained and cut off from the servers, the clock
-of one is up to 1.5 s off, calls of killed nodes arrive late, both servers are killed and started again, and
-the certificate between nodes is replaced."""
+reach it through any node. Nodes are also frozen, stopped, drained and cut off from the servers and from
+platforms, the clock of one is up to 1.5 s off, calls of killed nodes arrive late, both servers are killed
+and started again, and the certificate between nodes is replaced. Once, all nodes are replaced one by one
+by a newer version with one more migration."""
 
 EPILOG = f"""\
 The exit status is 0 if nothing was lost, doubled, left over or out of order, and enough was killed to say

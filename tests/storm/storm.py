@@ -50,6 +50,7 @@ from verdict import Verdict
 from versions import EDITORS, Editor, check_versions
 from world import World, environment
 
+from gateway.store import migrate
 from gateway.store import schema as t
 from tests.gateway.cluster.broker import Broker
 
@@ -356,7 +357,8 @@ class Storm:
             return elapsed > self.plan.seconds and all(hits[point] >= _HITS for point in self._points)
         if elapsed <= self.plan.seconds or elapsed > 6 * self.plan.seconds or self.plan.planted:
             return elapsed > self.plan.seconds
-        is_enough = min(self._killer.faults.values(), default=0) >= self.plan.fewest_of_each
+        faults = self._killer.faults.items()
+        is_enough = all(times >= self.plan.fewest(fault) for fault, times in faults)
         return is_enough and not self._lacks_failpoints() and self._killer.kills >= self.plan.fewest_kills
 
     def _lacks_failpoints(self) -> bool:
@@ -463,6 +465,7 @@ class Storm:
             faults=self._killer.faults,
             exits=self._killer.exits,
             answers_in_outages=self._killer.answers_in_outages,
+            revision=migrate.current(engine),
             hits={point: hits[point] for point in self._points},
             drained=drained,
             drain_seconds=seconds,

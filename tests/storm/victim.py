@@ -63,6 +63,7 @@ from sqlalchemy import Connection
 
 import gateway.access.approvals as approvals_module
 import gateway.access.questions.questions as questions_module
+import gateway.cluster.node as node_module
 import gateway.conversations.announcements as announcements_module
 import gateway.extensions.confined.plugin as confined_module
 import gateway.extensions.registry as registry_module
@@ -82,6 +83,7 @@ from gateway.channel import (
     StopRequest,
 )
 from gateway.cluster.node import Node
+from gateway.cluster.token import TokenQueue
 from gateway.contract.channel import Deletes
 from gateway.contract.errors import ProviderError, SettingsError, StoreError, TrunklineError
 from gateway.conversations.branches import Branches
@@ -124,6 +126,8 @@ PATIENCE_MS = 5_000
 """How long a tool waits for a person's word."""
 _STORE_SECONDS = 60.0
 """Seconds that a node waits for the database."""
+RENEWS_SECONDS = 3.0
+"""How often the node that works renews its token in a storm."""
 LONGEST_WAIT = 8.0
 """Seconds that a message waits which the gateway died with many times, as all of them do in a storm."""
 
@@ -429,7 +433,7 @@ class Victim(Gateway):
         questions_module.Claim = claim
         self._plant()
         self.failpoints.reach("before recovery")
-        if self.planted == "no-recovery":
+        if self.planted in ("no-recovery", "no-reload"):
             self.parts.dispatcher.__class__ = Amnesiac
         await super().recover()
         self.failpoints.reach("after recovery")
@@ -624,6 +628,36 @@ def _spoilt_fence(fence: Fence | None, planted: str | None) -> Fence | None:
             return fence
 
 
+async def _never_lives(_: Node) -> bool:
+    """The planted bug: a token from a restarted broker is taken for that of an owner that died."""
+    return False
+
+
+def _plant_in_node(node: Node, planted: str | None) -> None:
+    """Plant a bug that is in the way in which a node gets its token."""
+    receive, take = TokenQueue._receive, node._membership.take
+
+    async def acknowledge_early(queue: TokenQueue, message: Any) -> None:
+        await message.ack()
+        await receive(queue, message)
+        queue._message = None
+
+    async def take_again(queue: TokenQueue, message: Any) -> None:
+        if queue.held.is_set():
+            await take()
+        await receive(queue, message)
+
+    match planted:
+        case "early-ack":
+            TokenQueue._receive = acknowledge_early
+        case "hasty-takeover":
+            Node._owner_lives = _never_lives
+        case "renewed-takeover":
+            TokenQueue._receive = take_again
+        case _:
+            pass
+
+
 async def live(given: Mapping[str, Any]) -> None:
     """One life. A node that is drained stands by again, and may run another gateway later."""
     set_up_logs(LogSettings(level="warning", format="json"))
@@ -633,6 +667,8 @@ async def live(given: Mapping[str, Any]) -> None:
     async with AsyncExitStack() as stack:
         node = Node(victim.settings, stop) if "cluster" in given else None
         if node is not None:
+            node_module._RENEW_SECONDS = RENEWS_SECONDS
+            _plant_in_node(node, given["planted"])
             await stack.enter_async_context(node.joined())
             _tell("joined", os.getpid())
         await work(victim, node, given)

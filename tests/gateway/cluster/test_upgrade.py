@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -11,37 +10,12 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from gateway.store import migrate
-from gateway.version import VERSION
 from tests.e2e.gateway_process import ROOT, GatewayProcess
+from tests.gateway.cluster.newer import REVISION, newer
 from tests.gateway.cluster.nodes import Cluster, standing_by, until
 from tests.gateway.cluster.test_drain import Operator
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgres]
-
-_MIGRATION = """
-from alembic import op
-import sqlalchemy as sa
-
-revision = "9999"
-down_revision = "{head}"
-
-
-def upgrade() -> None:
-    op.create_table("newer", sa.Column("id", sa.Text, primary_key=True))
-    {more}
-"""
-
-
-def newer(folder: Path, more: str = "pass") -> Path:
-    """A tree of this code as a newer version, with one more migration."""
-    shutil.copytree(ROOT / "gateway", folder / "gateway", ignore=shutil.ignore_patterns("__pycache__"))
-    for package in ("channels", "plugins"):
-        (folder / package).symlink_to(ROOT / package)
-    versions = folder / "gateway" / "store" / "migrations" / "versions"
-    (versions / "9999_newer.py").write_text(_MIGRATION.format(head=migrate.head(), more=more))
-    version = folder / "gateway" / "version.py"
-    version.write_text(version.read_text().replace(VERSION, "9.9.9"))
-    return folder
 
 
 def revision(url: str) -> Any:
@@ -81,7 +55,7 @@ async def test_a_cluster_is_upgraded_node_by_node(
 
             assert (await operator.run("drain", "one")).returncode == 0
             assert await taking_over
-            assert revision(postgres_url) == "9999"
+            assert revision(postgres_url) == REVISION
             await ask(cluster, "On the new version?")
             await until(lambda: "install it here, too" in one.errors)
             assert await operator.states() == {"one": "outdated", "two": "active"}
