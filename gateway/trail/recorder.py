@@ -202,8 +202,13 @@ class Trail:
         return key
 
     def suspend(self) -> list[Op]:
-        """Record that the gateway ends in order before the message is answered."""
-        self.add("restart", "shutdown", "waiting")
+        """Record that the gateway ends in order before the message is answered.
+
+        If the message is settled, only the commit of that is under way.
+        """
+        last = next(reversed(self._steps or self._taken), None)
+        if last is None or last.kind != "final" or last.state == "running":
+            self.add("restart", "shutdown", "waiting")
         return self.ops()
 
     def hook(self, plugin: str, hook: str, verdict: str, seconds: float, error: str = "") -> None:

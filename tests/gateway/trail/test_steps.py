@@ -8,7 +8,7 @@ import pytest
 
 from gateway.session.redaction import MASK, Redactor
 from gateway.store import Op
-from gateway.trail import NO_TRAIL, Step, Trail, pack, unpack
+from gateway.trail import NO_TRAIL, Step, Trail, TrailMode, pack, unpack
 from gateway.trail.path import complete
 from gateway.trail.recorder import MOST_STEPS, PUT_TRAIL, PUT_TRAIL_AGAIN
 from gateway.trail.steps import MOST_BYTES, MOST_TEXT
@@ -119,6 +119,22 @@ def test_a_message_that_is_settled_after_a_kill_without_an_attempt_shows_the_gap
     assert path(killed.ops()) == [("hook", "ok"), gap, ("final", "ok")]
     assert path(stopped.suspend()) == [("hook", "ok"), ("restart", "waiting"), ("final", "ok")]
     assert path() == [("final", "ok")]
+
+
+@pytest.mark.parametrize("mode", ["full", "failures"])
+def test_a_message_that_is_being_settled_when_the_gateway_ends_has_an_end(mode: TrailMode):
+    trail = Trail("m1", mode)
+    trail.add("model", "p/m", "failed")
+    trail.decide("answered")
+    settled = trail.finish()
+    assert [s.kind for s in rows(settled, trail.suspend())[-1]] == ["model", "final"]
+
+
+def test_a_message_whose_answer_is_not_placed_when_the_gateway_ends_waits():
+    trail = Trail("m1")
+    trail.decide("answered")
+    trail.decided()
+    assert [s.kind for s in rows(trail.suspend())[0]] == ["final", "restart"]
 
 
 def test_only_messages_that_failed_leave_a_trail_if_the_settings_say_so():
