@@ -109,6 +109,7 @@ class AnswerDelivery:
         to place. Returns the answer's sequence number in the session.
         """
         if self._pages is None:
+            self._entry.closed = True
             ops = [self._entry.settle(outcome), *self._entry.settle_merged(), *self._entry.trail.finish()]
         else:
             ops = self._pages.intend(answer)

@@ -444,9 +444,11 @@ class Dispatcher:
                 await self._runner.run(session, entry)
         except CATCHABLE as error:
             if is_cancellation_requested(error):
-                # The gateway is stopping: this attempt does not count towards the limit of the message.
-                entry.attempts = before
-                self._store.submit([entry.claim(), entry.interrupt(), *entry.trail.suspend()])
+                # The gateway is stopping: this attempt does not count towards the limit of the message. One
+                # whose end is being committed already does.
+                if not entry.closed:
+                    entry.attempts = before
+                    self._store.submit([entry.claim(), entry.interrupt(), *entry.trail.suspend()])
                 raise
             log.exception("failed to answer a message", session=session.id, message=entry.id)
             entry.trail.reopen()

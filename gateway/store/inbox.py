@@ -131,7 +131,7 @@ class Entry(Struct, kw_only=True):
     aside: bool | None = None
     """It is a command that acts beside the running answer; None until that is decided."""
     closed: bool = False
-    """The write that settles the announcement was submitted: newer content needs another delivery."""
+    """The write that settles it was submitted: newer content of an announcement needs another delivery."""
     trail_row: int = 0
     """The number of the newest row of its trail, if it was read from the database."""
     trail: Trail = NO_TRAIL

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from gateway import (
 from gateway.channel import OutboundMessage, Placed, PlacementDeferred, PlacementRefused, PlacementUncertain
 from gateway.contract.channel import Withdrawal
 from gateway.contract.errors import AuthFailedError, RateLimitError
+from gateway.session import Session
 from gateway.session.frames import ApprovalAsked
 from gateway.store import schema as t
 from gateway.testing.chat import Chat, ScriptedModel, chatting, written
@@ -282,6 +284,33 @@ async def test_what_a_process_did_before_it_ended_stays_in_the_trail(
     assert restarts == [("shutdown", "waiting"), ("", "ok")]
     assert kinds(path.steps).count("model") == 2
     assert path.steps[-1].detail == {"outcome": "answered"}
+
+
+async def test_a_message_whose_answer_is_being_committed_when_the_gateway_ends_is_not_left_to_the_next(
+    tmp_path: Path,
+):
+    opened = asyncio.Event()
+    async with chatting(tmp_path) as chat, asyncio.TaskGroup() as tasks:
+        chat.model.then(Reply((Gate(opened), Say("Hi"))))
+        answer_id = await chat.accept("Hello?")
+        await until(lambda: chat.model.calls)
+        session, writer = chat.gateway.parts.sessions.get("s"), chat.gateway.parts.store.writer
+        assert session is not None
+        other = sqlite3.connect(tmp_path / "trunkline.db", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        opened.set()
+        await until(lambda: writer.oldest_started is not None)
+        tasks.create_task(_close_after_turn(session, other))
+        chat.gateway.parts.dispatcher.cancel()  # as at an orderly end, once the time to drain is over
+    async with chatting(tmp_path) as chat:
+        path = await trail_of(chat, answer_id)
+    assert kinds(path.steps) == ["received", "accepted", "model", "final"]
+
+
+async def _close_after_turn(session: Session, other: sqlite3.Connection) -> None:
+    """End another process's hold on the database once the turn of a session was cancelled."""
+    await until(lambda: session.turn is None)
+    other.close()
 
 
 async def test_a_deleted_message_leaves_no_trail(tmp_path: Path, engine_settings: dict[str, Any]):
