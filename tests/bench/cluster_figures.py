@@ -50,7 +50,7 @@ def cluster(bench: Bench) -> Iterator[Row]:
             bursts(bench, {"relay": active, "ours": standby}, clients=1, mode="p04", messages=20),
             lambda result: median(result.from_send) * 1e3,
         )
-        commits, logged = _work_of(bench, active, url)
+        commits, logged = work_of(bench, active, url)
         bench.lab.stop(plain, standby, active)
         held = list(_sockets(bench, broker, url))
     label = "cluster, 2 tokens: processor for a turn (floor: one gateway on PostgreSQL)"
@@ -105,7 +105,7 @@ def _held(bench: Bench, count: int, *servers: Process) -> list[float]:
     return [(now - then) / count / 1024 for now, then in zip(after, before, strict=True)]
 
 
-def _work_of(bench: Bench, node: Process, url: str) -> tuple[list[float], list[float]]:
+def work_of(bench: Bench, node: Process, url: str) -> tuple[list[float], list[float]]:
     """Return, for each round, the commits and the KiB of write-ahead log that a turn costs PostgreSQL."""
     query = text(
         "SELECT xact_commit, pg_current_wal_insert_lsn() - '0/0' FROM pg_stat_database "

@@ -21,6 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from agent_figures import AGENT_FIGURES
+from capacity import CAPACITY_FIGURES
 from channel_figures import CHANNEL_FIGURES
 from cluster_figures import CLUSTER_FIGURES
 from coding import CODING_FIGURES
@@ -42,6 +43,7 @@ _ALL = {
     **LIFE_FIGURES,
     **DATABASE_FIGURES,
     **CLUSTER_FIGURES,
+    **CAPACITY_FIGURES,
     **CHANNEL_FIGURES,
     **PROVIDER_FIGURES,
     **SEARCH_FIGURES,
