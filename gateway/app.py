@@ -242,6 +242,7 @@ class Gateway:
             permissions = access.permissions = self._permissions()
             async with asyncio.TaskGroup() as tasks:
                 self._keep(tasks, "store monitor", store.monitor.run())
+                self._keep(tasks, "ownership", store.watch_owner())
                 self._parts = self._assemble(tasks, permissions, store, sessions, access, questions)
                 self._keep(tasks, "questions", questions.run())
                 self._register_channels(self._parts)

@@ -27,6 +27,7 @@ _RETRY_SECONDS = 1.0
 _REPORT_SECONDS = 5.0
 _OWNED_SECONDS = 2.0
 """Age in seconds of the last fenced transaction up to which a platform may be called."""
+_WATCH_SECONDS = 1.0
 
 
 class Store:
@@ -115,6 +116,13 @@ class Store:
         """
         while self._fence is not None and boot_time() - self.writer.confirmed_at > _OWNED_SECONDS:
             await self.write()
+
+    async def watch_owner(self) -> None:
+        """Notice within seconds that another node took over, also while nothing is written; end then."""
+        with suppress(StoreError):  # the writer reports it
+            while self._fence is not None:
+                await self.confirm_owner()
+                await asyncio.sleep(_WATCH_SECONDS)
 
     async def wait_for_earlier_owner(self) -> None:
         """Wait until no call of an earlier owner that was not stopped in order can reach a platform."""

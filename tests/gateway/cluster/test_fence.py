@@ -148,6 +148,27 @@ async def test_a_call_that_waited_for_a_rate_limit_is_not_made_after_a_takeover(
     assert made == ["call"]
 
 
+async def test_an_owner_that_writes_nothing_learns_that_another_node_took_over(nodes: Nodes) -> None:
+    """Else its clients see what there was before, until somebody writes to it."""
+    first, second = await nodes.join("one"), await nodes.join("two")
+    store = await nodes.open(await first.take())
+    watching = asyncio.create_task(store.watch_owner())
+    await second.take()
+    async with asyncio.timeout(60):
+        await watching
+    assert [type(error) for error in nodes.fatal] == [FencedError]
+
+
+async def test_a_gateway_of_a_cluster_watches_its_ownership(
+    nodes: Nodes, tmp_path: Path, postgres_url: str
+) -> None:
+    gateway = Gateway(settings_of(tmp_path, postgres_url, "one"))
+    gateway.fence = await (await nodes.join("one")).take()
+    async with gateway.running():
+        names = [task.get_name() for task in asyncio.all_tasks()]
+    assert "ownership" in names
+
+
 @asynccontextmanager
 async def commit_under_way(url: str, fence: Fence) -> AsyncIterator[Connection]:
     """A transaction of the owner that has checked its epoch and is not committed yet."""
