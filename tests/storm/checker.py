@@ -379,15 +379,19 @@ def _check_context(verdict: Verdict, record: Record) -> None:
 
 
 def _check_summaries(verdict: Verdict, record: Record) -> None:
-    """Each summary is whole, told at most once, and stands for messages that no other one stands for."""
+    """Each summary is whole, told at most once, and there are no more of them than messages to stand for.
+
+    Two may follow one another: the newest messages stay as they are, and a turn may have less room for them
+    after a call of a tool.
+    """
     for session, (until, summaries) in record.summaries.items():
         numbers = [record.numbers[message.id] for message in summaries]
         if until >= numbers[-1]:
             verdict.add("wrong", f"{session}: the last summary counts up to {until}, and is {numbers[-1]}")
         said = [record.numbers[message.id] for message in record.logs[session]]
-        for before, after in itertools.pairwise([0, *numbers]):
-            if not any(before < number < after for number in said):
-                verdict.add("duplicate", f"{session}: summary {after} has nothing new since {before}")
+        for count, number in enumerate(numbers, 1):
+            if sum(each < number for each in said) < count:
+                verdict.add("duplicate", f"{session}: summary {number} has no message of its own")
         told = [text_of(message).count(SUMMARIZED) for message in record.logs[session]]
         if max(told, default=0) > 1 or sum(told) > len(summaries):
             verdict.add(
