@@ -86,7 +86,7 @@ async def test_002_26_the_gateway_tells_how_many_answers_are_being_made(
 
 async def test_the_status_line_is_in_the_language_of_the_page(browser: Browser, tmp_path: Path) -> None:
     plugin = Keeping()
-    async with serving(tmp_path, plugin) as served:
+    async with serving(tmp_path, plugin, limits={"drain_seconds": 0}) as served:
         plugin.ctx.set_status_line([StatusSegment("build failed")])
         async with chat(browser, served.url, locale="de-AT", connected=False) as page:
             await expect(status_line(page)).to_have_text("build failed")

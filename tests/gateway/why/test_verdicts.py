@@ -354,7 +354,8 @@ async def test_messages_that_were_not_accepted_are_known_by_their_platform_id(
 async def test_answers_that_the_platform_refuses_or_does_not_confirm(
     tmp_path: Path, engine_settings: dict[str, Any]
 ) -> None:
-    async with FakeModels() as fake, line(tmp_path, fake, engine_settings) as case:
+    limits = {"drain_seconds": 0}
+    async with FakeModels() as fake, line(tmp_path, fake, engine_settings, limits=limits) as case:
         case.platform.closed.add("kitchen")
         unsent = await case.write("Hello")
         await case.settled()

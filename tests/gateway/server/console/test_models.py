@@ -107,12 +107,12 @@ async def test_a_provider_that_waits_is_asked_again_by_keyboard(
     browser: Browser, tmp_path: Path, screen: str, button: str
 ) -> None:
     async with FakeModels() as fake:
-        openai = {"base_url": fake.openai_url, "api_key": "k", "max_retries": 2}
+        openai = {"base_url": fake.openai_url, "api_key": "k", "max_retries": 2, "timeout": 600_000}
         async with (
             serving(tmp_path, fake=fake, providers={"openai": openai}, server=SERVER) as served,
             served.socket(token=OWNER) as client,
         ):
-            fake.then(Refusal(429, "slow down", {"retry-after": "50"}))
+            fake.then(Refusal(429, "slow down", {"retry-after": "500"}))
             await client.say("Hi", session="s")
             await until(lambda: held(served))
             async with chat(browser, f"{served.url}/console/{screen}", connected=False) as page:
@@ -131,13 +131,15 @@ async def test_a_provider_that_waits_is_asked_again_by_keyboard(
 
 async def test_a_viewer_asks_no_provider_again(browser: Browser, tmp_path: Path) -> None:
     async with FakeModels() as fake:
-        openai = {"base_url": fake.openai_url, "api_key": "k", "max_retries": 2}
+        openai = {"base_url": fake.openai_url, "api_key": "k", "max_retries": 2, "timeout": 600_000}
         async with (
-            serving(tmp_path, fake=fake, providers={"openai": openai}, server=SERVER) as served,
+            serving(
+                tmp_path, fake=fake, providers={"openai": openai}, server=SERVER, limits={"drain_seconds": 0}
+            ) as served,
             served.socket(token=OWNER) as client,
             chat(browser, f"{served.url}/console/now", connected=False) as page,
         ):
-            fake.then(Refusal(429, "slow down", {"retry-after": "50"}))
+            fake.then(Refusal(429, "slow down", {"retry-after": "500"}))
             await client.say("Hi", session="s")
             await sign_in(page, EYES)
             await expect(page.get_by_text("waits for its rate limit until")).to_be_visible()
