@@ -25,6 +25,11 @@ Variables = Mapping[str, Sequence[str]]
 """Environment variables by field of ProviderConfig (``credentials.x`` for a single credential)."""
 
 
+def key_variable(provider_id: str) -> str:
+    """Return the environment variable that has the key of any provider."""
+    return f"{provider_id.upper().replace('-', '_')}_API_KEY"
+
+
 class ProviderEntry(Struct, frozen=True):
     """A provider factory and its description.
 
@@ -158,7 +163,7 @@ class ProviderRegistry(Registry[Provider]):
 
     def variables(self, provider_id: str) -> Variables:
         """Return a provider's environment variables by setting, in order of precedence."""
-        own = f"{provider_id.upper().replace('-', '_')}_API_KEY"
+        own = key_variable(provider_id)
         entry = self._factories.get(provider_id)
         given: Variables = entry.variables if entry else {}
         return {**given, "api_key": tuple(dict.fromkeys((own, *given.get("api_key", ()))))}

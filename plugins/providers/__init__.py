@@ -28,6 +28,10 @@ class ProviderEntry(Struct, frozen=True):
     variables: Mapping[str, Sequence[str]] = {}
     stand_in: str = ""
     """The id of the provider that answers instead if no fallback is configured."""
+    keyless: bool = False
+    """It may work without a key: on this machine, or with the machine's identity in a cloud."""
+    own_names: bool = False
+    """Its models have names that the operator gave them, such as those of deployments."""
 
 
 PROVIDERS = {
@@ -48,6 +52,7 @@ PROVIDERS = {
     "together": ProviderEntry("openai", "openai/gpt-oss-120b"),
     "azure": ProviderEntry(
         "openai",
+        own_names=True,
         variables={
             "api_key": ("AZURE_OPENAI_API_KEY",),
             "base_url": ("AZURE_OPENAI_ENDPOINT",),
@@ -56,6 +61,7 @@ PROVIDERS = {
     ),
     "vertex": ProviderEntry(
         "google",
+        keyless=True,
         variables={
             "project_id": ("GOOGLE_CLOUD_PROJECT",),
             "region": ("GOOGLE_CLOUD_LOCATION", "GOOGLE_CLOUD_REGION"),
@@ -63,6 +69,7 @@ PROVIDERS = {
     ),
     "bedrock": ProviderEntry(
         "bedrock",
+        keyless=True,
         variables={
             "api_key": ("AWS_BEARER_TOKEN_BEDROCK",),
             "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
@@ -74,8 +81,8 @@ PROVIDERS = {
     "copilot": ProviderEntry(
         "openai", variables={"api_key": ("GITHUB_COPILOT_TOKEN", "COPILOT_GITHUB_TOKEN")}
     ),
-    "demo": ProviderEntry("demo"),
-    "local": ProviderEntry("openai"),
+    "demo": ProviderEntry("demo", keyless=True),
+    "local": ProviderEntry("openai", keyless=True),
     "custom": ProviderEntry("openai"),
 }
 """The built-in providers. ``local`` is a server on this machine, ``custom`` any OpenAI-compatible address."""

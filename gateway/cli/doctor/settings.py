@@ -23,6 +23,7 @@ from gateway.contract.tool import Tool
 from gateway.extensions.activation import missing_required
 from gateway.extensions.admission.admission import Admission
 from gateway.extensions.admission.config_schema import plugin_config
+from gateway.extensions.backends import key_variable
 from gateway.extensions.loader import (
     BUILTIN_PLUGINS,
     channel_options,
@@ -236,16 +237,15 @@ def _named_models(settings: Settings) -> Iterator[tuple[str, str]]:
 
 def _lacking(settings: Settings, provider: str, built_in: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return that a provider has no key, and what to do; None if it has one, or may work without."""
-    if provider in settings.providers or provider in _KEYLESS:
+    if provider in settings.providers or built_in[provider].keyless:
         return None
-    variables = {f"{provider.upper().replace('-', '_')}_API_KEY": None}
-    variables |= dict.fromkeys(name for names in built_in[provider].variables.values() for name in names)
+    own = key_variable(provider)
+    variables = (own, *(name for names in built_in[provider].variables.values() for name in names))
     if any(map(os.environ.get, variables)) or provider in CredentialStore(settings.data_dir).stored():
         return None
-    wanted = next(iter(variables))
     return (
         f"the provider {provider} has no key here",
-        f"set {wanted} or providers.{provider}.api_key, or run `trunkline auth login {provider}`",
+        f"set {own} or providers.{provider}.api_key, or run `trunkline auth login {provider}`",
     )
 
 
@@ -254,11 +254,12 @@ def _unlisted(
 ) -> tuple[str, str] | None:
     """Return that the offline data of a provider has no such model, and the nearest ones; None otherwise."""
     own = settings.providers.get(provider, ProviderSettings())
-    # A server of one's own has other models, and Azure calls them by the names of deployments.
-    if not model or own.base_url or provider == "azure" or f"{provider}/{model}" in settings.models:
-        return None
     seller = own.like or provider
-    first = built_in[seller].first_model if seller in built_in else ""
+    entry = built_in.get(seller)
+    # A server of one's own has other models.
+    if not model or own.base_url or (entry and entry.own_names) or f"{provider}/{model}" in settings.models:
+        return None
+    first = entry.first_model if entry else ""
     offered = [facts.id for facts in catalog.models_of(seller)]
     if not offered or model == first or model in own.models or catalog.find(seller, model):
         return None
@@ -277,5 +278,3 @@ def _is_offered(settings: Settings, catalog: Catalog, model: str, providers: Col
 
 
 _ADVICE = "correct the name, unless a plugin adds it; `trunkline providers list` shows all"
-_KEYLESS = ("bedrock", "demo", "local", "vertex")
-"""Providers that work without a key: on this machine, or with the machine's identity in a cloud."""

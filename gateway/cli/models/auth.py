@@ -21,7 +21,7 @@ from gateway.cli.options import REFUSED, AsJson, File, fail, settings_from
 from gateway.cli.output import echo_json, moment, plain, print_table
 from gateway.contract.errors import AuthFailedError, ProviderError, SettingsError, TrunklineError
 from gateway.contract.provider import ApiKey, Credential, Provider, SignsIn
-from gateway.extensions.backends import Variables
+from gateway.extensions.backends import Variables, key_variable
 from gateway.logs import set_up_logs
 from gateway.models.credentials import CredentialStore
 from gateway.models.providers import CredentialSource, credential_sources
@@ -133,7 +133,7 @@ def _sources(settings: Settings, kept: CredentialStore) -> list[CredentialSource
     variables = asyncio.run(variables_of_all(settings))
     places = kept.stored()
     names = sorted({*variables, *settings.providers, *places})
-    own = {name: (f"{name.upper().replace('-', '_')}_API_KEY",) for name in names}
+    own = {name: (key_variable(name),) for name in names}
     return [
         source
         for name in names

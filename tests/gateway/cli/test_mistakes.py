@@ -275,6 +275,7 @@ def test_a_mistake_that_stops_nothing_is_a_warning(tmp_path: Path, mistake: str)
         'model = "mine/anything"\n[providers.mine]\nlike = "openai"\nbase_url = "http://127.0.0.1:1/v1"',
         'model = "openai/new-model"\n[providers.openai]\napi_key = "k"\nmodels = ["new-model"]',
         'model = "azure/my-deployment"\nproviders.azure.api_key = "k"',
+        'model = "mine/my-deployment"\n[providers.mine]\nlike = "azure"\napi_key = "k"',
         'plugins.enabled = ["cli_backends"]\nmodel = "claude-code/opus"',
         'plugins.enabled = ["mine.py"]\n[plugins.mine]\ncity = "Oslo"',
     ],
