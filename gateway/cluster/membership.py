@@ -520,8 +520,8 @@ class Membership:
     async def take(self) -> Fence:
         """Become the owner: raise the epoch, once the commits of the earlier owner have ended.
 
-        If it fails, this node may own the gateway all the same: then ``release``. It does if a newer version
-        has migrated the database meanwhile.
+        Raises StoreError, also if a newer version has migrated the database meanwhile. Call ``release`` then:
+        this node may own the gateway all the same.
         """
         lock = "SELECT released, start_id FROM ownership WHERE name = :name FOR UPDATE"
         take = (
