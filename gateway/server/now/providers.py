@@ -35,15 +35,15 @@ class _Seen:
 
 
 class ProviderWatch:
-    """The providers. ``look`` is called about once a second."""
+    """The providers. ``look`` is called about once a second, and before they are listed."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._seen: dict[str, _Seen] = {}
         self._states: dict[str, ProviderNow] = {}
 
-    def look(self, now: int) -> list[ProviderNow]:
-        """Look at the providers. Returns those that changed."""
+    def look(self, now: int) -> None:
+        """Look at the providers."""
         calls, rejections = Counter[str](), Counter[str]()
         for (provider, _), count in self._gateway.parts.spending.ledger.calls.items():
             calls[provider] += count
@@ -52,15 +52,10 @@ class ProviderWatch:
             for (provider, _, error), count in counted.items():
                 rejections[provider] += count if error == _REJECTED else 0
         circuits = self._gateway.profiles.all["main"].fallback.circuits
-        changed: list[ProviderNow] = []
         for name in sorted(calls.keys() | rejections.keys() | circuits.keys()):
             seen = self._seen.setdefault(name, _Seen(now))
             _note(seen, calls[name], rejections[name], now)
-            state = self._state(name, seen, circuits.get(name, (0, 0.0)), now)
-            if self._states.get(name) != state:
-                self._states[name] = state
-                changed.append(state)
-        return changed
+            self._states[name] = self._state(name, seen, circuits.get(name, (0, 0.0)), now)
 
     def states(self) -> list[ProviderNow]:
         """Return the providers as they were at the last look."""

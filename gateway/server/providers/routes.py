@@ -214,6 +214,7 @@ class ProviderRoutes:
         by_provider = {
             row.key: row for row in await ledger.usage_by("provider", until - _DAYS * _DAY_MS, until)
         }
+        self._watch.look(until)
         states = {state.id: state for state in self._watch.states()}
         names = dict.fromkeys((*gateway.settings.providers, *gateway.providers.set_up(), *states))
         found: list[ProviderState] = []

@@ -16,7 +16,7 @@ from gateway.provider_http import HttpProvider
 from gateway.settings import load_settings
 from gateway.testing.fake_models.script import Refusal, Reply, Say
 from gateway.testing.fake_models.server import FakeModels
-from gateway.testing.served import Served, serving
+from gateway.testing.served import Served, serving, until
 from tests.gateway.server.console.test_login import EYES, OWNER, Browser, audited, browsing
 from tests.gateway.server.console.test_settings import forget_proof
 
@@ -211,6 +211,12 @@ async def paused(served: Served) -> dict[str, Any]:
         await asyncio.sleep(0.05)
 
 
+def waiting(served: Served) -> int:
+    """Return how many calls of the provider openai wait for a key."""
+    made = served.gateway.providers.get("openai")
+    return made.limits.waiting if isinstance(made, HttpProvider) and made.limits is not None else 0
+
+
 async def test_a_call_that_waits_for_a_rate_limit_is_sent_when_an_admin_says_so(tmp_path: Path) -> None:
     async with FakeModels() as fake:
         openai = {"base_url": fake.openai_url, "api_key": "k", "max_retries": 2}
@@ -221,7 +227,11 @@ async def test_a_call_that_waits_for_a_rate_limit_is_sent_when_an_admin_says_so(
             async with served.socket() as client:
                 # The refused call waits, and a call of another conversation waits for its key.
                 await client.say("Hi", session="s")
-                state = await paused(served)
+                await until(lambda: waiting(served) == 1)
+                # At once: the page reads it only when it opens.
+                _, listed = await served.ask("GET", "/api/models/providers")
+                (state,) = [one["state"] for one in listed["providers"] if one["id"] == "openai"]
+                assert (state["held_keys"], state["waiting"]) == (1, 1)
                 await client.say("Hello", session="t")
                 while (await paused(served))["waiting"] < 2:
                     await asyncio.sleep(0.05)

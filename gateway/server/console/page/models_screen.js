@@ -56,11 +56,11 @@ class Models {
     if (this.#found) this.#show(before.provider !== this.#place.provider || before.key !== this.#place.key);
   }
 
-  async #load() {
+  async #load(focus = this.#place.provider !== "") {
     const loaded = showLoading(this.providerCard);
     try {
       this.#found = await read("/api/models/providers", {}, { signal: this.#asked.signal });
-      this.#show(this.#place.provider !== "");
+      this.#show(focus);
     } catch (error) {
       if (error.name !== "AbortError") this.providerCard.replaceChildren(failedState({ text: error.message, again: () => this.#load() }));
     } finally {
@@ -138,10 +138,7 @@ class Models {
 
   #tryButton({ state, name }) {
     const act = async () => {
-      if (!(await tryNow(state, this.#context))) return;
-      // The gateway looks at its providers once a second; this is what it will see.
-      Object.assign(state, { circuit: state.circuit === "open" ? "testing" : state.circuit, held_keys: 0, until: null });
-      this.#show(true);
+      if (await tryNow(state, this.#context)) await this.#load(true);
     };
     return h("button", { type: "button", class: "small", "aria-label": t("now.try_one", { name }), onclick: act }, icon("again"), t("states.again"));
   }

@@ -118,6 +118,7 @@ async def test_an_admin_drains_and_resumes_a_node_by_the_keyboard(
             "no other node could take over from one: two (draining)"
         )
         await page.keyboard.press("Escape")
+        await expect(dialog).to_have_count(0)
         await expect(one).to_contain_text("works since")
 
         # Also when the nodes were read again, the focus is where it was.
