@@ -37,8 +37,11 @@ _LIBPQ_DEFAULTS = {
     "tcp_user_timeout": 3_000,
     "keepalives_idle": 5,
     "keepalives_interval": 2,
+    # psycopg would return bytes from a database of the encoding SQL_ASCII, before that is refused.
+    "client_encoding": "utf8",
 }
 """Parameters of libpq, unless the address sets them; seconds, and milliseconds for the user timeout."""
+_ENCODING = "UTF8"
 _QUERY_CANCELED = "57014"
 _LOCK_NOT_AVAILABLE = "55P03"
 
@@ -214,8 +217,19 @@ def _open_postgres(url: URL) -> Engine:
         raise StoreError(
             "store.url names PostgreSQL, but its driver is not installed: pip install 'trunkline[postgres]'"
         ) from None
+    event.listen(engine, "connect", _check_encoding)
     event.listen(engine, "connect", _limit_statements)
     return engine
+
+
+def _check_encoding(connection: Any, _record: Any) -> None:
+    """Raise StoreError for a database that cannot store every text."""
+    encoding = connection.info.parameter_status("server_encoding")
+    if encoding != _ENCODING:
+        raise StoreError(
+            f"store.url: the database {connection.info.dbname} has the encoding {encoding}, which cannot store"
+            f" every text; create another one: CREATE DATABASE … ENCODING '{_ENCODING}' TEMPLATE template0"
+        )
 
 
 def _limit_statements(connection: Any, _record: Any) -> None:

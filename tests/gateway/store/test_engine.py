@@ -16,7 +16,7 @@ from sqlalchemy.exc import DatabaseError
 
 from gateway.contract.errors import StoreError, StoreUnavailableError, WeakDurabilityError
 from gateway.store import Store
-from gateway.store.engine import open_engine, open_error
+from gateway.store.engine import connect, open_engine, open_error
 from gateway.store.schema import metadata
 
 
@@ -178,6 +178,24 @@ def test_a_server_that_is_not_there_is_named_without_its_password():
         open_engine("postgresql://me:hunter2@127.0.0.1:1/db")
     assert "hunter2" not in str(refused.value)
     assert "127.0.0.1:1" in str(refused.value)
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_a_database_that_cannot_store_every_text_is_refused(postgres_url: str, encoding: str):
+    target = make_url(postgres_url)
+    name = f"{target.database}_other"
+    server = create_engine(target, isolation_level="AUTOCOMMIT")
+    with server.connect() as connection:
+        connection.execute(
+            text(f"CREATE DATABASE {name} ENCODING '{encoding}' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'")
+        )
+        try:
+            url = target.set(database=name).render_as_string(hide_password=False)
+            with pytest.raises(StoreError, match=f"{name} has the encoding {encoding}.*ENCODING 'UTF8'"):
+                connect(open_engine(url, "relaxed"))
+        finally:
+            connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+    server.dispose()
 
 
 @pytest.mark.parametrize("how", ["database", "address"])
