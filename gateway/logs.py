@@ -51,7 +51,8 @@ def set_up_logs(settings: LogSettings, folder: Path | None = None, node: str | N
     console = settings.format == "console" or (settings.format == "auto" and sys.stderr.isatty())
     log_file = None
     if folder is not None and settings.file:
-        log_file = _LogFile(log_files(folder)[-1], settings, node)
+        log_file = _LogFile(log_files(folder)[-1], settings)
+        log_file.setFormatter(_JsonFormatter(node))
     structlog.configure(
         processors=[
             *([] if node is None else [add_node]),
@@ -67,7 +68,7 @@ def set_up_logs(settings: LogSettings, folder: Path | None = None, node: str | N
         cache_logger_on_first_use=True,
     )
     stream = logging.StreamHandler(sys.stderr)
-    stream.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+    stream.setFormatter(logging.Formatter("%(name)s: %(message)s") if console else _JsonFormatter(node))
     foreign: list[logging.Handler] = [stream]
     if log_file is not None:
         foreign.append(log_file)
@@ -87,6 +88,28 @@ class _StandardError:
             self._file.flush()
 
     debug = info = warning = warn = error = critical = exception = fatal = log = msg
+
+
+class _JsonFormatter(logging.Formatter):
+    """Formatter that gives records of other libraries the form of the gateway's own lines."""
+
+    def __init__(self, node: str | None) -> None:
+        super().__init__()
+        self._node = node
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return a record as JSON."""
+        event: Event = {
+            "event": record.getMessage(),
+            "logger": record.name,
+            "level": record.levelname.lower(),
+        }
+        if self._node is not None:
+            event["node"] = self._node
+        if record.exc_info:
+            event["exception"] = self.formatException(record.exc_info)
+        stamped = structlog.processors.TimeStamper(fmt="iso", utc=True)(None, "", event)
+        return _to_json(_truncate(None, "", stamped))
 
 
 class _Output:
@@ -109,12 +132,11 @@ class _LogFile(RotatingFileHandler):
     If the directory is not writable or the disk is full, lines are lost and the gateway goes on.
     """
 
-    def __init__(self, path: Path, settings: LogSettings, node: str | None) -> None:
+    def __init__(self, path: Path, settings: LogSettings) -> None:
         super().__init__(
             path, maxBytes=settings.file_bytes, backupCount=_FILES - 1, encoding="utf-8", delay=True
         )
         self._size = 0
-        self._node = node
 
     def write(self, line: str) -> None:
         """Append a line, to a new file if the current one is full."""
@@ -131,18 +153,8 @@ class _LogFile(RotatingFileHandler):
             stream.flush()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record of another library as JSON, like the gateway's own lines."""
-        event: Event = {
-            "event": record.getMessage(),
-            "logger": record.name,
-            "level": record.levelname.lower(),
-        }
-        if self._node is not None:
-            event["node"] = self._node
-        if record.exc_info:
-            event["exception"] = logging.Formatter().formatException(record.exc_info)
-        stamped = structlog.processors.TimeStamper(fmt="iso", utc=True)(None, "", event)
-        self.write(_to_json(_truncate(None, "", stamped)))
+        """Write a record of another library."""
+        self.write(self.format(record))
 
     def _open(self) -> io.TextIOWrapper:
         # Opened with its mode: a umask may let other users read, and log lines name people and chats.

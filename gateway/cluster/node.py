@@ -31,6 +31,7 @@ log = structlog.get_logger("trunkline.cluster")
 _QUEUE = f"trunkline.owner.{GATEWAY}"
 _RENEW_SECONDS = 600.0
 """Well below the 30 minutes after which RabbitMQ closes a channel that does not acknowledge."""
+_REPORT_SECONDS = 5.0
 _YOUNG_SECONDS = 1.0
 """Age of a subscription up to which its token may come from a restarted broker, and not from a dead owner."""
 _FROZEN_SECONDS = 8.0
@@ -155,15 +156,19 @@ class Node:
                 self._forwarder.close()
 
     async def _join(self) -> Certificate:
-        deadline = time.monotonic() + self._settings.store.wait_ms / 1000
+        begun, reported = time.monotonic(), -math.inf
         while True:
             try:
                 broker, _version = await self._token.connect()
                 return await self._membership.join(broker, self._link)
             except StoreUnavailableError as error:
-                if time.monotonic() >= deadline or self._stop.is_set():
+                waited = time.monotonic() - begun
+                left = self._settings.store.wait_ms / 1000 - waited
+                if left <= 0 or self._stop.is_set():
                     raise
-                log.warning("waiting to join the cluster", reason=str(error))
+                if waited - reported >= _REPORT_SECONDS:
+                    reported = waited
+                    log.warning("waiting to join the cluster", reason=str(error), seconds_left=round(left))
             with suppress(TimeoutError):
                 async with asyncio.timeout(HEARTBEAT_SECONDS):
                     await self._stop.wait()

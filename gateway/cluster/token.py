@@ -60,6 +60,17 @@ class BrokerState(NamedTuple):
     advice: str = ""
 
 
+class _Connection(aio_pika.Connection):
+    """Connection that is closed by its owner alone.
+
+    The original starts a task when it is collected. In a thread without an event loop that ends with a
+    warning on the terminal.
+    """
+
+    def __del__(self) -> None:
+        pass
+
+
 class TokenQueue:
     """The queue with one token, and this node's subscription to it.
 
@@ -96,7 +107,9 @@ class TokenQueue:
         if self._connection is None:
             try:
                 async with _answering(_CONNECT_SECONDS + 1):
-                    self._connection = await aio_pika.connect(self._url, timeout=_CONNECT_SECONDS)
+                    self._connection = await aio_pika.connect(
+                        self._url, timeout=_CONNECT_SECONDS, connection_class=_Connection
+                    )
             except (AuthenticationError, ProbableAuthenticationError):
                 raise SettingsError(f"cluster.url: RabbitMQ at {self._shown} rejected the login") from None
             except (*CONNECTION_EXCEPTIONS, TimeoutError) as error:

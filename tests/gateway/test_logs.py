@@ -55,17 +55,18 @@ def test_machines_get_a_json_object_a_line(form: str) -> None:
     assert line["text"].endswith("… (20000 characters)")
     assert len(line["text"]) < 9_000
     assert "ZeroDivisionError" in json.loads(failed)["exception"]
-    assert foreign == "library: of a library"
+    assert json.loads(foreign)["logger"] == "library"
 
 
 def test_people_get_words() -> None:
     text = logged(form="console")
+    assert text.splitlines()[-1] == "library: of a library"
     assert "hello" in text
     assert "session" in text
     assert "{" not in text.splitlines()[0]
 
 
-@pytest.mark.parametrize(("level", "events"), [("debug", 3), ("warning", 1)])
+@pytest.mark.parametrize(("level", "events"), [("debug", 4), ("warning", 2)])
 def test_only_what_is_severe_enough_is_logged(level: str, events: int) -> None:
     assert len([line for line in logged(level).splitlines() if line.startswith("{")]) == events
 
@@ -97,12 +98,12 @@ def test_whoever_logs_does_not_fail_because_nobody_reads() -> None:
 
 
 def test_each_line_of_a_node_has_its_name(tmp_path: Path) -> None:
-    said = [json.loads(line) for line in logged(folder=str(tmp_path), node="node-1").splitlines()[:2]]
+    said = [json.loads(line) for line in logged(folder=str(tmp_path), node="node-1").splitlines()]
     kept = [
         json.loads(line)
         for path in log_files(tmp_path)
         if path.exists()
         for line in path.read_text().splitlines()
     ]
-    assert [line["node"] for line in (*said, *kept)] == ["node-1"] * (2 + len(kept))
+    assert [line["node"] for line in (*said, *kept)] == ["node-1"] * (3 + len(kept))
     assert "of a library" in [line["event"] for line in kept]

@@ -283,6 +283,14 @@ async def test_wrong_settings_are_refused_with_key_and_remedy(
     assert "wrong" not in said
 
 
+async def test_a_node_that_waits_for_the_broker_says_so_every_five_seconds(cluster: Cluster) -> None:
+    node = cluster.node("one", broker="amqp://guest:guest@127.0.0.1:1/", wait_ms="2500")
+    await refused(node)
+    lines = [json.loads(line) for line in node.errors.splitlines() if line.startswith("{")]
+    (waiting,) = [line for line in lines if line["event"] == "waiting to join the cluster"]
+    assert waiting["seconds_left"] == 2
+
+
 async def test_a_gateway_without_a_cluster_and_nodes_exclude_each_other(
     cluster: Cluster, tmp_path: Path, postgres_url: str
 ) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -66,3 +68,21 @@ async def test_a_deleted_queue_is_declared_again(broker: Broker) -> None:
         await tokens.put()
         async with asyncio.timeout(60):
             await tokens.held.wait()
+
+
+def test_a_refused_connection_is_collected_in_silence() -> None:
+    code = """
+import asyncio, contextlib, gc
+from gateway.cluster.token import TokenQueue
+from gateway.contract.errors import StoreUnavailableError
+
+async def main():
+    gc.disable()
+    with contextlib.suppress(StoreUnavailableError):
+        await TokenQueue("amqp://127.0.0.1:1/", "test.refused").connect()
+    await asyncio.to_thread(gc.collect)
+
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "never awaited" not in done.stderr
