@@ -55,6 +55,12 @@ def _list(path: str) -> list[str]:
     return os.listdir(path)
 
 
+def _kill(pid: int) -> None:
+    if pid == os.getpid():  # in a container's namespace and in its own it may have the same small number
+        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+    os.kill(pid, 0)
+
+
 def _write(path: str) -> None:
     with open(path, "ab") as file:
         file.write(b"x")
@@ -199,9 +205,9 @@ ATTACKS: Mapping[str, tuple[Attempt, ...]] = {
     "thread and fork bomb": (_thread, _fork_bomb),
     "ptrace and process_vm": (lambda facts: call("ptrace", 16, facts["pid"], 0, 0), _vm_read),
     "kill": (
-        lambda facts: os.kill(facts["pid"], 0),
-        lambda facts: os.kill(facts["zygote"], 0),
-        lambda _: os.kill(-1, 0),
+        lambda facts: _kill(facts["pid"]),
+        lambda facts: _kill(facts["zygote"]),
+        lambda _: _kill(-1),
     ),
     "pidfd": (
         lambda facts: call("pidfd_open", facts["pid"], 0),

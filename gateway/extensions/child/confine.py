@@ -16,6 +16,7 @@ import socket
 import stat
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import syscalls
@@ -172,7 +173,9 @@ class Confinement:
             finally:
                 os.close(descriptor)
         if "uts" in self._namespaces:
-            self._kernel.call("sethostname", b"confined", 8)
+            # The seccomp profile of a container may refuse it; that name says nothing about the machine.
+            with suppress(PermissionError):
+                self._kernel.call("sethostname", b"confined", 8)
 
     def _raise_loopback(self) -> None:
         """Switch on the loopback device of the new network namespace, the only one that it has."""

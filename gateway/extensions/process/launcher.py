@@ -40,7 +40,8 @@ LATER = frozenset(("namespaces", "user", "root"))
 _HELP = {
     "namespaces": "allow user namespaces (sysctl user.max_user_namespaces, seccomp profile of the container)",
     "user": "allow user namespaces (sysctl kernel.apparmor_restrict_unprivileged_userns=0)",
-    "root": "allow mounts in user namespaces (sysctl kernel.apparmor_restrict_unprivileged_userns=0)",
+    "root": "allow mounts in user namespaces (sysctl kernel.apparmor_restrict_unprivileged_userns=0, seccomp"
+    " profile of the container)",
     "landlock": "use a kernel from 5.13 on with Landlock, and a container runtime that allows it",
     "seccomp": "use a kernel with CONFIG_SECCOMP_FILTER, and a container runtime that allows it",
 }

@@ -13,7 +13,7 @@ import struct
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -139,8 +139,11 @@ async def test_memory_and_files_are_limited_unless_that_layer_is_off(
     assert (ended.status, ended.output.split()) == (0, succeeds)
 
 
-def blocked(*calls: str) -> Callable[[], None]:
-    """Return a function that makes this process and its children get EPERM for calls, as in a container."""
+def blocked(*calls: str, namespaces: bool = False) -> Callable[[], None]:
+    """Return a function that makes this process and its children get EPERM for calls, as in a container.
+
+    Unless ``namespaces`` are allowed, no process can be cloned into a new one either.
+    """
     sys.path.insert(0, str(CHILD))
     try:
         import syscalls
@@ -150,8 +153,9 @@ def blocked(*calls: str) -> Callable[[], None]:
     code = [(0x20, 0, 0, 0)]
     for name in calls:
         code += [(0x15, 0, 1, number[name]), (0x06, 0, 0, 0x50001)]
-    # clone with the flag of any namespace
-    code += [(0x15, 0, 4, number["clone"]), (0x20, 0, 0, 16), (0x45, 0, 1, 0x7E020000), (0x06, 0, 0, 0x50001)]
+    if not namespaces:  # clone with the flag of any
+        clone = number["clone"]
+        code += [(0x15, 0, 4, clone), (0x20, 0, 0, 16), (0x45, 0, 1, 0x7E020000), (0x06, 0, 0, 0x50001)]
     code += [(0x06, 0, 0, 0x7FFF0000), (0x06, 0, 0, 0x7FFF0000)]
     data = b"".join(struct.pack("HBBI", *one) for one in code)
 
@@ -186,11 +190,16 @@ asyncio.run(main(sys.argv[1]))
 """
 
 
-def attack_elsewhere(mode: str, *, python: str = sys.executable, **more: Any) -> object:
-    """Run the attacks from another process, and return those that were not refused, or the error."""
+def attack_elsewhere(
+    mode: str, *, before: Sequence[str] = (), python: str = sys.executable, **more: Any
+) -> object:
+    """Run the attacks from another process, and return those that were not refused, or the error.
+
+    ``before`` are words of a command line before it.
+    """
     paths = [str(TREE), *(path for path in sys.path if "site-packages" in path)]
     environ = {"PYTHONPATH": os.pathsep.join(paths)}
-    words = [python, "-c", ATTACKER, mode]
+    words = [*before, python, "-c", ATTACKER, mode]
     found = subprocess.run(words, env=environ, capture_output=True, timeout=100, check=False, **more)
     assert found.stdout, found.stderr
     return json.loads(found.stdout.splitlines()[-1])
@@ -203,6 +212,15 @@ def test_where_namespaces_are_blocked_as_in_a_container_landlock_and_seccomp_hol
     assert isinstance(error, dict)
     assert error["layer"] == "namespaces"
     assert "user.max_user_namespaces" in error["text"]
+
+
+def test_a_container_whose_name_cannot_be_changed_has_all_namespaces() -> None:
+    assert attack_elsewhere("strict", preexec_fn=blocked("sethostname", namespaces=True)) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs to make a namespace of process ids")
+def test_the_first_process_of_a_container_is_not_taken_for_the_plugin() -> None:
+    assert attack_elsewhere("strict", before=("unshare", "--pid", "--fork", "--mount-proc")) == []
 
 
 def test_where_seccomp_cannot_be_used_nothing_is_started() -> None:
