@@ -187,7 +187,9 @@ def test_a_database_that_cannot_store_every_text_is_refused(postgres_url: str, e
     server = create_engine(target, isolation_level="AUTOCOMMIT")
     with server.connect() as connection:
         connection.execute(
-            text(f"CREATE DATABASE {name} ENCODING '{encoding}' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'")
+            text(
+                f"CREATE DATABASE {name} ENCODING '{encoding}' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'"
+            )
         )
         try:
             url = target.set(database=name).render_as_string(hide_password=False)
