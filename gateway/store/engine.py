@@ -227,8 +227,9 @@ def _check_encoding(connection: Any, _record: Any) -> None:
     encoding = connection.info.parameter_status("server_encoding")
     if encoding != _ENCODING:
         raise StoreError(
-            f"store.url: the database {connection.info.dbname} has the encoding {encoding}, which cannot store"
-            f" every text; create another one: CREATE DATABASE … ENCODING '{_ENCODING}' TEMPLATE template0"
+            f"store.url: the database {connection.info.dbname} has the encoding {encoding}, which cannot"
+            " store every text; create another one:"
+            f" CREATE DATABASE … ENCODING '{_ENCODING}' TEMPLATE template0"
         )
 
 
