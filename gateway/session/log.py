@@ -50,6 +50,7 @@ PUT_SESSION = Write(
     " created_at updated_at agent titled mode",
 )
 RENAME = Write("update", 3, t.sessions, "id title titled")
+RESERVE = Write("update", -1, t.sessions, "id seq")  # before PUT_SESSION, whose number is no lower
 PIN = Write("update", 3, t.sessions, "id pinned_at")
 LINEAGE = Write("update", 3, t.sessions, "id parent parent_message root call_id")
 PUT_MESSAGE = Write("insert", 1, t.messages, "id session_id seq role metadata extra cost created_at source")

@@ -43,6 +43,7 @@ from gateway.session.log import (
     MARK_UNDONE,
     PIN,
     RENAME,
+    RESERVE,
     SessionRow,
     hide_message,
     put_injected,
@@ -276,6 +277,12 @@ class Session:
         was: that many characters it has of the text part that was running at ``after``. ``viewer`` marks a
         feed that belongs to a person that can see questions and answer them.
         """
+        # Durable before one is shown: a later process would use it again, and this reader would miss that.
+        # The write also fails if another node took over, which may have moved on from what this one loaded.
+        if not self.numbers_reserved:
+            saved, self.row.seq = self.saved, max(self.seq, self.row.seq)
+            await self._store.write((RESERVE, (self.id, self.row.seq)))
+            self.numbers_reserved = self.numbers_reserved or saved
         # It may have seen messages that are hidden by now, or missed some that are shown again; or its number
         # is of a deleted session of this id.
         is_stale = 0 < after < self.row.undone_at or after > self.seq
@@ -285,6 +292,8 @@ class Session:
         changed: Sequence[tuple[int, Message]] = ()
         if 0 < after < self._changed_at:
             changed = await self._store.read(lambda c: read_changed(c, self.id, after))
+            # Not those of a node that took over meanwhile: the reader would resume behind others of it.
+            changed = [entry for entry in changed if entry[0] <= self.seq]
         # Joined only after the reads: the replay below then holds everything shown while they ran.
         if feed not in self._sinks:
             self._sinks.append(feed)

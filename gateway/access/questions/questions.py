@@ -250,9 +250,6 @@ class Questions:
         for held in self._held.values():
             if held.question.session == session.id and held.answer is None:
                 session.asked[held.question.id], held.seq = frame_of(held), session.seq
-        if session.asked:
-            # Committed before the end of a question, which gets the first number of the loaded session.
-            self._write_later(session.put())
 
     def deliver(self) -> None:
         """Deliver the answers whose owners have a handler by now."""

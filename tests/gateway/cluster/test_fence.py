@@ -12,14 +12,20 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from msgspec.structs import replace
 from sqlalchemy import Connection, create_engine, make_url, text
 
 from gateway.app import Gateway
 from gateway.cluster import certificate
 from gateway.cluster.link import ANY_PORT, Link
 from gateway.cluster.membership import GATEWAY, SETTLED_SECONDS, Membership
+from gateway.contract.channel import Address
 from gateway.contract.errors import SettingsError, StoreError, StoreUnavailableError
+from gateway.contract.messages import Message, TextPart
 from gateway.pacing import Limit, Pacer
+from gateway.session import Session, Sessions
+from gateway.session.feed import Feed
+from gateway.session.frames import Replayed
 from gateway.store import Fence, Op, Store
 from gateway.store.drivers import BEGIN, FencedError
 from gateway.store.engine import lock, open_engine
@@ -88,6 +94,10 @@ def note(action: str) -> Op:
     return audit_op("test", action, "")
 
 
+async def session_of(sessions: Sessions) -> Session:
+    return await sessions.get_or_create("s", channel="test", owner="", address=Address("test", "", ""))
+
+
 async def test_an_owner_commits_until_another_node_takes_over(nodes: Nodes) -> None:
     first, second = await nodes.join("one"), await nodes.join("two")
     old = await nodes.open(await first.take())
@@ -108,6 +118,41 @@ async def test_an_idle_owner_notices_that_another_node_took_over(nodes: Nodes) -
         while not nodes.fatal:
             await asyncio.sleep(0.05)
     assert isinstance(nodes.fatal[0], FencedError)
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+async def test_a_reader_gets_no_number_from_a_node_that_was_followed(nodes: Nodes, *, loaded: bool) -> None:
+    first, second = await nodes.join("one"), await nodes.join("two")
+    old = await nodes.open(await first.take())
+    stale = await session_of(Sessions(old))
+    new = await nodes.open(await second.take())
+    await (await session_of(Sessions(new))).save()
+    if loaded:  # with later numbers than the other node has
+        stale = await session_of(Sessions(old))
+    feed = Feed()
+    with pytest.raises(StoreError):
+        await stale.follow(feed, 0)
+    feed.close(StoreError("closed"))
+    with pytest.raises(StoreError, match="closed"):
+        await feed.take()
+
+
+async def test_a_reader_gets_no_number_of_the_node_that_took_over(nodes: Nodes) -> None:
+    first, second = await nodes.join("one"), await nodes.join("two")
+    old = await nodes.open(await first.take())
+    made = await session_of(Sessions(old))
+    message = Message(session_id="s", role="user", parts=(TextPart("hi"),))
+    await made.add_message(message, [])
+    stale, feed = await Sessions(old).find("s"), Feed()
+    await stale.follow(feed, made.seq)
+    assert [event.frame for event in await feed.take()] == [Replayed()]
+    new = await nodes.open(await second.take())
+    working = await Sessions(new).find("s")
+    await working.replace_message(replace(message, parts=(TextPart("hello"),)), [])
+    await stale.follow(feed, made.seq)
+    shown = await feed.take()
+    assert [event.frame for event in shown] == [Replayed()]
+    assert shown[0].seq < working.seq
 
 
 async def test_a_platform_is_called_only_after_a_recent_commit_as_the_owner(nodes: Nodes) -> None:

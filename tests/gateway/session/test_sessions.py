@@ -23,6 +23,7 @@ from gateway.contract.errors import InvalidStateError
 from gateway.contract.events import AgentEvent
 from gateway.session import Session, Sessions
 from gateway.session.feed import Feed
+from gateway.session.frames import Replayed, SessionFrame
 from gateway.store import Store
 from gateway.testing.chat import Chat, chatting, written
 from gateway.testing.fake_models.script import Gate, Reply, Say
@@ -172,6 +173,25 @@ async def test_numbers_after_a_restart_are_none_that_were_used_before(tmp_path: 
         assert (await chat.gateway.parts.sessions.find("s")).seq > shown
 
 
+async def test_a_reader_misses_no_message_of_another_after_renames_and_a_restart(tmp_path: Path) -> None:
+    async with chatting(tmp_path) as chat:
+        await chat.say("hi")
+    async with chatting(tmp_path) as chat:
+        watcher = await chat.watch()
+        session = await chat.gateway.parts.sessions.find("s")
+        for title in ("One", "Two", "Three"):
+            await session.rename(title, "user")
+        await watcher.until(lambda frame: isinstance(frame, SessionFrame) and frame.title == "Three")
+    async with chatting(tmp_path) as chat:
+        await chat.say("elsewhere")
+        later = await chat.watch(after=watcher.events[-1].seq)
+        await later.until(lambda frame: isinstance(frame, Replayed))
+    assert texts(frame.message for frame in later.frames if isinstance(frame, MessageFrame)) == [
+        "elsewhere",
+        "You said: elsewhere",
+    ]
+
+
 def unexpected(error: BaseException) -> None:
     raise AssertionError(error)
 
@@ -219,6 +239,7 @@ async def test_a_reader_of_an_accepted_message_misses_nothing_of_its_turn(tmp_pa
     """Nothing is awaited before it reads along, or a quick turn could end unseen."""
     store = Store.open(f"sqlite:///{tmp_path}/t.db", "full", unexpected)
     session = await a_session(Sessions(store, window=2), "s")
+    await session.save()  # as the commit of an accepted message does
     following, feed = session.follow(Feed(), session.seq), Feed()
     with pytest.raises(StopIteration):
         following.send(None)
