@@ -34,6 +34,7 @@ class Killer:
         self.lives = 0
         self.faults: Counter[str] = Counter()
         self.exits: Counter[int] = Counter()
+        self.outage_seconds = 0.0
         self.answers_in_outages = 0
         self.unexpected: list[str] = []
         self._parent = Parent(directory)

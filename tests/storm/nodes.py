@@ -233,9 +233,16 @@ class Nodes:
         self._active: Node | None = None
         self._away = 0
         """How many servers are killed and not started again."""
+        self._away_since = self._were_away = 0.0
+        """When that began, and the seconds for which any server was away before."""
         self._token: tuple[int, object] | None = None
         """The epoch of the last takeover, and when a node had published a token before."""
         self._platforms: list[str] = []
+
+    @property
+    def outage_seconds(self) -> float:
+        """Seconds for which a server was away so far: a slow machine takes long to start one."""
+        return self._were_away + (time.monotonic() - self._away_since if self._away else 0.0)
 
     async def open(self, environment: dict[str, str]) -> tuple[int, dict[str, Any]]:
         """Open the links. Returns the port that leads to any node, and the settings of the nodes."""
@@ -312,7 +319,11 @@ class Nodes:
         for _ in range(max(1, self._plan.fewest_of_each)):
             to_come += self._dice.sample([*kinds], len(kinds))
         while kinds and not self._over():
-            [kind] = [to_come.pop()] if to_come else self._dice.choices([*kinds], [*kinds.values()])
+            lacks_kills = time.monotonic() > planned_end and self.kills < self._plan.fewest_kills
+            if to_come or (lacks_kills and KILLED in kinds):
+                kind = to_come.pop() if to_come else KILLED
+            else:
+                [kind] = self._dice.choices([*kinds], [*kinds.values()])
             _, act = acts[kind]
             begun = time.monotonic()
             done = await act()
@@ -650,13 +661,16 @@ class Nodes:
         """Kill a server, and start it again. The node that is given reaches it last."""
         link = "" if last is None else f"{last.name}-broker"
         with self._harming():
+            if not self._away:
+                self._away_since = time.monotonic()
             self._away += 1
             await asyncio.to_thread(server.kill)
             if link:
                 self._links.tell("cut", link)
             await self._pause(self._dice.uniform(0, longest))
             await asyncio.to_thread(server.start)
-            self._away -= 1
+            self._were_away, self._away = self.outage_seconds, self._away - 1
+            self._away_since = time.monotonic()
             if link:
                 await asyncio.sleep(self._dice.uniform(*_LONGER_AWAY))
                 self._links.tell("mend", link)

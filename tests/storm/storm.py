@@ -346,7 +346,10 @@ class Storm:
         return time.monotonic() - self._begun
 
     def _is_over(self) -> bool:
-        """Return whether it raged long enough; a slow machine gets six times as long to prove something."""
+        """Return whether it raged long enough.
+
+        A slow machine gets six times as long to prove something, besides the time to start servers again.
+        """
         elapsed = self._elapsed
         if (
             self.plan.planted in _PLANTED_POINTS
@@ -355,7 +358,8 @@ class Storm:
         ):
             hits = self._failpoints.hits()
             return elapsed > self.plan.seconds and all(hits[point] >= _HITS for point in self._points)
-        if elapsed <= self.plan.seconds or elapsed > 6 * self.plan.seconds or self.plan.planted:
+        longest = 6 * self.plan.seconds + self._killer.outage_seconds
+        if elapsed <= self.plan.seconds or elapsed > longest or self.plan.planted:
             return elapsed > self.plan.seconds
         faults = self._killer.faults.items()
         is_enough = all(times >= self.plan.fewest(fault) for fault, times in faults)
