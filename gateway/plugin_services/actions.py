@@ -50,6 +50,7 @@ _RISKS = {
     "filesystem.read": 75,
     "llm": 75,
     "mcp.call": 75,
+    "secrets": 75,
     "send": 75,
 }
 _LOW_RISK = 50

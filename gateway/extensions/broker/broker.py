@@ -107,7 +107,7 @@ class Broker:
             "kv.set": (SetCall, values.set),
             "kv.delete": (KeyCall, values.delete),
             "kv.list": (ListCall, values.list),
-            "secrets.get": (SecretCall, Secrets(manifest.secrets, self._name, services.secret).get),
+            "secrets.get": (SecretCall, Secrets(manifest.secrets, self._name, gate, services.secret).get),
             "send": (SendCall, chats.send),
             "session.messages": (MessagesCall, chats.messages),
             "llm.complete": (CompleteCall, partial(chats.complete, self._name)),

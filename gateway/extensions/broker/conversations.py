@@ -11,7 +11,7 @@ from msgspec import Struct
 from gateway.contract.errors import InvalidRequestError
 from gateway.contract.services import SessionService
 from gateway.extensions.admission.capabilities import Capabilities
-from gateway.extensions.broker.gate import CapabilityDenied, Gate, Use
+from gateway.extensions.broker.gate import Gate, Use
 from gateway.extensions.broker.services import Completion, CompletionService, SendService
 
 _MOST_MESSAGES = 200
@@ -83,7 +83,7 @@ class Conversations:
 
     async def messages(self, call: MessagesCall) -> list[Mapping[str, Any]]:
         """Return the newest messages of a session that the plugin works in, oldest first."""
-        declared = self._capabilities.messages
+        declared, is_open = self._capabilities.messages, self._is_open(call.session)
         grant = None if declared == "none" else f"messages:{declared}"
         await self._gate.check(
             Use(
@@ -92,14 +92,11 @@ class Conversations:
                 grant,
                 "read the messages of conversations",
                 "capabilities.messages: read",
-                call.session if self._is_open(call.session) else "",
+                call.session if is_open else "",
                 (call.session, call.last),
+                "" if is_open else f"the plugin does not work in the session {call.session[:100]!r} now",
             )
         )
-        if not self._is_open(call.session):
-            raise CapabilityDenied(
-                f"messages: the plugin does not work in the session {call.session[:100]!r} now"
-            )
         if not 0 < call.last <= _MOST_MESSAGES:
             raise InvalidRequestError(f"session.messages: last is 1 to {_MOST_MESSAGES}")
         session = await self._sessions.find(call.session)
@@ -110,27 +107,26 @@ class Conversations:
         llm = self._capabilities.llm
         if not call.prompt.strip() or len(call.prompt) + len(call.system) > _MOST_TEXT:
             raise InvalidRequestError(f"llm.complete: a prompt has 1 to {_MOST_TEXT:,} characters")
-        if not self._is_open(call.session):
-            raise CapabilityDenied("llm: a model is called for a session that the plugin works in")
+        is_open = self._is_open(call.session)
         grant = "llm" if llm.enabled else None
         budget = "" if llm.budget is None else f", up to ${llm.budget:g} in each conversation"
-        await self._gate.check(
-            Use(
-                "llm",
-                call.model or "model",
-                grant,
-                f"call models{budget}",
-                "capabilities.llm: {enabled: true, budget: 1.0}",
-                call.session,
-                (call.model, len(call.prompt)),
-            )
-        )
-        return await self._models.complete(
-            plugin,
+        use = Use(
+            "llm",
+            call.model or "model",
+            grant,
+            f"call models{budget}",
+            "capabilities.llm: {enabled: true, budget: 1.0}",
             call.session,
-            call.prompt,
-            system=call.system,
-            model=call.model,
-            max_tokens=call.max_tokens,
-            budget=llm.budget,
+            (call.model, len(call.prompt)),
+            "" if is_open else "a model is called for a session that the plugin works in",
         )
+        async with self._gate.using(use):
+            return await self._models.complete(
+                plugin,
+                call.session,
+                call.prompt,
+                system=call.system,
+                model=call.model,
+                max_tokens=call.max_tokens,
+                budget=llm.budget,
+            )

@@ -8,7 +8,8 @@ import errno
 import os
 import posixpath
 import stat
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
@@ -84,13 +85,13 @@ class Files:
 
     async def open(self, call: PathCall) -> Reply:
         """Open a file for reading. The reply carries a descriptor."""
-        place = await self._checked("read", call.path, call.session)
-        return Reply({"size": 0}, self._below(place, _READ, _open_regular))
+        async with self._checked("read", call.path, call.session) as place:
+            return Reply({"size": 0}, self._below(place, _READ, _open_regular))
 
     async def list(self, call: PathCall) -> list[Entry]:
         """Return the entries of a folder, sorted by name, without those that are restricted."""
-        place = await self._checked("read", call.path, call.session)
-        descriptor = self._below(place, FOLDER, open_below)
+        async with self._checked("read", call.path, call.session) as place:
+            descriptor = self._below(place, FOLDER, open_below)
         try:
             with os.scandir(descriptor) as found:
                 entries = [
@@ -110,9 +111,9 @@ class Files:
             data = base64.b64decode(call.data, validate=True)
         except binascii.Error:
             raise InvalidRequestError("fs.write: data is not base64") from None
-        place = await self._checked("write", call.path, call.session)
         flags = _WRITE | (os.O_APPEND if call.append else os.O_TRUNC)
-        descriptor = self._below(place, flags, _open_regular)
+        async with self._checked("write", call.path, call.session) as place:
+            descriptor = self._below(place, flags, _open_regular)
         try:
             view = memoryview(data)
             while view:
@@ -126,11 +127,11 @@ class Files:
 
     async def delete(self, call: PathCall) -> None:
         """Delete a file."""
-        place = await self._checked("delete", call.path, call.session)
-        if not place.parts:
-            raise InvalidRequestError(f"{call.path!r} is a folder; only files can be deleted")
-        folder = _Place(place.declared, place.root, place.parts[:-1])
-        descriptor = self._below(folder, FOLDER, open_below)
+        async with self._checked("delete", call.path, call.session) as place:
+            if not place.parts:
+                raise InvalidRequestError(f"{call.path!r} is a folder; only files can be deleted")
+            folder = _Place(place.declared, place.root, place.parts[:-1])
+            descriptor = self._below(folder, FOLDER, open_below)
         try:
             os.unlink(place.parts[-1], dir_fd=descriptor)
         except OSError as error:
@@ -139,8 +140,9 @@ class Files:
             os.close(descriptor)
         self._events.emit(FileDeleted(call.session, place.path, by=self._by))
 
-    async def _checked(self, verb: Verb, path: str, session: str) -> _Place:
-        """Return the place of a path that may be used in this way. Raises CapabilityDenied."""
+    @asynccontextmanager
+    async def _checked(self, verb: Verb, path: str, session: str) -> AsyncGenerator[_Place]:
+        """Yield the place of a path that may be used in this way. Raises CapabilityDenied."""
         place = self._find(path)
         capability = f"filesystem.{verb}"
         declared = place is not None and getattr(self._access, verb)
@@ -149,11 +151,12 @@ class Files:
             f"capabilities.filesystem.{verb}: true" if place else f"{path!r} below one of filesystem.roots"
         )
         action = f"{verb} files in {place.root}" if place else f"{verb} {path}"
-        await self._gate.check(Use(capability, path, grant, action, missing, session, (path,)))
-        assert place is not None
-        if self._is_restricted(place.parts):
-            raise CapabilityDenied(f"{capability}: {path!r} is restricted by the manifest of the plugin")
-        return place
+        restricted = place is not None and self._is_restricted(place.parts)
+        refused = f"{path!r} is restricted by the manifest of the plugin" if restricted else ""
+        use = Use(capability, path, grant, action, missing, session, (path,), refused)
+        async with self._gate.using(use):
+            assert place is not None
+            yield place
 
     def _find(self, path: str) -> _Place | None:
         if "\0" in path or len(path) > _LONGEST_PATH:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from typing import Any
 
 import structlog
 from msgspec import Struct
 
-from gateway.contract.errors import TrunklineError
+from gateway.contract.errors import AddressRefusedError, BudgetExceededError, TrunklineError
 from gateway.extensions.admission.capabilities import Grant
 from gateway.extensions.admission.manifest import Admitted
 from gateway.extensions.broker.services import CapabilityLog, GrantService
@@ -38,7 +38,7 @@ class Use(Struct, frozen=True):
     ``grant`` is what allows it; None if the manifest does not declare it, and then ``missing`` is the line
     of the manifest to add. ``value`` is what the plugin named, such as a host, and ``action`` completes the
     sentence "plugin x wants to …". ``arguments`` are digested for the audit log. ``session`` is that of the
-    turn in which the plugin works, or "".
+    turn in which the plugin works, or "". ``refused`` is why no grant can allow this use, or "".
     """
 
     capability: str
@@ -48,6 +48,7 @@ class Use(Struct, frozen=True):
     missing: str = ""
     session: str = ""
     arguments: Mapping[str, Any] | Sequence[Any] = ()
+    refused: str = ""
 
 
 class Gate:
@@ -76,15 +77,45 @@ class Gate:
 
     async def check(self, use: Use) -> None:
         """Return if the use is allowed, and record it. Raises CapabilityDenied."""
-        begun = time.perf_counter()
+        async with self.using(use):
+            pass
+
+    @asynccontextmanager
+    async def using(self, use: Use) -> AsyncGenerator[None]:
+        """Enter the block if the use is allowed, and record it after the block. Raises CapabilityDenied.
+
+        A refusal that the block raises makes it a denied use.
+        """
+        begun, seconds, allowed = time.perf_counter(), 0.0, True
         try:
-            await self._decide(use)
+            try:
+                await self._decide(use)
+            finally:
+                seconds = time.perf_counter() - begun
+            yield
         except CapabilityDenied as denied:
-            self._record(use, begun, allowed=False)
+            allowed = False
             self._count_denial()
             log.warning("a plugin was denied a capability", plugin=self._name, reason=str(denied))
             raise
-        self._record(use, begun, allowed=True)
+        except (AddressRefusedError, BudgetExceededError):
+            # Not counted: these refusals are no sign of a plugin that tries what it may not do.
+            allowed = False
+            raise
+        finally:
+            self.record(use, seconds, allowed=allowed)
+
+    def record(self, use: Use, seconds: float = 0.0, *, allowed: bool) -> None:
+        """Write a use into the audit log, with the time that its check took."""
+        manifest, digest = self._admitted.manifest, self._admitted.digest
+        self._audit.record(
+            (manifest.name, manifest.version, digest),
+            use.capability,
+            use.value,
+            use.arguments,
+            allowed=allowed,
+            microseconds=round(seconds * 1_000_000),
+        )
 
     async def _decide(self, use: Use) -> None:
         if use.grant is None:
@@ -92,6 +123,8 @@ class Gate:
                 f"{use.capability}: {use.value!r} is not declared by the plugin {self._name!r}; "
                 f"its plugin.yml needs {use.missing}"
             )
+        if use.refused:
+            raise CapabilityDenied(f"{use.capability}: {use.refused}")
         if self.holds(use.grant):
             return
         if use.grant in self._grants.refused(self._name):
@@ -106,18 +139,6 @@ class Gate:
 
     def _remedy(self, grant: Grant) -> str:
         return f"grant it with: trunkline plugin approve {self._name} --allow '{grant}'"
-
-    def _record(self, use: Use, begun: float, *, allowed: bool) -> None:
-        microseconds = round((time.perf_counter() - begun) * 1_000_000)
-        manifest, digest = self._admitted.manifest, self._admitted.digest
-        self._audit.record(
-            (manifest.name, manifest.version, digest),
-            use.capability,
-            use.value,
-            use.arguments,
-            allowed=allowed,
-            microseconds=microseconds,
-        )
 
     def _count_denial(self) -> None:
         now = time.monotonic()

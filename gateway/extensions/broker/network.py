@@ -56,26 +56,25 @@ class Http:
         if not 0 < call.timeout <= _MOST_SECONDS:
             raise InvalidRequestError(f"http.request: timeout is more than 0 and at most {_MOST_SECONDS:g}")
         address = _parsed(call.url)
-        await self._check(address, method, call)
         reach = Reach(allow=self._private, most_bytes=_MOST_BYTES, seconds=call.timeout)
         asked = Request(method, call.url, call.headers, base64.b64decode(call.body), self._check_hop)
-        answer = await request(asked, reach)
+        async with self._gate.using(self._use(address, method, call)):
+            answer = await request(asked, reach)
         found = {"url": answer.url, "status": answer.status, "headers": answer.headers}
         if len(answer.data) <= MOST_INLINE:
             return Reply({**found, "body": base64.b64encode(answer.data).decode()})
         return Reply(found, as_descriptor(answer.data))
 
-    async def _check(self, address: URL, method: str, call: HttpCall) -> None:
+    def _use(self, address: URL, method: str, call: HttpCall) -> Use:
         entry = self._entry(address)
         declared = self._access.enabled and entry is not None
         place = f"{address.host}:{address.port}"
-        missing = f'capabilities.network.allowlist: ["{address.host}"]'
+        missing = f'capabilities.network.allowlist: ["{_entry_for(address)}"]'
         if declared and method not in self._access.methods:
             declared, missing = False, f"capabilities.network.methods: [{method}]"
         grant = f"network:{entry}" if declared else None
         action = f"talk to {place} ({method} {address.path})"
-        use = Use("network", f"{method} {place}", grant, action, missing, call.session, (method, call.url))
-        await self._gate.check(use)
+        return Use("network", f"{method} {place}", grant, action, missing, call.session, (method, call.url))
 
     def _check_hop(self, address: URL) -> None:
         """Check an address of a redirect: it needs a grant already, since one question is enough."""
@@ -101,6 +100,16 @@ def covers(entry: str, address: URL) -> bool:
     if address.scheme != scheme or address.port != wanted:
         return False
     return name.endswith(host[1:]) and len(name) >= len(host) if host.startswith("*.") else name == host
+
+
+def _entry_for(address: URL) -> str:
+    """Return the shortest entry of an allow list that covers an address."""
+    host = address.raw_host or ""
+    return next(
+        entry
+        for entry in (host, f"http://{host}", f"{host}:{address.port}", f"http://{host}:{address.port}")
+        if covers(entry, address)
+    )
 
 
 def _parsed(url: str) -> URL:

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from gateway.contract.errors import InvalidRequestError, NotFoundError
-from gateway.extensions.broker.gate import CapabilityDenied, Gate, Use
+from gateway.extensions.broker.gate import Gate, Use
 from gateway.extensions.broker.services import SizedTable
 
 _LONGEST_KEY = 256
@@ -93,18 +93,22 @@ class Values:
 class Secrets:
     """The secrets that a plugin's manifest names. ``read`` returns the value of one, None if it has none."""
 
-    def __init__(self, names: Collection[str], plugin: str, read: Callable[[str], str | None]) -> None:
+    def __init__(
+        self, names: Collection[str], plugin: str, gate: Gate, read: Callable[[str], str | None]
+    ) -> None:
         self._names = names
+        self._gate = gate
         self._plugin = plugin
         self._read = read
 
     async def get(self, call: SecretCall) -> str:
         """Return a secret."""
+        name = call.name[:100]
+        use = Use("secrets", name, None, "read a secret", f"secrets: [{name}]", call.session, (name,))
         if call.name not in self._names:
-            raise CapabilityDenied(
-                f"secrets: {call.name[:100]!r} is not declared by the plugin {self._plugin!r}; "
-                f"its plugin.yml needs secrets: [{call.name[:100]}]"
-            )
+            await self._gate.check(use)
+        # The operator grants a secret by setting it.
+        self._gate.record(use, allowed=True)
         value = self._read(call.name)
         if value is None:
             raise NotFoundError(

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from gateway.contract.errors import (
     AddressRefusedError,
+    BudgetExceededError,
     FetchError,
     InvalidRequestError,
     NotFoundError,
@@ -119,6 +120,13 @@ class Sessions:
 class Models:
     async def complete(self, plugin: str, session: str, prompt: str, **more: Any) -> Completion:
         return Completion(f"{plugin} {session} {prompt} {more['budget']}", 1, 2, 0.5)
+
+
+class SpentModels(Models):
+    """Models that the plugin has no money left for."""
+
+    async def complete(self, plugin: str, session: str, prompt: str, **more: Any) -> Completion:
+        raise BudgetExceededError(f"the plugin {plugin!r} has spent its budget")
 
 
 class Box:
@@ -249,6 +257,26 @@ async def test_001_22_no_path_leads_out_or_to_a_restricted_file(folder: Path, pa
     assert (folder / ".env").exists()
 
 
+async def test_001_28_the_audit_log_tells_a_refused_file_from_a_used_one(folder: Path) -> None:
+    box = Box(folder, Capabilities(filesystem=FILES), granted=True)
+    await box.call("fs.list", path="src")
+    for path in (".env", ".ssh/id", "link", "up/secret"):
+        with pytest.raises(CapabilityDenied):
+            await box.call("fs.open", path=path)
+    assert box.log.lines == [
+        ("filesystem.read", "src", True),
+        *(("filesystem.read", path, False) for path in (".env", ".ssh/id", "link", "up/secret")),
+    ]
+
+
+async def test_a_plugin_that_tries_restricted_files_is_stopped(folder: Path) -> None:
+    box = Box(folder, Capabilities(filesystem=FILES), granted=True)
+    for _ in range(10):
+        with pytest.raises(CapabilityDenied, match="restricted"):
+            await box.call("fs.open", path=".env")
+    assert len(box.stopped) == 1
+
+
 async def test_001_22_a_restricted_folder_covers_all_below_it(folder: Path) -> None:
     box = Box(folder, Capabilities(filesystem=FILES), granted=True)
     with pytest.raises(CapabilityDenied, match="restricted"):
@@ -349,6 +377,37 @@ async def test_001_23_other_hosts_ports_methods_and_redirects_are_refused(
         )
 
 
+async def test_001_28_the_audit_log_has_refused_redirects_as_denied(folder: Path, server: TestServer) -> None:
+    box = Box(folder, network(server), granted=True)
+    await box.call("http.request", url=str(server.make_url("/echo")))
+    away = server.make_url("/elsewhere").with_query(to="https://evil.example/")
+    with pytest.raises(CapabilityDenied, match="redirect"):
+        await box.call("http.request", url=str(away))
+    assert [allowed for *_, allowed in box.log.lines] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("url", "entry"),
+    [
+        ("https://api.example.org/a", "api.example.org"),
+        ("http://api.example.org/a", "http://api.example.org"),
+        ("https://api.example.org:8443/", "api.example.org:8443"),
+        ("http://127.0.0.1:8080/", "http://127.0.0.1:8080"),
+    ],
+)
+async def test_001_23_a_denied_request_names_the_entry_that_would_allow_it(
+    folder: Path, url: str, entry: str
+) -> None:
+    box = Box(folder, Capabilities(), granted=True)
+    with pytest.raises(CapabilityDenied) as denied:
+        await box.call("http.request", url=url)
+    assert str(denied.value).endswith(f'capabilities.network.allowlist: ["{entry}"]')
+    allowed = Capabilities(network=NetworkAccess(enabled=True, allowlist=(entry,)))
+    box = Box(folder, allowed, granted=False)
+    with pytest.raises(CapabilityDenied, match="was not granted"):
+        await box.call("http.request", url=url)
+
+
 async def test_001_23_a_private_address_needs_the_operators_permission(
     folder: Path, server: TestServer
 ) -> None:
@@ -356,6 +415,7 @@ async def test_001_23_a_private_address_needs_the_operators_permission(
     broker = Broker(box.admitted, box.gate, replace(box.services, private=()))
     with pytest.raises(AddressRefusedError):
         await broker.serve("http.request", {"url": str(server.make_url("/echo"))})
+    assert box.log.lines == [("network", f"GET 127.0.0.1:{server.port}", False)]
 
 
 EXEC = Capabilities(exec=ExecAccess(enabled=True, allowlist=("ls -l *", "sh -c 'echo one'", "git log *")))
@@ -440,6 +500,11 @@ async def test_a_plugin_gets_its_own_secrets_only(folder: Path) -> None:
         await box.call("secrets.get", name="OTHER")
     with pytest.raises(NotFoundError, match="trunkline plugin secret set weather UNSET"):
         await box.call("secrets.get", name="UNSET")
+    assert box.log.lines == [
+        ("secrets", "TOKEN", True),
+        ("secrets", "OTHER", False),
+        ("secrets", "UNSET", True),
+    ]
 
 
 async def test_messages_are_read_only_in_sessions_the_plugin_works_in(folder: Path) -> None:
@@ -451,6 +516,18 @@ async def test_messages_are_read_only_in_sessions_the_plugin_works_in(folder: Pa
     assert [one["parts"][0]["content"] for one in found] == ["message 3", "message 4"]
     await box.call("send", session="chat", text="hello", key="1")
     assert box.sent == [("chat", "hello", "1")]
+    assert box.log.lines == [("messages", "chat", False), ("messages", "chat", True), ("send", "chat", True)]
+
+
+async def test_001_28_the_audit_log_has_calls_beyond_the_budget_as_denied(folder: Path) -> None:
+    box = Box(folder, Capabilities(llm=LlmAccess(enabled=True, budget=1.0)), granted=True)
+    broker = Broker(box.admitted, box.gate, replace(box.services, models=SpentModels()))
+    with broker.working_in("chat"):
+        for _ in range(11):
+            with pytest.raises(BudgetExceededError):
+                await broker.serve("llm.complete", {"prompt": "hello", "session": "chat"})
+    assert box.log.lines == [("llm", "model", False)] * 11
+    assert box.stopped == []
 
 
 async def test_a_model_is_called_for_a_session_the_plugin_works_in(folder: Path) -> None:
