@@ -194,7 +194,8 @@ def uninstall(
     """
     with one_line_errors():
         operator = Operator(config)
-        if name in operator.settings.plugins.enabled and name not in operator.settings.plugins.disabled:
+        plugins, entry = operator.settings.plugins, operator.admission.entry_of(name)
+        if entry in plugins.enabled and not {entry, name} & {*plugins.disabled}:
             raise PluginError(f"plugin {name!r} is enabled; run `trunkline plugin disable {name}` first")
         if (locked := operator.admission.lock().get(name)) is not None:
             # First: what it stored cannot be purged later, when the plugin is not known any more.

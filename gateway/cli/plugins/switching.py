@@ -39,13 +39,16 @@ def enable(name: Name, as_json: AsJson = False, config: File = None) -> None:
     with one_line_errors():
         operator = Operator(config)
         settings, file = operator.settings, EditedFile(operator.settings.file)
-        entry = _entry(name, settings)
+        entry = operator.admission.entry_of(_entry(name, settings))
+        names = {entry}
         if operator.admission.owns(entry):
-            operator.admission.admit(entry)
+            names.add(operator.admission.admit(entry).manifest.name)
         elif not (is_module(entry) or (settings.plugin_base(entry) / entry).exists()):
             raise PluginError(f"plugin {name!r} is not found; correct the name, or install it")
         operator.admission.check_team(entry, Path(entry).stem)
-        changed = file.change_list(("plugins",), "disabled", remove=entry)
+        changed = False
+        for each in names:
+            changed |= file.change_list(("plugins",), "disabled", remove=each)
         if entry not in settings.plugins.enabled:
             changed |= file.change_list(("plugins",), "enabled", add=entry)
         try:

@@ -71,9 +71,18 @@ class Admission:
     def _folder(self, entry: str) -> Path:
         return self._settings.plugin_base(entry) / Path(entry).expanduser()
 
+    def entry_of(self, name: str) -> str:
+        """Return the path in ``plugins.enabled`` of the plugin with this name, or else the name."""
+        paths = (each for each in self._settings.plugins.enabled if "/" in each and self.owns(each))
+        found = ((each, self._path(each)) for each in paths)
+        return next((entry for entry, plugin in found if plugin and plugin.has_name(name)), name)
+
     def find(self, entry: str) -> Found:
-        """Return the plugin that an entry of ``plugins.enabled`` denotes. Raises PluginError."""
-        found = self._path(entry) or self._named(entry)
+        """Return the plugin that an entry of ``plugins.enabled`` denotes, or that has this name.
+
+        Raises PluginError.
+        """
+        found = self._path(entry) or self._named(entry) or self._path(self.entry_of(entry))
         if found is None:
             said = f"plugin {entry!r} is not installed"
             if (reason := self._failures.get(entry)) is not None:

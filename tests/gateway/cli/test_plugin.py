@@ -183,6 +183,23 @@ def test_a_folder_is_enabled_by_its_path(home: Path) -> None:
     assert "plugins/weather" not in (home / "config/trunkline.toml").read_text()
 
 
+def test_the_name_of_a_plugin_that_is_enabled_by_its_path_denotes_it(home: Path) -> None:
+    plugin(home, "plugins/weather")
+    run(home, "approve", "./plugins/weather", "--yes")
+    run(home, "enable", "./plugins/weather")
+    assert str(home / "plugins/weather") in run(home, "info", "weather")
+    assert "granted network:api.example.org" in run(home, "approve", "weather", "--yes", "--allow", "network")
+    assert "run `trunkline plugin disable weather` first" in run(home, "uninstall", "weather", status=1)
+    for name in ("weather", "./plugins/weather"):
+        run(home, "disable", "weather")
+        assert listed(home)["weather"]["enabled"] is False
+        run(home, "enable", name)
+        assert listed(home)["weather"]["enabled"] is True
+    settings = (home / "config/trunkline.toml").read_text()
+    assert settings.count("weather") == 1
+    assert "disabled = []" in settings
+
+
 def test_mcp_servers_of_a_plugin_are_shown_and_must_be_declared(home: Path) -> None:
     place = plugin(home)
     (place / "mcp.toml").write_text('[notes]\ncommand = ["notes", "./db"]\n')
