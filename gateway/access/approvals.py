@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, cast
 
 import msgspec
+from msgspec import Struct
 
 from gateway.access.grants import grant
 from gateway.access.people import UserRef
@@ -43,6 +44,13 @@ _MAX_MATCH_CHARS = 64
 """Longest match text that a button shows in full; Slack's limit is 75 characters, label included."""
 
 
+class Ruling(Struct, frozen=True):
+    """The outcome of an approval, and the id of the user who answered; "" if no user did."""
+
+    outcome: Outcome
+    by: str = ""
+
+
 class Approvals:
     """Asks for the approval of tool calls; the sender of the message that led to a call decides."""
 
@@ -62,7 +70,7 @@ class Approvals:
         reason: str = "",
         always: str | None = None,
         consult: Callable[[], Awaitable[Outcome | None]] | None = None,
-    ) -> Outcome:
+    ) -> Ruling:
         """Ask in the turn's session and wait for a decision, at most the configured timeout.
 
         Returns at once if a grant covers the call, if it was decided before a crash, or if no user can be
@@ -79,15 +87,15 @@ class Approvals:
         if matches is not None and await self._access.grants.allows(
             turn.root.session.id, user, tool, matches
         ):
-            return "always"
+            return Ruling("always")
         subject = f"{tool.name} {digest}"
         held = self._earlier(turn, subject)
         decided_before = held is not None and held.answer is not None
         if held is None:
             if consult is not None and (decided := await consult()) is not None:
-                return decided
+                return Ruling(decided)
             if not self.questions.can_ask(turn):
-                return "nobody"
+                return Ruling("nobody")
             offered = None if matches is None else always_text(tool, matches)
             request = self._request(turn, tool.name, arguments, offered, reason)
             held = await self.questions.ask(request, inbox_id=turn.questions.inbox_id, subject=subject)
@@ -100,7 +108,9 @@ class Approvals:
             turn.questions.unrecorded[calling.get()].append(held.question.id)
         elif decided_before:
             await self.questions.drop(held.question.id)
-        return "unshown" if held.unshown else cast("Outcome", answer.outcome)
+        if held.unshown:
+            return Ruling("unshown")
+        return Ruling(cast("Outcome", answer.outcome), UserRef.parse(answer.by).user)
 
     def asker(self, turn: Turn, owner: str) -> Asker:
         """Return the function with which a tool call or hook of a turn asks questions of its own."""

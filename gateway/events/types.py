@@ -143,7 +143,8 @@ class ToolFinished(BusEvent, frozen=True, tag="tool.execute.after"):
 class PermissionReplied(BusEvent, frozen=True, tag="permission.replied"):
     """The decision about a tool call that needed an approval.
 
-    ``outcome`` is that of the question, such as once or deny; ``by`` is ``user:ID`` or ``plugin:NAME``.
+    ``outcome`` is that of the question, such as once or deny; ``by`` is ``user:ID`` or ``plugin:NAME``, or ""
+    if no one answered: no user could, the time was over, or an earlier "always" counts.
     """
 
     detailed = True

@@ -336,14 +336,14 @@ class Spending:
             return
         if turn.entry.inbound.unattended:
             raise self._exceeded(turn, account, f"and no user is present to approve more: {_remedy(account)}")
-        outcome = await self._approvals.ask(turn, _CONTINUE, _question(account))
-        if outcome not in ("once", "always"):
+        ruling = await self._approvals.ask(turn, _CONTINUE, _question(account))
+        if ruling.outcome not in ("once", "always"):
             raise self._exceeded(turn, account, "and more was not approved")
         account.grant()
         log.info(
             "budget approved",
             budget=account.budget.name,
-            by=turn.sender.id,
+            by=ruling.by or turn.sender.id,
             spent=account.spent_text(),
         )
         await self.budgets.save(account, self._clock())

@@ -82,15 +82,15 @@ class CallDecisions:
             plugin = verdict[1].name
             return "once" if verdict[0] else "deny"
 
-        outcome = await self._approvals.ask(
+        ruling = await self._approvals.ask(
             turn, tool, arguments, recorded=recorded, reason=reason, always=always, consult=consult
         )
         if events.wants(PermissionReplied, turn.root.session.id):
-            by = f"plugin:{plugin}" if plugin else f"user:{turn.sender.id}"
+            by = f"plugin:{plugin}" if plugin else f"user:{ruling.by}" if ruling.by else ""
             asked = asked or _asked(turn, tool, arguments)
             fields = {name: getattr(asked, name) for name in asked.__struct_fields__}
-            events.emit(PermissionReplied(**fields, outcome=outcome, by=by))
-        return Decision(outcome, plugin)
+            events.emit(PermissionReplied(**fields, outcome=ruling.outcome, by=by))
+        return Decision(ruling.outcome, plugin)
 
     async def start(self, turn: Turn, call: ToolCall) -> ToolBlock | None:
         """Let plugins block a permitted call. Returns the block, or None."""

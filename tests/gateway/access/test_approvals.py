@@ -36,6 +36,7 @@ from gateway.channel import (
 )
 from gateway.contract.messages import Message
 from gateway.contract.questions import visible_json
+from gateway.events import PermissionReplied
 from gateway.session.frames import ApprovalAsked, ApprovalResolved
 from gateway.testing.chat import Chat, chatting, written
 from gateway.testing.fake_models.script import Reply, Use
@@ -97,6 +98,23 @@ async def test_a_tool_runs_once_it_is_allowed(tmp_path: Path) -> None:
         await chat.host.settle(again.approval_id, "deny", session="s")
         assert result(await chat.answer(answer_id)).output == "Error: Tool 'shell' denied by user."
         assert shell.ran == ["ls"]
+
+
+async def test_001_03_the_reply_to_a_question_names_the_user_who_answered(tmp_path: Path) -> None:
+    replied: list[PermissionReplied] = []
+    async with chatting(tmp_path, Shell(), **ASK) as chat:
+        chat.gateway.events.subscribe(PermissionReplied, replied.append)
+        for user, value in ((None, "once"), ("ada", "always")):
+            answer_id, asked = await ask(chat)
+            await chat.host.settle(asked.approval_id, value, session="s", user=user)
+            await chat.answer(answer_id)
+        chat.model.then(Reply((Use("shell", '{"command": "ls"}'),), "tools"))
+        await chat.say("again")
+    assert [(each.outcome, each.by) for each in replied] == [
+        ("once", "user:owner"),
+        ("always", "user:ada"),
+        ("always", ""),
+    ]
 
 
 async def test_always_holds_for_the_same_key_in_the_same_session(tmp_path: Path) -> None:

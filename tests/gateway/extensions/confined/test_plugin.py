@@ -417,8 +417,8 @@ async def test_001_11_a_decision_of_a_plugin_replaces_the_question(tmp_path: Pat
     assert [(each.command, each.outcome, each.by) for each in replied] == [
         ("npm install", "once", "plugin:guarded"),
         ("rm -r x", "deny", "plugin:guarded"),
-        ("other", "timeout", "user:ada"),
-        ('{"what":"install"}', "timeout", "user:ada"),
+        ("other", "timeout", ""),
+        ('{"what":"install"}', "timeout", ""),
     ]
 
 
