@@ -93,6 +93,14 @@ class CliBackends(Plugin):
                     key_of=backend.cli.stand_in,
                 )
 
+    async def find_problem(self) -> str:
+        """Return the names in the settings that no backend has, if any."""
+        settings, known = await self.dispatcher.refresh_settings(), self.dispatcher.backends
+        named = dict.fromkeys((settings.active_plugin, *settings.fallback_plugins, *settings.plugins))
+        if unknown := [name for name in named if name not in known]:
+            return f"no backend is named {', '.join(unknown)}; choose from {', '.join(known)}"
+        return ""
+
     async def deactivate(self) -> None:
         """End all running dispatches."""
         if self._dispatcher is not None:

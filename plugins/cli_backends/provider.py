@@ -34,6 +34,7 @@ from plugins.cli_backends.contract import (
     DispatchOptions,
     DispatchResult,
     Done,
+    GitChanges,
     Progress,
     Started,
     TextChunk,
@@ -71,6 +72,7 @@ _ARGUMENT_NAMES = {
 }
 """The names that programs give to an argument with a display hint."""
 _MAX_OUTPUT_CHARS = 64 * 1024
+_MOST_COMMITS = 5
 _NO_RESULT = "(the program reported no result)"
 
 
@@ -164,6 +166,16 @@ def hints_for(call: ToolCall) -> DisplayHints | None:
     return DisplayHints(kind=kind, fields=fields) if kind or fields else None
 
 
+def changes_text(changes: GitChanges) -> str:
+    """Return the changes of a dispatch in Markdown: git's summary, and the new commits, oldest first."""
+    lines = [f"*{changes.stat.splitlines()[-1].strip()}*"] if changes.stat else []
+    older, newest = changes.new_commits[_MOST_COMMITS:], changes.new_commits[:_MOST_COMMITS]
+    if older:
+        lines.append(f"- *{len(older)} commits, then*")
+    lines += ["- `{}`".format(commit.replace("`", "'")) for commit in reversed(newest)]
+    return "\n".join(lines)
+
+
 class DeltaMapper:
     """The translation of a dispatch's progress into deltas."""
 
@@ -196,9 +208,8 @@ class DeltaMapper:
     def close(self, result: DispatchResult, model: str) -> list[Delta]:
         """Return the last deltas: open calls, the summary of changes, the usage if known, and the end."""
         deltas = self._end_open_calls()
-        if result.git_changes is not None and result.git_changes.stat:
-            summary = result.git_changes.stat.splitlines()[-1].strip()
-            deltas.append(self._writer.text(f"\n\n*{summary}*"))
+        if result.git_changes is not None:
+            deltas.append(self._writer.text(f"\n\n{changes_text(result.git_changes)}"))
         metadata = Metadata(model=model, provider=result.backend)
         message_id, usage = self._writer.message_id, self._usage
         if usage is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -38,8 +39,8 @@ from gateway.testing.fake_models.script import Reply, Use
 from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.fake_program import fake_program
 from plugins.cli_backends import CliBackends
-from plugins.cli_backends.contract import ToolCall
-from plugins.cli_backends.provider import hints_for
+from plugins.cli_backends.contract import GitChanges, ToolCall
+from plugins.cli_backends.provider import changes_text, hints_for
 from tests.gateway.trail.test_recording import settled_trail
 from tests.plugins.cli_backends.pretend import alive, noted, program
 
@@ -86,6 +87,19 @@ def talking(tmp_path: Path, *more: Plugin, bodies: dict[str, str], model: str, *
 async def asked(chat: Chat) -> ApprovalAsked:
     watcher = await chat.watch()
     return await watcher.until(lambda frame: isinstance(frame, ApprovalAsked))
+
+
+async def test_000_11_the_doctor_is_told_of_names_that_no_backend_has(tmp_path: Path) -> None:
+    backends = CliBackends()
+    for names, told in (
+        ({"active_plugin": "claude", "fallback_plugins": ["codex", "gemni"]}, "claude, gemni"),
+        ({"plugins": {"open-code": {"enabled": False}}}, "open-code"),
+        ({"active_plugin": "codex", "fallback_plugins": ["gemini"]}, ""),
+    ):
+        settings = {"plugins": {"cli_backends": {**names, "file": str(tmp_path / "none.json")}}}
+        async with chatting(tmp_path / "data", backends, **settings):
+            problem = await backends.find_problem()
+        assert problem.partition("; choose from claude-code")[0].partition("no backend is named ")[2] == told
 
 
 async def test_a_program_answers_as_a_model_does(tmp_path: Path) -> None:
@@ -321,6 +335,32 @@ async def test_changes_are_told_at_the_end(tmp_path: Path) -> None:
         tmp_path, bodies=bodies, model="claude-code/default", working_directory=str(folder)
     ) as chat:
         assert (await chat.say("go")).text == "I wrote it.\n\n*1 file changed, 1 insertion(+)*"
+
+
+def test_000_18_new_commits_are_told_also_when_no_file_differs() -> None:
+    """A program often commits only what was changed before."""
+    assert changes_text(GitChanges("", (), ("1a2b3c4 fix `x`",))) == "- `1a2b3c4 fix 'x'`"
+    commits = tuple(f"{number} change" for number in range(7, 0, -1))
+    told = changes_text(GitChanges(" a | 2 +-\n 1 file changed, 1 insertion(+)", ("a",), commits))
+    assert told.splitlines() == [
+        "*1 file changed, 1 insertion(+)*",
+        "- *2 commits, then*",
+        *(f"- `{number} change`" for number in range(3, 8)),
+    ]
+
+
+async def test_000_18_a_commit_of_earlier_work_is_told_in_the_chat(tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    await asyncio.to_thread(subprocess.run, ["git", "init", "-q", str(folder)], check=True)
+    (folder / "work.txt").write_text("done before\n")
+    commit = "git add -A && git -c user.name=a -c user.email=a@example.org commit -qm 'Keep the work'"
+    body = f'prompt()\n__import__("subprocess").run({commit!r}, shell=True, check=True)\nsay("Kept.")\ndone()'
+    async with talking(
+        tmp_path, bodies={"claude-code": body}, model="claude-code/default", working_directory=str(folder)
+    ) as chat:
+        answer, _, told = (await chat.say("commit it")).text.partition("\n\n")
+    assert answer == "Kept."
+    assert re.fullmatch(r"- `[0-9a-f]+ Keep the work`", told)
 
 
 class Errand(Plugin):
