@@ -13,7 +13,7 @@ import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -98,6 +98,8 @@ that is idle for 5 s."""
 _LONGEST_CUT = 8.0
 _PLATFORM_AWAY = (0.2, 5.0)
 """Seconds that a platform is away: fewer than the 10 s that a node waits for an answer of one."""
+_LATER = 0.2
+"""Seconds after which kinds that happened often enough look again whether all others did."""
 _CALMER = 5
 """How much longer the pauses between faults are once all of them happened often enough."""
 _KEEPS = 1.0
@@ -197,9 +199,10 @@ class Nodes:
         self._of_links: Mapping[str, tuple[int, Act]] = {"certificate replaced": (1, self._rotate)}
         """What happens to the connections between nodes."""
         self._of_platforms: Mapping[str, tuple[int, Act]] = {PLATFORM_CUT: (1, self._cut_platform)}
+        self._groups = self._ends, self._freezes, self._of_servers, self._of_links, self._of_platforms
         self.kills = 0
         self.lives = 0
-        harms = (*self._ends, *self._freezes, *self._of_servers, *self._of_links, *self._of_platforms)
+        harms = [kind for group in self._groups for kind in group]
         every = (*harms, WRONG_CLOCK, AMID, UPGRADED, PASSED_ON, KEPT)
         self.faults = Counter(dict.fromkeys(PLANTED.get(plan.planted or "", every), 0))
         self.answers_in_outages = 0
@@ -319,8 +322,12 @@ class Nodes:
         for _ in range(max(1, self._plan.fewest_of_each)):
             to_come += self._dice.sample([*kinds], len(kinds))
         while kinds and not self._over():
-            lacks_kills = time.monotonic() > planned_end and self.kills < self._plan.fewest_kills
-            if to_come or (lacks_kills and KILLED in kinds):
+            is_late = time.monotonic() > planned_end
+            if is_late and not self._is_behind(kinds) and any(map(self._is_behind, self._groups)):
+                # In a storm that lasts longer, what did not happen yet gets time, and nodes that work.
+                await self._pause(_LATER)
+                continue
+            if to_come or (is_late and KILLED in kinds and self.kills < self._plan.fewest_kills):
                 kind = to_come.pop() if to_come else KILLED
             else:
                 [kind] = self._dice.choices([*kinds], [*kinds.values()])
@@ -330,7 +337,6 @@ class Nodes:
             self._note(kind, begun, done=done)
             if (not done and self._lacks(kind)) or self._lacks(_TO_SHOW.get(kind, "")):
                 to_come.insert(0, kind)
-            # In a storm that lasts longer, the kinds that did not happen yet get time, and nodes that work.
             is_done = time.monotonic() > planned_end and not any(map(self._lacks, kinds))
             await self._pause(self._dice.uniform(*pauses) * (_CALMER if is_done else 1))
 
@@ -346,6 +352,11 @@ class Nodes:
     def _lacks(self, kind: str) -> bool:
         """Return whether something that is counted has to happen once more."""
         return kind in self.faults and self.faults[kind] < self._plan.fewest(kind)
+
+    def _is_behind(self, kinds: Collection[str]) -> bool:
+        """Return whether a fault of some kinds, or what it is to show, has to happen once more."""
+        lacks_kills = KILLED in kinds and self.kills < self._plan.fewest_kills
+        return lacks_kills or any(self._lacks(kind) or self._lacks(_TO_SHOW.get(kind, "")) for kind in kinds)
 
     async def relent(self) -> None:
         """Let all nodes live from now on."""
