@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,11 @@ from gateway.tables import PluginTables
 log = structlog.get_logger("trunkline.plugins")
 
 _TABLE = "kv"
+_FACTS = (
+    *("channel", "owner", "messages", "input_tokens", "output_tokens", "cost"),
+    *("created_at", "updated_at"),
+)
+"""What plugins are told about a session without a grant: no text, and no title, which is made of text."""
 
 RunProgram = Callable[[Sequence[str], bytes, float, bool], Awaitable[tuple[int, bytes, bytes]]]
 """Runs a program with an input and a limit in seconds; the last argument is whether it is confined."""
@@ -79,6 +84,7 @@ class Brokers:
             private=self._settings.fetch.allow,
             events=events,
             sessions=sessions,
+            facts=self._facts,
             send=partial(self._send, name),
             models=_LateModels(self._models),
             table=self._tables.open(name, _TABLE),
@@ -114,6 +120,11 @@ class Brokers:
             for path, _, after in await asyncio.to_thread(watch.changes) if watch else ():
                 kind = FileDeleted if after is None else FileModified
                 events.emit(kind(session, path, by=f"plugin:{plugin}"))
+
+    async def _facts(self, session: str) -> Mapping[str, Any]:
+        row = (await self._sessions.find(session)).row
+        chosen = {"agent": row.agent or "", "model": row.model or "", "parent": row.parent or ""}
+        return {**chosen, **{name: getattr(row, name) for name in _FACTS}}
 
     async def _send(self, plugin: str, session: str, text: str, key: str) -> None:
         found = await self._sessions.find(session)

@@ -16,7 +16,13 @@ from gateway.contract.errors import InvalidRequestError
 from gateway.contract.services import EventService, NoticeLevel, SessionService
 from gateway.contract.tool import Tool
 from gateway.extensions.admission.manifest import Admitted
-from gateway.extensions.broker.conversations import CompleteCall, Conversations, MessagesCall, SendCall
+from gateway.extensions.broker.conversations import (
+    CompleteCall,
+    Conversations,
+    MessagesCall,
+    MetadataCall,
+    SendCall,
+)
 from gateway.extensions.broker.files import Files, PathCall, WriteCall
 from gateway.extensions.broker.gate import Gate, Use
 from gateway.extensions.broker.network import Http, HttpCall
@@ -42,13 +48,15 @@ class BrokerServices(Struct, frozen=True, kw_only=True):
     """The services of the gateway that the broker of a plugin uses.
 
     ``workspace`` is the gateway's working directory. ``private`` are the networks that requests may reach
-    although they are not public. ``secret`` returns a secret of the plugin by name.
+    although they are not public. ``secret`` returns a secret of the plugin by name, ``facts`` those about a
+    session that are not its text.
     """
 
     workspace: Path
     private: Sequence[Network]
     events: EventService
     sessions: SessionService
+    facts: Callable[[str], Awaitable[Mapping[str, Any]]]
     send: SendService
     models: CompletionService
     table: SizedTable
@@ -94,7 +102,9 @@ class Broker:
         self._programs = programs = Programs(needs.exec, gate, services.run)
         self._docker = needs.docker
         values = Values(needs.storage_mb, gate, services.table)
-        chats = Conversations(needs, gate, self.works_in, services.sessions, services.send, services.models)
+        chats = Conversations(
+            needs, gate, self.works_in, services.sessions, services.send, services.models, services.facts
+        )
         self._methods: Mapping[str, tuple[type[Struct], Handler]] = {
             "fs.open": (PathCall, files.open),
             "fs.list": (PathCall, files.list),
@@ -110,6 +120,7 @@ class Broker:
             "secrets.get": (SecretCall, Secrets(manifest.secrets, self._name, gate, services.secret).get),
             "send": (SendCall, chats.send),
             "session.messages": (MessagesCall, chats.messages),
+            "session.metadata": (MetadataCall, chats.metadata),
             "llm.complete": (CompleteCall, partial(chats.complete, self._name)),
             "notify": (Notice, self._notify),
             "log": (Notice, self._log),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -34,6 +34,12 @@ class MessagesCall(Struct, frozen=True, forbid_unknown_fields=True):
     last: int = 20
 
 
+class MetadataCall(Struct, frozen=True, forbid_unknown_fields=True):
+    """A query of the facts about the session that the plugin works in."""
+
+    session: str = ""
+
+
 class CompleteCall(Struct, frozen=True, forbid_unknown_fields=True):
     """A request to a model; "" is the small model of the session's agent, or its model."""
 
@@ -55,6 +61,7 @@ class Conversations:
         sessions: SessionService,
         send: SendService,
         models: CompletionService,
+        facts: Callable[[str], Awaitable[Mapping[str, Any]]],
     ) -> None:
         self._capabilities = capabilities
         self._gate = gate
@@ -62,6 +69,7 @@ class Conversations:
         self._sessions = sessions
         self._send = send
         self._models = models
+        self._facts = facts
 
     async def send(self, call: SendCall) -> None:
         """Send a text to a chat. It is durable when this returns, and sent once for each key."""
@@ -101,6 +109,12 @@ class Conversations:
             raise InvalidRequestError(f"session.messages: last is 1 to {_MOST_MESSAGES}")
         session = await self._sessions.find(call.session)
         return [msgspec.to_builtins(message) for message in session.messages()[-call.last :]]
+
+    async def metadata(self, call: MetadataCall) -> Mapping[str, Any]:
+        """Return facts about the session that the plugin works in. They have no text, and need no grant."""
+        if not self._is_open(call.session):
+            raise InvalidRequestError("session.metadata: the plugin works in no session now")
+        return await self._facts(call.session)
 
     async def complete(self, plugin: str, call: CompleteCall) -> Completion:
         """Call a model. The cost counts for the session, the plugin and their budgets."""

@@ -92,6 +92,30 @@ async def test_001_32_plugins_are_listed_changed_and_read_with_the_token_alone(t
         assert {"/api/plugins/running", "/api/plugins/apply", "/api/plugins/log"} <= described.keys()
 
 
+FACTS = """\
+from trunkline_plugin import plugin
+
+
+@plugin
+async def greeter(ctx):
+    async def show(args, call):
+        found = await ctx.session.metadata()
+        return f"{found.channel} {found.owner} {found.messages} {found.model or 'default'}"
+
+    return {"commands": [{"name": "greet", "description": "Show", "execute": show}]}
+"""
+
+
+async def test_001_18_the_context_has_facts_about_the_session(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "plugin.yml").write_text(MANIFEST)
+    (source / "main.py").write_text(FACTS)
+    async with running(source, tmp_path, options={"activate_timeout_ms": 60_000}) as chat:
+        await chat.say("hello")
+        assert (await chat.say("/greet")).text == "test ada 2 default"
+
+
 TELLER = """\
 from trunkline_plugin import plugin
 

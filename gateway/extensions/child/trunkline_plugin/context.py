@@ -175,6 +175,13 @@ class Session:
         """Return the newest messages, oldest first."""
         return await self._call("session.messages", session=session or self.id, last=last)
 
+    async def metadata(self) -> Data:
+        """Return facts without text: ``channel``, ``owner``, the ``agent`` and ``model`` chosen in the chat
+        ("" for the default), ``parent``, the number of ``messages``, ``input_tokens``, ``output_tokens``,
+        ``cost`` in US dollars, and ``created_at`` and ``updated_at`` in ms.
+        """
+        return await self._call("session.metadata")
+
 
 class Tools:
     """The tools of the gateway: names and schemas."""

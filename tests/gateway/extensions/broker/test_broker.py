@@ -151,6 +151,7 @@ class Box:
             private=(ip_network("127.0.0.0/8"),),
             events=bus,
             sessions=Sessions(),
+            facts=self._facts,
             send=self._send,
             models=Models(),
             table=Table(),
@@ -165,6 +166,9 @@ class Box:
 
     async def call(self, method: str, /, **params: Any) -> Any:
         return await self.broker.serve(method, params)
+
+    async def _facts(self, session: str) -> Mapping[str, Any]:
+        return {"channel": "telegram", "owner": session}
 
     async def _send(self, session: str, text: str, key: str) -> None:
         self.sent.append((session, text, key))
@@ -517,6 +521,15 @@ async def test_messages_are_read_only_in_sessions_the_plugin_works_in(folder: Pa
     await box.call("send", session="chat", text="hello", key="1")
     assert box.sent == [("chat", "hello", "1")]
     assert box.log.lines == [("messages", "chat", False), ("messages", "chat", True), ("send", "chat", True)]
+
+
+async def test_001_18_a_plugin_gets_facts_about_the_session_that_it_works_in(folder: Path) -> None:
+    box = Box(folder, Capabilities(), granted=True)
+    with pytest.raises(InvalidRequestError, match="works in no session"):
+        await box.call("session.metadata", session="chat")
+    with box.broker.working_in("chat"):
+        found = await box.call("session.metadata", session="chat")
+    assert found == {"channel": "telegram", "owner": "chat"}
 
 
 async def test_001_28_the_audit_log_has_calls_beyond_the_budget_as_denied(folder: Path) -> None:
