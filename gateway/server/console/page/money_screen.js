@@ -191,7 +191,7 @@ function callsOf(count) {
 
 /** Return a row of buttons of which one is pressed. */
 function segments(label, names, choose) {
-  return h("div", { class: "seg", role: "group", "aria-label": label, tabindex: "-1" }, ...names.map(([name, text]) => h("button", { type: "button", "data-name": name, "aria-pressed": "false", onclick: () => choose(name) }, text)));
+  return h("div", { class: "seg", role: "group", "aria-label": label }, ...names.map(([name, text]) => h("button", { type: "button", "data-name": name, "aria-pressed": "false", onclick: () => choose(name) }, text)));
 }
 
 function press(group, name) {

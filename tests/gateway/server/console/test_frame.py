@@ -35,6 +35,19 @@ async def is_narrow(page: Page) -> bool:
     return await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
+async def overlaps(page: Page, selector: str) -> list[str]:
+    """Return the visible labels that the label before them reaches."""
+    return await page.evaluate(
+        """selector => {
+            const labels = [...document.querySelectorAll(selector)].filter((e) => e.getClientRects().length);
+            const ends = labels.map((e) => e.getBoundingClientRect().right);
+            return labels.slice(1).filter((e, at) => e.getBoundingClientRect().left < ends[at] + 1)
+                .map((e) => e.textContent);
+        }""",
+        selector,
+    )
+
+
 async def test_the_frame_by_keyboard_with_hundreds_of_rows(browser: Browser, tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         await bury(served, 400)
@@ -90,6 +103,7 @@ async def test_the_frame_is_accessible_in_german_at_every_width(
         for width in WIDTHS:
             await page.set_viewport_size({"width": width, "height": 800})
             assert await is_narrow(page), width
+            assert await overlaps(page, ".tabs > * > span:not(.count)") == [], width
         assert await violations(page, axe) == []
         await page.set_viewport_size({"width": 390, "height": 844})
         await page.get_by_role("button", name="Mehr").click()

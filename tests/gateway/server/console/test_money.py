@@ -17,12 +17,15 @@ from gateway.testing.served import Served, serving
 from tests.channels.websocket.test_page_axe import violations
 from tests.e2e.page_browser import chat
 from tests.gateway.models.test_ledger import NEW
-from tests.gateway.server.console.test_frame import FOREIGN, WIDTHS, is_narrow
+from tests.gateway.server.console.test_frame import FOREIGN, WIDTHS, is_narrow, overlaps
 
 __all__ = ["FOREIGN"]
 
 DAY_MS = 86_400_000
 MARKUP = "<img src=x onerror=alert(1)>"
+CUT_OFF = """[...document.querySelectorAll(".seg, .spend .table-scroll")]
+    .filter((e) => e.scrollWidth > e.clientWidth).map((e) => e.textContent)"""
+"""Rows of buttons and tables of which one has to scroll sideways to see all."""
 BUDGETS = {
     "all": {"per": "day", "warn": 3, "stop": 4},
     "each": {"scope": "agent", "per": "month", "stop": 20},
@@ -138,10 +141,17 @@ async def test_money_is_accessible_in_german_at_every_width(
         await expect(page.get_by_text("Kein Modell wurde aufgerufen").first).to_be_visible()
         assert await violations(page, axe) == []
         await spend(served)
+        ledger = Ledger(served.gateway.parts.store)
+        caller = Caller("slack-bob", "slack", "slack:bob", "coder", "anthropic", "opus")
+        for days in range(31):
+            ledger.record(None, caller, now_ms() - days * DAY_MS, "counted", Tokens(0, 0), 0)
+        await served.gateway.parts.store.write()
         await page.reload()
         await expect(page.locator(".sum strong")).to_have_text("$12,00")
         for width in WIDTHS:
             await page.set_viewport_size({"width": width, "height": 800})
             assert await is_narrow(page), width
+            assert await page.evaluate(CUT_OFF) == [], width
+            assert await overlaps(page, ".days span") == [], width
             if width in (320, 1280):
                 assert await violations(page, axe) == [], width
