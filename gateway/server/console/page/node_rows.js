@@ -1,13 +1,15 @@
-/** Nodes of a cluster on the screen Now: their rows, and the dialog in which an admin drains or resumes one. */
+/** Nodes of a cluster on the screen Now: their rows, and the dialogs in which an admin changes something there. */
 import { announce } from "/shared/announcer.js";
 import { copyButton } from "/shared/copy_button.js";
 import { openDialog } from "/shared/dialog.js";
 import { h, reconcile } from "/shared/dom.js";
 import { t } from "/shared/language.js";
 import { counted, lasted, since } from "./amounts.js";
-import { send } from "./api.js";
+import { read, send } from "./api.js";
 import { word } from "./words.js";
 
+/** Milliseconds between two looks at how far the nodes are with a new certificate. */
+const LOOK_MS = 1_000;
 const DOTS = { active: "", standby: "", starting: "warn", draining: "warn", drained: "warn", outdated: "bad", gone: "bad" };
 
 /** @typedef {{name: string, state: string, version: string, machine: string, started_at: string, heartbeat_at: string, owner_since: string | null, takeover_seconds: number | null, differs: string[]}} ClusterNode */
@@ -40,34 +42,65 @@ function update(row, node, act) {
 /**
  * Say what draining or resuming a node does, and ask the gateway for it once the user confirms.
  * @param {ClusterNode} node @param {"drain" | "resume"} action @param {number} seconds `limits.drain_seconds` of the node that works
- * @returns {Promise<boolean>} whether it was asked for
+ * @returns {Promise<void>} when the dialog is closed
  */
 export function askNode({ name, owner_since: owned }, action, seconds) {
+  const drains = action === "drain";
+  const texts = drains ? [t(owned === null ? "now.node.drain_standby" : "now.node.drain_owner", { name, seconds: counted(seconds) }), t("now.node.drain_until", { name })] : [t("now.node.resume_text", { name })];
+  return ask({ title: t(`now.node.${action}_title`, { name }), texts, command: `trunkline nodes ${action} ${name}`, label: t(`now.node.${action}`), look: drains ? "danger" : "primary" }, async (dialog) => {
+    await send("POST", `/api/nodes/${encodeURIComponent(name)}/${action}`);
+    announce([h("p", {}, t(`now.node.${action}_done`, { name }))]);
+    dialog.close();
+  });
+}
+
+/**
+ * Say what replacing the certificate of the link between nodes does, ask for it, and show when it is done.
+ * @param {number} seconds `limits.drain_seconds` @returns {Promise<void>} when the dialog is closed
+ */
+export function askCertificate(seconds) {
+  const texts = [t("now.certificate_why"), t("now.certificate_how", { seconds: counted(seconds) })];
+  return ask({ title: t("now.certificate_title"), texts, command: "trunkline nodes rotate", label: t("now.certificate"), look: "primary" }, async (dialog, say) => {
+    const { changed } = await send("POST", "/api/nodes/certificate");
+    const earlier = changed ? [] : [t("now.certificate_earlier")];
+    say(t("now.certificate_runs"), ...earlier);
+    let found;
+    while ((found = await read("/api/nodes")).rotating) {
+      await new Promise((resolve) => setTimeout(resolve, LOOK_MS));
+      if (!dialog.open) return;
+    }
+    const gone = found.nodes.filter(({ state }) => state === "gone").map(({ name }) => name);
+    say(t("now.certificate_done"), ...earlier, ...(gone.length > 0 ? [t("now.certificate_gone", { names: gone.join(", ") })] : []));
+  });
+}
+
+/** Open a dialog that acts once the user confirms. `act` closes it, or says what came of it. */
+function ask({ title, texts, command, label, look }, act) {
   return new Promise((resolve) => {
-    let done = false;
-    const command = `trunkline nodes ${action} ${name}`;
-    const drains = action === "drain";
-    const effects = drains ? [t(owned === null ? "now.node.drain_standby" : "now.node.drain_owner", { name, seconds: counted(seconds) }), t("now.node.drain_until", { name })] : [t("now.node.resume_text", { name })];
     const problem = h("p", { class: "bad", role: "alert" });
+    const news = h("div", { role: "status" });
     const cancel = h("button", { type: "button" }, t("dialog.cancel"));
-    const confirm = h("button", { type: "button", class: drains ? "danger" : "primary" }, t(`now.node.${action}`));
-    const dialog = openDialog(t(`now.node.${action}_title`, { name }), ...effects.map((text) => h("p", {}, text)), h("p", { class: "muted" }, t("settings.equal")), h("p", { class: "command" }, h("code", {}, command), copyButton(t("command.copy"), () => command)), problem, h("div", { class: "choices" }, cancel, confirm));
+    const confirm = h("button", { type: "button", class: look }, label);
+    const dialog = openDialog(title, ...texts.map((text) => h("p", {}, text)), h("p", { class: "muted" }, t("settings.equal")), h("p", { class: "command" }, h("code", {}, command), copyButton(t("command.copy"), () => command)), news, problem, h("div", { class: "choices" }, cancel, confirm));
+    const say = (...said) => {
+      news.replaceChildren(...said.map((text) => h("p", {}, text)));
+      confirm.hidden = true;
+      cancel.textContent = t("dialog.close");
+      cancel.focus();
+    };
     cancel.addEventListener("click", () => dialog.close());
     confirm.addEventListener("click", async () => {
       confirm.disabled = true;
       problem.textContent = "";
       try {
-        await send("POST", `/api/nodes/${encodeURIComponent(name)}/${action}`);
-        done = true;
-        announce([h("p", {}, t(`now.node.${action}_done`, { name }))]);
-        dialog.close();
+        await act(dialog, say);
       } catch (error) {
         problem.textContent = error.message;
-        confirm.disabled = false;
+        confirm.hidden = confirm.disabled = false;
         confirm.focus();
       }
     });
-    dialog.addEventListener("close", () => resolve(done));
+    dialog.addEventListener("close", () => resolve());
     cancel.focus();
   });
 }

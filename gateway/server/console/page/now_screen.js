@@ -6,7 +6,7 @@ import { Table } from "/shared/table.js";
 import { clock, counted, lasted, moment } from "./amounts.js";
 import { read } from "./api.js";
 import { ageOf, channelRows, drawProviders, endedSentence, figureCells, needRows, queueFacts, smallLine } from "./now_parts.js";
-import { askNode, drawNodes } from "./node_rows.js";
+import { askCertificate, askNode, drawNodes } from "./node_rows.js";
 import { NowStream } from "./now_stream.js";
 import { tryNow } from "./provider_try.js";
 import { addressOf } from "./router.js";
@@ -57,6 +57,8 @@ class Now {
     this.nodes = h("ul", { class: "rows channels" });
     this.nodesCard = card("nodes", "", this.nodes);
     this.nodesCard.hidden = true;
+    this.certificate = h("button", { type: "button", class: "small" });
+    if (context.isAdmin) this.nodesCard.querySelector("header").append(this.certificate);
     this.body = h("div", { class: "stack", hidden: true }, this.needsCard, this.figures, h("div", { class: "two" }, h("div", { class: "stack" }, this.running, this.activity), h("div", { class: "stack" }, card("channels", t("now.four_hours"), this.channels), card("providers", t("now.circuits"), this.providers), card("queues", "", h("div", { class: "body" }, this.queues)), this.nodesCard)));
     host.append(h("header", { class: "head" }, this.headline, this.time), this.body);
     this.loaded = showLoading(host);
@@ -92,10 +94,12 @@ class Now {
   async #readNodes() {
     const { signal } = this.#over;
     try {
-      const { nodes, drain_seconds: seconds } = await read("/api/nodes", {}, { signal });
+      const { nodes, drain_seconds: seconds, rotating } = await read("/api/nodes", {}, { signal });
       if (nodes.length === 0) return false;
       this.nodesCard.hidden = false;
-      drawNodes(this.nodes, nodes, this.#context.isAdmin ? (node, action) => this.#askNode(node, action, seconds) : null);
+      this.certificate.textContent = t(rotating ? "now.certificate_runs" : "now.certificate");
+      this.certificate.onclick = () => this.#followed(askCertificate(seconds));
+      drawNodes(this.nodes, nodes, this.#context.isAdmin ? (node, action) => this.#followed(askNode(node, action, seconds)) : null);
       return true;
     } catch (error) {
       // Without a connection the screen is dated; during a takeover the next reading succeeds.
@@ -103,8 +107,10 @@ class Now {
     }
   }
 
-  async #askNode(node, action, seconds) {
-    if (await askNode(node, action, seconds)) await this.#readNodes();
+  /** Read the nodes again when a dialog is closed. @param {Promise<void>} closed */
+  async #followed(closed) {
+    await closed;
+    await this.#readNodes();
   }
 
   #choose(name) {

@@ -9,7 +9,7 @@ import pytest
 from playwright.async_api import Browser, expect
 from sqlalchemy import create_engine, text
 
-from gateway.cluster import request_drain, resume
+from gateway.cluster import advance_rotation, request_drain, resume
 from gateway.testing.served import serving
 from tests.channels.websocket.test_page_axe import violations
 from tests.e2e.page_browser import chat
@@ -133,6 +133,60 @@ async def test_an_admin_drains_and_resumes_a_node_by_the_keyboard(
         await expect(two).to_contain_text("stands by since")
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_an_admin_replaces_the_certificate_and_sees_when_it_is_done(
+    browser: Browser, foreign: Path, tmp_path: Path, postgres_url: str, scheme: Any
+) -> None:
+    axe = (foreign / "node_modules" / "axe-core" / "axe.min.js").read_text()
+    how: dict[str, Any] = {"color_scheme": scheme, "bypass_csp": True}
+    engine = create_engine(postgres_url)
+
+    def follow() -> bool:
+        """Let all nodes do the step that was begun. Return whether it was the last one."""
+        with engine.begin() as connection:
+            connection.execute(text("UPDATE node SET certificate_step = step FROM cluster"))
+            return advance_rotation(connection).is_done
+
+    async with (
+        working_beside(tmp_path, postgres_url) as url,
+        chat(browser, f"{url}/console/now", connected=False, expected="api/now", **how) as page,
+    ):
+        card = page.get_by_role("region", name="Nodes")
+        button = card.get_by_role("button", name="Replace certificate")
+        await button.press("Enter")
+        dialog = page.get_by_role("dialog", name="Replace the certificate of the link between nodes?")
+        await expect(dialog).to_contain_text("up to 20 s more (limits.drain_seconds)")
+        await expect(dialog).to_contain_text("trunkline nodes rotate")
+        # The focus is at Cancel, so that Enter alone does nothing.
+        await page.keyboard.press("Enter")
+        await expect(dialog).to_have_count(0)
+        await expect(button).to_be_focused()
+        await page.keyboard.press("Enter")
+        await page.keyboard.press("Tab")
+        await page.keyboard.press("Enter")
+        progress = dialog.get_by_role("status")
+        await expect(progress).to_have_text("Replacing the certificate…")
+        await expect(dialog.get_by_role("button", name="Close").last).to_be_focused()
+        for width in WIDTHS:
+            await page.set_viewport_size({"width": width, "height": 800})
+            assert await is_narrow(page), width
+            if width in (320, 1280):
+                assert await violations(page, axe) == [], width
+        # Who closes the dialog sees it at the button, and finds the progress there.
+        await page.keyboard.press("Enter")
+        running = card.get_by_role("button", name="Replacing the certificate…")
+        await expect(running).to_be_focused()
+        await page.keyboard.press("Enter")
+        await dialog.get_by_role("button", name="Replace certificate").click()
+        await expect(progress).to_contain_text("An earlier replacement was not complete.")
+        while not follow():
+            pass
+        await expect(progress).to_contain_text("All live nodes use the new certificate and refuse the old one.")
+        await page.keyboard.press("Enter")
+        await expect(button).to_be_focused()
+    engine.dispose()
+
+
 async def test_a_viewer_has_no_button_for_a_node(browser: Browser, tmp_path: Path, postgres_url: str) -> None:
     server = f'token = "{OWNER}"\ntokens.eyes = {{ token = "{EYES}", role = "viewer" }}'
     async with (
@@ -146,7 +200,7 @@ async def test_a_viewer_has_no_button_for_a_node(browser: Browser, tmp_path: Pat
         await page.get_by_role("button", name="eyes").click()
         await page.get_by_role("menuitem", name="Sign out").click()
         await sign_in(page, OWNER)
-        await expect(nodes.get_by_role("button")).to_have_count(2)
+        await expect(nodes.get_by_role("button")).to_have_text(["Replace certificate", "Drain", "Drain"])
 
 
 async def test_the_dialog_of_a_node_is_in_german(browser: Browser, tmp_path: Path, postgres_url: str) -> None:
