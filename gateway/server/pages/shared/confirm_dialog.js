@@ -5,7 +5,7 @@ import { t } from "./language.js";
 /** @param {string} look of the button @returns {Promise<boolean>} whether the user agreed */
 export function confirmed(title, text, action, look = "danger") {
   return new Promise((resolve) => {
-    const answer = (yes) => () => (resolve(yes), dialog.remove());
+    const answer = (yes) => () => (resolve(yes), dialog.close(), dialog.remove());
     const dialog = h(
       "dialog",
       { "aria-labelledby": "confirm-title", oncancel: answer(false) },
