@@ -40,6 +40,8 @@ let open = null;
 /** @type {import("./session.js").Session} */
 let session = { account: "", role: "admin", reads_messages: true, open: false };
 let screens = [];
+/** Dialogs that were open when a login expired, and whose they are. */
+let unfinished = { user: "", dialogs: [] };
 
 async function start() {
   let found;
@@ -60,17 +62,39 @@ async function start() {
   frameHost.hidden = false;
   frame = new Frame(frameHost, screens, session, actions());
   show({ replace: true });
+  reopen();
 }
 
-function login() {
+/** Ask who the user is. @param {boolean} [expired] whether what was written in a dialog is kept for the same user */
+function login(expired = false) {
+  if (loginHost.querySelector("form")) return;
+  const dialogs = document.querySelectorAll("dialog");
+  unfinished = { user: userOf(session), dialogs: expired ? [...dialogs] : [] };
   close();
   frame = null;
   frameHost.hidden = true;
   frameHost.replaceChildren();
-  for (const dialog of document.querySelectorAll("dialog")) dialog.remove();
+  for (const dialog of dialogs) dialog.remove();
   loginHost.hidden = false;
   document.title = `${t("login.title")} · Trunkline`;
   showLogin(loginHost, start);
+}
+
+function reopen() {
+  const { user, dialogs } = unfinished;
+  unfinished = { user: "", dialogs: [] };
+  if (user !== userOf(session)) return;
+  for (const dialog of dialogs) {
+    dialog.open = false;
+    document.body.append(dialog);
+    dialog.showModal();
+    // The screen that opened it is gone.
+    dialog.addEventListener("close", () => (close(), show({ replace: true })));
+  }
+}
+
+function userOf({ account, role }) {
+  return `${role} ${account}`;
 }
 
 /** Actions of the account menu. Without a token in the settings there is nothing to sign out of. */
@@ -145,5 +169,5 @@ listenToKeys({
   "?": { label: t("keys.overview"), act: () => frame && openOverview() },
 });
 watchAddress(show);
-addEventListener("signed-out", login);
+addEventListener("signed-out", () => login(true));
 start();

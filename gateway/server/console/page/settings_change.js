@@ -52,6 +52,8 @@ export function createTable(title, fields, pathOf) {
 function openChange(title, parts, read, unset) {
   return new Promise((resolve) => {
     let saved = false;
+    /** Counts changes of the form: the plan of an older text is not shown. */
+    let version = 0;
     const problem = h("p", { class: "problem", role: "alert" });
     const plan = h("div", { class: "setting-plan", "aria-live": "polite" });
     const show = h("button", { type: "submit", class: "primary" }, t("settings.show"));
@@ -63,8 +65,10 @@ function openChange(title, parts, read, unset) {
     async function preview(wanted) {
       problem.textContent = "";
       plan.replaceChildren();
+      const asked = ++version;
       try {
         const planned = await send("POST", "/api/settings/plan", wanted);
+        if (asked !== version) return;
         plan.replaceChildren(...planView(planned, () => save(wanted, planned.digest)));
         plan.querySelector("button.primary")?.focus();
       } catch (error) {
@@ -91,7 +95,7 @@ function openChange(title, parts, read, unset) {
         problem.textContent = t("settings.no_json");
       }
     });
-    form.addEventListener("input", () => plan.replaceChildren());
+    form.addEventListener("input", () => (version++, plan.replaceChildren()));
     dialog.addEventListener("close", () => resolve(saved));
     form.querySelector("input, select, textarea")?.focus();
   });

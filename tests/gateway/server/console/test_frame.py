@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, Page, Route, expect
 
 from gateway.contract.messages import new_id
 from gateway.store.inbox import QUARANTINE
-from gateway.testing.served import Served, serving
+from gateway.testing.served import Served, serving, until
 from tests.channels.websocket.test_page_axe import violations
 from tests.e2e.page_browser import chat
+from tests.gateway.server.console.test_login import OPS, OWNER, SERVER, browsing
+from tests.gateway.server.console.test_viewers import sign_in
 
 FOREIGN = Path(__file__).parents[3] / "channels" / "websocket" / "foreign"
 WIDTHS = (320, 390, 768, 1024, 1280, 1440)
@@ -109,6 +111,16 @@ async def test_the_frame_is_accessible_in_german_at_every_width(
         await page.get_by_role("button", name="Mehr").click()
         await expect(page.get_by_role("dialog", name="Mehr").get_by_role("link").first).to_be_visible()
         assert await violations(page, axe) == []
+        # What gets the focus as the dialog closes keeps it, also after the event that tells of it.
+        assert await page.evaluate(
+            """async () => {
+                const [dialog, heading] = ["dialog", "#main h1"].map((one) => document.querySelector(one));
+                dialog.close();
+                heading.focus();
+                await new Promise((done) => dialog.addEventListener("close", done));
+                return document.activeElement === heading;
+            }"""
+        )
 
 
 async def test_without_a_login_only_the_form_is_shown(browser: Browser, tmp_path: Path) -> None:
@@ -132,6 +144,77 @@ async def test_without_a_login_only_the_form_is_shown(browser: Browser, tmp_path
         await page.get_by_role("button", name="Account: owner").click()
         await page.get_by_role("menuitem", name="Sign out").click()
         await expect(page.get_by_role("heading", name="Sign in to the console")).to_be_visible()
+
+
+async def test_what_was_written_in_a_dialog_outlives_an_expired_login_of_the_same_user(
+    browser: Browser, tmp_path: Path
+) -> None:
+    file = tmp_path / "trunkline.toml"
+    file.write_text("history_window = 20000\n")
+    async with (
+        serving(tmp_path, file=file, server=SERVER) as served,
+        browsing(served) as elsewhere,
+        chat(browser, f"{served.url}/console/settings?q=history_window", connected=False) as page,
+    ):
+        dialog = page.get_by_role("dialog", name="history_window")
+
+        async def expire(account: str) -> None:
+            await elsewhere.sign_in(token=account)
+            await elsewhere.ask("POST", "/api/console/logout-all")
+
+        for other, value in ((OPS, "20000"), (OWNER, "30000")):
+            await sign_in(page, OWNER)
+            await page.locator(ROWS).get_by_role("button").press("Enter")
+            await dialog.get_by_label("New value").fill("30000")
+            await expire(OWNER)
+            await page.keyboard.press("Enter")
+            await expect(page.get_by_role("heading", name="Sign in to the console")).to_be_visible()
+            await expect(dialog).to_have_count(0)
+            await sign_in(page, other)
+            await expect(page.locator(ROWS)).to_have_count(1)
+            if other == OPS:  # another user does not see it
+                await expect(dialog).to_have_count(0)
+                await expire(OPS)
+                await page.reload()
+            else:
+                await expect(dialog.get_by_label("New value")).to_have_value(value)
+        await dialog.get_by_role("button", name="Show the change").press("Enter")
+        await expect(dialog.get_by_text("+history_window = 30000")).to_be_visible()
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_text("waits for the next start")).to_be_visible()
+        assert "30000" in file.read_text()
+
+
+async def test_the_plan_of_an_older_text_is_not_shown(browser: Browser, tmp_path: Path) -> None:
+    file = tmp_path / "trunkline.toml"
+    file.write_text("history_window = 20000\n")
+    held: list[Route] = []
+    async with (
+        serving(tmp_path, file=file) as served,
+        chat(browser, f"{served.url}/console/settings?q=history_window", connected=False) as page,
+    ):
+
+        async def hold(route: Route) -> None:
+            held.append(route)
+            if len(held) > 1:
+                await route.continue_()
+
+        await page.route("**/api/settings/plan", hold)
+        await page.locator(ROWS).get_by_role("button").press("Enter")
+        dialog = page.get_by_role("dialog", name="history_window")
+        field = dialog.get_by_label("New value")
+        await field.fill("30000")
+        async with page.expect_response("**/api/settings/plan") as answered:
+            await page.keyboard.press("Enter")
+            await field.fill("40000")
+            await until(lambda: len(held) == 1)
+            await held[0].continue_()
+        await (await answered.value).finished()
+        await page.keyboard.press("Enter")
+        await expect(dialog.get_by_text("+history_window = 40000")).to_be_visible()
+        await page.keyboard.press("Enter")
+        await expect(dialog).to_have_count(0)
+        assert "40000" in file.read_text()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
