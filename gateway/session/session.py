@@ -63,7 +63,8 @@ Post = Callable[["Session", Message, Sequence[Op]], None]
 
 _SEQ_BLOCK = 1 << 20
 _COMMIT_HEADROOM = 1 << 10
-_REPLAYED_MESSAGES = 500
+_REPLAYED = 500
+"""Most messages that a reader gets at once."""
 _CHANGES = 32
 """Number of newest replacements that are remembered, for readers that come before they are committed."""
 LOG_WINDOW = 200
@@ -273,9 +274,10 @@ class Session:
     ) -> None:
         """Send events to a feed; first those it missed since ``after``.
 
-        A running answer is replayed from its beginning; with ``characters`` it continues where the reader
-        was: that many characters it has of the text part that was running at ``after``. ``viewer`` marks a
-        feed that belongs to a person that can see questions and answer them.
+        Of more than 500 messages it gets the newest, after an event to discard what it has. A running answer
+        is replayed from its beginning; with ``characters`` it continues where the reader was: that many
+        characters it has of the text part that was running at ``after``. ``viewer`` marks a feed that belongs
+        to a person that can see questions and answer them.
         """
         # Durable before one is shown: a later process would use it again, and this reader would miss that.
         # The write also fails if another node took over, which may have moved on from what this one loaded.
@@ -286,9 +288,11 @@ class Session:
         # It may have seen messages that are hidden by now, or missed some that are shown again; or its number
         # is of a deleted session of this id.
         is_stale = 0 < after < self.row.undone_at or after > self.seq
+        older = await self._read_older(0 if is_stale else after)
+        # Or more than it gets: those that are left out would be a hole in what it shows.
+        is_stale |= after > 0 and max(len(older), sum(seq > after for seq, _ in self._log)) > _REPLAYED
         if is_stale:
             after, characters = 0, None
-        older = await self._read_older(after)
         changed: Sequence[tuple[int, Message]] = ()
         if 0 < after < self._changed_at:
             changed = await self._store.read(lambda c: read_changed(c, self.id, after))
@@ -309,9 +313,7 @@ class Session:
         """Read the messages after a number that are not in memory any more."""
         if self._log_complete or after >= self._log_start():
             return []
-        return await self._store.read(
-            lambda c: read_messages(c, self.id, after=after, last=_REPLAYED_MESSAGES)
-        )
+        return await self._store.read(lambda c: read_messages(c, self.id, after=after, last=_REPLAYED + 1))
 
     async def show_anew(self) -> None:
         """Send the whole log to every reader again, after a durable change of which messages it shows."""
@@ -657,8 +659,8 @@ class Session:
         changed: Sequence[tuple[int, Message]],
         characters: int | None,
     ) -> list[Event]:
-        start = self._log_start()
-        log = [entry for entry in older if entry[0] < start] + self._log
+        # All that the model still gets would be more than a feed holds.
+        log = ([entry for entry in older if entry[0] < self._log_start()] + self._log)[-_REPLAYED:]
         entries = {message.id: (seq, message) for seq, message in log if seq > after}
         # A reader knows the older content of these. The log has the newest content of all others.
         renewed = {m.id: (seq, m) for seq, m in (*changed, *self._changed) if 0 < after < seq}

@@ -23,7 +23,7 @@ from gateway.contract.errors import InvalidStateError
 from gateway.contract.events import AgentEvent
 from gateway.session import Session, Sessions
 from gateway.session.feed import Feed
-from gateway.session.frames import Replayed, SessionFrame
+from gateway.session.frames import LogChanged, Replayed, SessionFrame
 from gateway.store import Store
 from gateway.testing.chat import Chat, chatting, written
 from gateway.testing.fake_models.script import Gate, Reply, Say
@@ -233,6 +233,29 @@ async def test_a_reader_gets_what_left_memory_from_the_store(tmp_path: Path) -> 
     await store.close()
     assert texts(e.frame.message for e in events if isinstance(e.frame, MessageFrame)) == ["s", *"012345"]
     assert [event.seq for event in events] == sorted(event.seq for event in events)
+
+
+async def test_a_reader_gets_the_end_of_a_log_that_is_longer_than_its_feed(tmp_path: Path) -> None:
+    store = Store.open(f"sqlite:///{tmp_path}/t.db", "relaxed", unexpected)
+    session = await a_session(Sessions(store), "s")
+    for n in range(1_100):
+        await session.add_message(Message(session_id="s", role="user", parts=(TextPart(str(n)),)), [])
+    assert len(session.messages()) == 1_101, "all of them are for the model"
+    for count in (1_100, 1_101):
+        for after, is_whole in ((0, True), (1, False), (session.seq - 501, False), (session.seq - 500, True)):
+            feed = Feed()
+            await session.follow(feed, after)
+            events = await feed.take()
+            shown = texts(e.frame.message for e in events if isinstance(e.frame, MessageFrame))
+            assert shown == [str(n) for n in range(count - 500, count)]
+            assert isinstance(events[0].frame, LogChanged) is not is_whole
+            assert isinstance(events[-1].frame, Replayed)
+            session.remove_sink(feed)
+        # The same with most of them in the store alone.
+        session.cut_context()
+        await session.add_message(Message(session_id="s", role="user", parts=(TextPart("1100"),)), [])
+        assert len(session.messages()) <= 400
+    await store.close()
 
 
 async def test_a_reader_of_an_accepted_message_misses_nothing_of_its_turn(tmp_path: Path) -> None:

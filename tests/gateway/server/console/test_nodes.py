@@ -181,7 +181,9 @@ async def test_an_admin_replaces_the_certificate_and_sees_when_it_is_done(
         await expect(progress).to_contain_text("An earlier replacement was not complete.")
         while not follow():
             pass
-        await expect(progress).to_contain_text("All live nodes use the new certificate and refuse the old one.")
+        await expect(progress).to_contain_text(
+            "All live nodes use the new certificate and refuse the old one."
+        )
         await page.keyboard.press("Enter")
         await expect(button).to_be_focused()
     engine.dispose()
