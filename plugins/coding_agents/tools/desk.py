@@ -198,7 +198,8 @@ class Desk:
             draft=draft,
             pull_request=pull_request,
         )
-        return replies.finalized(result)
+        note = "The repository is a folder, which has no pull requests." if pull_request else ""
+        return replies.finalized(result, note if workspace.url.startswith("file:") else "")
 
     async def finalize_workspace(
         self,

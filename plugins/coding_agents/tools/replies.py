@@ -87,14 +87,16 @@ def prepared(record: WorkspaceRecord) -> str:
     return f"The setup of the workspace {outcome}.{output}"
 
 
-def finalized(result: FinalizeResult) -> str:
-    """Return the outcome of finalize: commit, branch, and the pull request with its address."""
+def finalized(result: FinalizeResult, note: str = "") -> str:
+    """Return the outcome of finalize: commit, branch, the pull request with its address, and a note."""
     if not result.commit:
         return "There is nothing to commit."
     verb = "There is nothing new to commit; the last commit is" if result.nothing_to_commit else "Committed"
     lines = [f"{verb} {code(result.commit[:8])} on {code(result.branch)}."]
     if result.pr_number:
         lines.append(f"PR #{result.pr_number}: {result.pr_url}")
+    if note:
+        lines.append(note)
     return "\n\n".join(lines)
 
 

@@ -71,7 +71,9 @@ class Finalizer:
                 await self._store(record)
         except GitError as error:
             raise FinalizeError(_explain(error, record.branch), step=_step(error)) from error
-        if request.push and request.pr and record.commit and (is_new or not record.pr_number):
+        # A local folder has no pull requests.
+        wants_pr = request.push and request.pr and bool(self._source.host)
+        if wants_pr and record.commit and (is_new or not record.pr_number):
             pull = await self._open(record, request)
             record = msgspec.structs.replace(
                 record, pr_number=pull.number, pr_url=pull.url, pr_state=pull.state, pr_ended_at=0

@@ -215,3 +215,16 @@ async def test_another_users_agents_do_not_exist(tmp_path: Path) -> None:
         for name in (record.id, record.short_id):
             with pytest.raises(SessionNotFoundError):
                 (await place.agents.service()).get(name, other.owner)
+
+
+async def test_003_06_work_in_a_folder_is_pushed_there_without_a_pull_request(tmp_path: Path) -> None:
+    async with coding(tmp_path, allowed_roots=[str(tmp_path)]) as place:
+        folder = place.hub.bare()
+        await place.tell("a branch of my folder", "provision_workspace", repo=str(folder), branch="work")
+        desk = await place.agents.desk()
+        (record,) = desk.services.workspaces.list("owner")
+        (desk.services.workspaces.places.tree(record.id) / "new").write_text("x\n")
+        said = await place.tell("push it", "finalize_workspace", message="New")
+        assert said.startswith("Committed `")
+        assert said.endswith("The repository is a folder, which has no pull requests.")
+        assert place.hub.log("work") == ["New", "First"]

@@ -154,7 +154,8 @@ async def test_a_local_repository_is_used_below_the_allowed_roots_without_its_ho
             await workspaces.provision("ada", text)
     record = await workspaces.provision("ada", str(bare), branch="work")
     (workspaces.places.tree(record.id) / "new").write_text("x\n")
-    await workspaces.finalize(record.id, "ada", message="New", pr=False)
+    result = await workspaces.finalize(record.id, "ada", message="New")
+    assert (result.pr_number, result.nothing_to_commit) == (0, False), "a folder has no pull requests"
     assert desk.hub.log("work") == ["New", "First"]
     assert not (tmp_path / "trapped").exists()
 
