@@ -295,9 +295,10 @@ def _readable(name: str, error: ValidationError, known: Collection[str]) -> str:
     """Return what is wrong with the arguments of a call; an unknown one with the nearest known name."""
     problems: list[str] = []
     for one in error.errors():
-        place = ".".join(map(str, one["loc"])) or "arguments"
-        near = get_close_matches(place, known, n=1) if one["type"] == "extra_forbidden" else []
-        problems.append(f"{place}: {one['msg']}" + (f" (did you mean {near[0]}?)" if near else ""))
+        at = ".".join(map(str, one["loc"])) or "arguments"
+        # The known names are those of the call itself, not of the objects in it.
+        near = get_close_matches(at, known, 1) if one["type"] == "extra_forbidden" and "." not in at else []
+        problems.append(f"{at}: {one['msg']}" + (f" (did you mean {near[0]}?)" if near else ""))
     return f"wrong arguments for {name}: {'; '.join(problems)}"
 
 

@@ -55,6 +55,8 @@ async def test_wrong_lists_are_refused(tmp_path: Path) -> None:
     async with chatting(tmp_path, Todo()) as chat:
         [wrong] = await results(chat, write(item("x", "done")))
         assert "todos.0.status" in wrong
+        [unknown] = await results(chat, write({**item("x"), "id": "1"}))
+        assert unknown.endswith("todos.0.id: Extra inputs are not permitted")
         [long] = await results(chat, write(*[item("x")] * 51))
         assert "at most 50 items" in long
 
