@@ -70,7 +70,7 @@ class PlanMode(Plugin):
     ) -> str:
         """Ask the user to enter plan mode, for a task that should be planned before anything is changed."""
         if not await self._confirm("Plan first?", reason):
-            return "The user does not want a plan first. Go on without plan mode."
+            return "The user did not agree to plan first. Go on without plan mode."
         await self._set(context.session, planning=True)
         return f"The user agreed. {PLAN_INSTRUCTION}"
 
@@ -83,7 +83,10 @@ class PlanMode(Plugin):
     ) -> str:
         """Present the complete plan to the user, and leave plan mode if the user agrees to it."""
         if not await self._confirm("Carry out this plan?", plan):
-            return "The user does not agree to this plan. Plan mode goes on: ask what to change."
+            return (
+                "The user did not agree to this plan, or gave no answer. "
+                "Plan mode goes on: ask what to change."
+            )
         await self._set(context.session, planning=False)
         return f"The user agreed to the plan. Plan mode is over; carry out the plan now:\n\n{plan}"
 

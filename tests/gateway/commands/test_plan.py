@@ -116,7 +116,7 @@ async def test_004_t04_without_agreement_plan_mode_goes_on(tmp_path: Path) -> No
     async with chatting(tmp_path, writer, user) as chat:
         await chat.say("/plan")
         refused, unknown = await results(chat, use("exit_plan_mode", plan=PLAN), use("write", text="x"))
-        assert refused.startswith("The user does not agree")
+        assert refused.startswith("The user did not agree")
         assert unknown.startswith("Error: Unknown tool: write")
         assert writer.written == []
 
@@ -137,7 +137,7 @@ async def test_without_anybody_to_ask_the_mode_stays(tmp_path: Path) -> None:
     async with chatting(tmp_path, Writer(), limits={"approval_timeout_ms": 50}) as chat:
         await chat.say("/plan")
         [refused] = await results(chat, use("exit_plan_mode", plan=PLAN))
-        assert refused.startswith("The user does not agree")
+        assert refused.startswith("The user did not agree to this plan, or gave no answer.")
         assert "write" not in offered(chat)
 
 
