@@ -484,6 +484,8 @@ async def _body(
 ) -> Any:
     """Return the decoded body. Raises InvalidRequestError with the place of the mistake."""
     received = await _receive(request)
+    if not received:
+        raise InvalidRequestError("the body is empty; send JSON")
     try:
         try:
             return decode(received)

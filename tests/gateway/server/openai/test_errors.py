@@ -56,6 +56,7 @@ async def test_an_unknown_model_is_named_so_before_anything_is_accepted(tmp_path
     ("body", "told"),
     [
         ("{no", "the body: "),
+        ("", "the body is empty; send JSON"),
         ('"no"', "the body: "),
         ("{}", "messages"),
         ('{"messages": []}', "messages"),
