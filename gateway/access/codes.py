@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from msgspec import Struct
-from sqlalchemy import ColumnElement, Connection, and_, select
+from sqlalchemy import ColumnElement, Connection, and_, or_, select
 
 from gateway.access.people import UserRef
 from gateway.access.tokens import Attempts
@@ -71,6 +71,13 @@ class Code(Struct, frozen=True, kw_only=True):
         """The user that the code was issued to."""
         return UserRef(self.channel, self.user_id)
 
+    def is_open(self, now: int) -> bool:
+        """Return whether the code can be used at a time (ms).
+
+        A code of the future counts no longer than one of the past: the clock was set back since.
+        """
+        return not self.used_at and abs(now - self.created_at) < self.expires_at - self.created_at
+
     def use(self) -> Op:
         """Return the write that marks the code as used; commit it with the action that it allows."""
         return USE_CODE, (self.id, now_ms())
@@ -101,11 +108,11 @@ class Codes:
             now = self._clock()
             self._given = {key: code for key, code in self._given.items() if code.expires_at > now}
             theirs = await self._read(_of(user), t.one_time_code.c.kind == kind)
-            opened = [c for c in theirs if not c.used_at and c.expires_at > now and c.session == session]
+            opened = [code for code in theirs if code.is_open(now) and code.session == session]
             for code in opened:
                 if code.code:
                     return code
-            if sum(code.created_at > now - HOUR_MS for code in theirs) >= most:
+            if sum(abs(now - code.created_at) < HOUR_MS for code in theirs) >= most:
                 return None
             others = await self.open(kind)
             if sum(code.channel == user.channel for code in others) >= _MOST_OPEN:
@@ -131,8 +138,9 @@ class Codes:
 
     async def open(self, kind: CodeKind) -> list[Code]:
         """Return the unused, unexpired codes of a kind, the latest first."""
-        c = t.one_time_code.c
-        return await self._read(c.kind == kind, c.used_at == 0, c.expires_at > self._clock())
+        c, now = t.one_time_code.c, self._clock()
+        found = await self._read(c.kind == kind, c.used_at == 0, c.expires_at > now)
+        return [code for code in found if code.is_open(now)]
 
     async def find(self, kind: CodeKind, given: str, by: UserRef, among: Callable[[Code], bool]) -> Code:
         """Return the open code that a user typed, if ``among`` accepts it.
@@ -158,9 +166,10 @@ class Codes:
         return [(USE_CODE, (code.id, now)) for code in theirs]
 
     async def _outdated(self) -> list[Op]:
-        """Return the writes that delete codes which expired more than an hour ago."""
-        c = t.one_time_code.c
-        old = await self._read(c.expires_at < self._clock() - HOUR_MS, c.created_at < self._clock() - HOUR_MS)
+        """Return the writes that delete codes which expired more than an hour ago, or are of the future."""
+        c, now = t.one_time_code.c, self._clock()
+        # Otherwise a code that was issued by a clock that was ahead would count again at that time.
+        old = await self._read(or_(c.expires_at < now - HOUR_MS, c.created_at > now + HOUR_MS))
         return [(DROP_CODE, (code.id,)) for code in old]
 
     async def _read(self, *where: ColumnElement[bool]) -> list[Code]:

@@ -211,6 +211,23 @@ async def test_a_code_works_once(access: Access) -> None:
         await access.pairing.approve(code, THE_OWNER, "admin")
 
 
+@pytest.mark.parametrize("minutes", [61, 1_440, 525_600])
+async def test_a_code_is_valid_no_longer_if_the_clock_is_set_back(
+    access: Access, clock: Clock, minutes: int
+) -> None:
+    code = await code_for(access)
+    clock.minutes(-minutes)
+    assert await access.pairing.waiting() == []
+    with pytest.raises(NotFoundError):
+        await access.pairing.approve(code, THE_OWNER, "admin")
+    # It does not count as one of the three in an hour, nor at the time of its issue once more.
+    for _ in range(3):
+        await access.pairing.approve(await code_for(access), THE_OWNER, "admin")
+        await access.revoke(UserRef("home", "666"), THE_OWNER)
+    clock.minutes(minutes)
+    assert await access.pairing.waiting() == []
+
+
 async def test_a_stranger_gets_three_codes_in_an_hour(access: Access, clock: Clock) -> None:
     for _ in range(3):
         await access.pairing.approve(await code_for(access), THE_OWNER, "admin")
