@@ -55,6 +55,13 @@ class Login(Struct, frozen=True, kw_only=True):
         """The time at which it ends without a further request."""
         return min(self.seen_at + IDLE_MS, self.created_at + LONGEST_MS)
 
+    def is_valid(self, now: int) -> bool:
+        """Return whether it counts at a time (ms).
+
+        A login of the future counts no longer than one of the past: the clock was set back since.
+        """
+        return abs(now - self.seen_at) < IDLE_MS and abs(now - self.created_at) < LONGEST_MS
+
 
 class ConsoleSessions:
     """Begins, finds and ends logins."""
@@ -81,7 +88,12 @@ class ConsoleSessions:
         )
         c = t.console_session.c
         old = await self._read(
-            or_(c.seen_at < now - IDLE_MS, c.created_at < now - LONGEST_MS, c.id == before)
+            or_(
+                c.seen_at < now - IDLE_MS,
+                # Also those of a clock that was ahead: they would count again at that time.
+                ~c.created_at.between(now - LONGEST_MS, now + LONGEST_MS),
+                c.id == before,
+            )
         )
         row = tuple(getattr(login, name) for name in _ADD.columns)
         dropped = [(_DROP, (each.id,)) for each in old]
@@ -98,7 +110,7 @@ class ConsoleSessions:
         now = self._clock()
         # A stream that stays open is no activity.
         streams = "text/event-stream" in request.headers.get("Accept", "")
-        if not streams and login.seen_at < now - _SEEN_MS:
+        if not streams and abs(now - login.seen_at) > _SEEN_MS:
             login = self._known[login.id] = replace(login, seen_at=now)
             await self._store.write((_SEE, (login.id, now)))
         known = self.identity_of(login.account)
@@ -112,7 +124,7 @@ class ConsoleSessions:
             return None
         login, known = found[0], self.identity_of(found[0].account)
         is_same = known is not None and (known.role, known.proof) == (login.role, login.proof)
-        if is_same and login.expires_at > self._clock():
+        if is_same and login.is_valid(self._clock()):
             self._known[login.id] = login
             return login
         self._known.pop(login.id, None)
@@ -130,7 +142,7 @@ class ConsoleSessions:
     def _is_alive(self, session: str) -> bool:
         """Return whether a login of a request to this process still counts, without a look at the store."""
         login = self._known.get(session)
-        if login is None or login.expires_at <= self._clock():
+        if login is None or not login.is_valid(self._clock()):
             return False
         known = self.identity_of(login.account)
         return known is not None and (known.role, known.proof) == (login.role, login.proof)

@@ -259,6 +259,10 @@ async def test_a_login_ends_with_time_its_token_or_its_account(tmp_path: Path) -
         assert await later(IDLE_MS + 60_000).login(found[0].id) is None
         statuses = sorted([(await each.ask("GET", "/api/status"))[0] for each in (one, two)])
         assert statuses == [200, 401]
+        # Also if the clock is set back, or was ahead at the login.
+        (left,) = await later(0).of("ops-laptop")
+        assert await later(60_000 - IDLE_MS).login(left.id) is not None
+        assert await later(-60_000 - IDLE_MS).login(left.id) is None
         await one.sign_in(token=OPS)
         assert (await two.sign_in(token=OPS))[1]["expires_at"] <= now_ms() + LONGEST_MS
         assert await one.ask("POST", "/api/console/logout-all") == (200, {"ended": 2})
