@@ -177,7 +177,7 @@ class Credentials:
         found, now = await self._of(workspace), self._clock()
         if ended:
             return found
-        return [grant for grant in found if not grant.revoked and grant.expires_at > now]
+        return [grant for grant in found if not grant.revoked and grant.is_within(now)]
 
     async def serve(
         self,
@@ -203,7 +203,7 @@ class Credentials:
         found = await self._of(record.id)
         fitting = [grant for grant in found if question.concerns(grant.host, grant.path)]
         now = self._clock()
-        live = [grant for grant in fitting if not grant.revoked and grant.expires_at > now]
+        live = [grant for grant in fitting if not grant.revoked and grant.is_within(now)]
         if not live:
             raise CredentialDeniedError(_cause(question, fitting))
         rights: Rights = "write" if any(grant.rights == "write" for grant in live) else "read"

@@ -133,6 +133,13 @@ class Grant(Struct, frozen=True):
     revoked: str = ""
     """Why it was revoked, "" if it was not."""
 
+    def is_within(self, now: int) -> bool:
+        """Return whether a time is within that of the grant.
+
+        A grant of the future counts no longer than one of the past: the clock was set back since.
+        """
+        return abs(now - self.issued_at) < self.expires_at - self.issued_at
+
 
 class Places(Struct, frozen=True):
     """The folders below ``base``. Only the gateway writes the mirrors and ``gateway/``."""

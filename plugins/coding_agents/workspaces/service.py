@@ -377,7 +377,7 @@ class Workspaces:
         source = self.source(record)
         rights: Rights = "write" if self._settings.agent_may_push else "read"
         known = await self.credentials.grants(record.id, ended=True)
-        is_live = any(grant.expires_at > self._clock() for grant in known)
+        is_live = any(grant.is_within(self._clock()) for grant in known)
         if not is_live and not any(grant.revoked for grant in known) and self._host.login(source.url, rights):
             await self.credentials.grant(record, source, rights)
         await self.credentials.serve(record, source, read, write)

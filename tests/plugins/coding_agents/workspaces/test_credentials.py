@@ -69,6 +69,9 @@ async def test_004_T24_an_agent_reads_with_a_grant_until_it_is_revoked(desk: Des
         desk.now += 60_000
         code, told = await git(tree, env, "fetch", "origin")
         assert "trunkline: the grant has ended" in told
+        desk.now -= 86_400_000
+        code, told = await git(tree, env, "fetch", "origin")
+        assert "trunkline: the grant has ended" in told, "the clock was set back"
     assert [entry[:3] for entry in desk.audited] == [
         ("ada", "credential.grant", record.id),
         ("ada", "credential.revoke", record.id),
