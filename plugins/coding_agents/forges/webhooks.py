@@ -75,7 +75,7 @@ def read_webhook(request: RawRequest, forges: Mapping[str, ForgeSettings]) -> Ch
         return answer(401, "the signature or token is not that of webhook_secret")
     try:
         payload = msgspec.json.decode(request.body, type=_Payload)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # Such as those with a form in place of JSON, or an event of another kind.
         return answer(400, "the webhook cannot be read; let the forge send application/json")
     repository = payload.repository.full_name or payload.project.path_with_namespace
@@ -95,10 +95,12 @@ def _is_proven(settings: ForgeSettings, request: RawRequest) -> bool:
     """Return whether a request has the secret of the forge, or a signature made with it."""
     assert settings.webhook_secret is not None
     secret = settings.webhook_secret.get_secret_value().encode()
-    if settings.kind == "gitlab":
-        return hmac.compare_digest(request.headers.get(_GITLAB_TOKEN, "").encode(), secret)
-    given = next(
-        (request.headers[name] for name in _SIGNATURES[settings.kind] if name in request.headers), ""
+    names = (_GITLAB_TOKEN,) if settings.kind == "gitlab" else _SIGNATURES[settings.kind]
+    # A header may have bytes that are not UTF-8, which are surrogates in its text.
+    given = next((request.headers[name] for name in names if name in request.headers), "").encode(
+        errors="surrogatepass"
     )
+    if settings.kind == "gitlab":
+        return hmac.compare_digest(given, secret)
     expected = hmac.new(secret, request.body, hashlib.sha256).hexdigest()
-    return hmac.compare_digest(given.removeprefix("sha256=").encode(), expected.encode())
+    return hmac.compare_digest(given.removeprefix(b"sha256="), expected.encode())

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -76,13 +78,16 @@ def test_only_a_request_with_the_secret_names_a_place(kind: str) -> None:
     assert read(body, {}) == 401
     assert read(body, signed(kind, body, "another-secret-of-it")) == 401
     assert read(body, dict.fromkeys(good, "ä")) == 401
+    assert read(body, dict.fromkeys(good, "\udcff")) == 401, "a byte that is not UTF-8"
     if kind != "gitlab":
         assert read(body.replace(b"5", b"6"), good) == 401, "the signature is that of the body"
     assert read(body, good, "/webhooks/bare.example.org") == 404
     assert read(body, good, "/webhooks/other.example.org") == 404
     assert read(body, good, "/") == 404
     assert read(body, good, method="GET") == 405
-    for other, status in ((b"payload=%7B%7D", 400), (b"{" * 10_000, 400), (b"\xff", 400), (b"{}", 200)):
+    deep = b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    refused = (b"payload=%7B%7D", b"{" * 10_000, b"\xff", deep)
+    for other, status in ((b"{}", 200), *((each, 400) for each in refused)):
         assert read(other, signed(kind, other)) == status
     with pytest.raises(ValueError, match="webhook_secret"):
         CodingAgentSettings.model_validate(
@@ -155,6 +160,12 @@ async def test_a_forge_needs_no_token_of_the_gateway_but_its_own_secret(tmp_path
             await watch.add(fake.url, pull, {"workspace": "ws-1", "owner": "owner"})
             await until(lambda: fake.count("GET", "/check-runs") == 1)
             assert (await post({}))[0] == 401
+            reader, writer = await asyncio.open_connection(*urlsplit(url).netloc.split(":"))
+            head = f"POST {urlsplit(url).path} HTTP/1.0\r\nContent-Length: 0\r\nX-Hub-Signature-256: "
+            writer.write(head.encode() + b"\xff\r\n\r\n")
+            assert b" 401 " in await reader.readline(), "a byte that is not UTF-8"
+            writer.close()
+            await writer.wait_closed()
             assert await post(signed("github", body)) == (200, "1 watched\n")
             await watch.look(now_ms() + HURRY_MS)
             assert fake.count("GET", "/check-runs") == 2
