@@ -141,14 +141,16 @@ class PullRequestWatch:
         limit = asyncio.Semaphore(_AT_ONCE)
         async with asyncio.TaskGroup() as tasks:
             for key, stored in await self._table.items():
-                if self._due_at(key, stored) <= now:
+                if self._due_at(key, stored, now) <= now:
                     tasks.create_task(self._look_at(limit, key, stored, now))
-        times = [self._due_at(key, stored) for key, stored in await self._table.items()]
+        times = [self._due_at(key, stored, now) for key, stored in await self._table.items()]
         return max(0, min(times) - now) if times else None
 
-    def _due_at(self, key: str, stored: Any) -> int:
+    def _due_at(self, key: str, stored: Any, now: int) -> int:
         """Return when the next look at a pull request is due, in ms; failures keep their pause."""
         watched = msgspec.convert(stored, Watched)
+        if watched.next_at - now > LONGEST_PAUSE_MS:
+            return now  # the clock was ahead
         hurries = key in self._hurried and not watched.failures
         return watched.next_at - (INTERVAL_MS - HURRY_MS if hurries else 0)
 
@@ -231,5 +233,5 @@ def _after_failure(watched: Watched, error: ForgeError | CredentialDeniedError) 
     if isinstance(error, CredentialDeniedError) and not watched.denied:
         found = structs.replace(_with_event(found, "denied", reason=str(error)), denied=True)
     wait = error.retry_after if isinstance(error, ForgeError) else None
-    pause = min(LONGEST_PAUSE_MS, INTERVAL_MS * 2 ** min(failures - 1, 10))
-    return found, max(pause, round((wait or 0) * 1000))
+    pause = max(INTERVAL_MS * 2 ** min(failures - 1, 10), round((wait or 0) * 1000))
+    return found, min(LONGEST_PAUSE_MS, pause)

@@ -12,7 +12,13 @@ import pytest_asyncio
 
 from gateway import TrunklineError
 from plugins.coding_agents.forges.contract import NewPullRequest
-from plugins.coding_agents.forges.watch import INTERVAL_MS, MOST_COMMENTS, PullRequestEvent, PullRequestWatch
+from plugins.coding_agents.forges.watch import (
+    INTERVAL_MS,
+    LONGEST_PAUSE_MS,
+    MOST_COMMENTS,
+    PullRequestEvent,
+    PullRequestWatch,
+)
 from tests.plugins.coding_agents.forges.fakes import KINDS, FakeForge, Scripted, fake_forge, reaching
 
 CONTEXT = {"workspace": "ws-1", "owner": "ada"}
@@ -245,3 +251,16 @@ async def test_adding_one_again_changes_nothing(watched: Watching) -> None:
     await watched.watch.add(watched.fake.url, pull, CONTEXT)
     assert watched.table.entries[pull.url] == entry
     assert await watched.minute() == []
+
+
+async def test_a_clock_that_was_ahead_or_names_a_far_end_of_a_limit_delays_no_look_for_days() -> None:
+    async with watching("github") as found:
+        watch, fake, day = found.watch, found.fake, 86_400_000
+        await watch.look(found.now + 300 * day)
+        fake.add_comment("Please add a test")
+        assert await watch.look(found.now) == INTERVAL_MS
+        assert [event.kind for event in found.seen] == ["comments"]
+        # The end of a limit is a time of the service's clock.
+        far = {"x-ratelimit-remaining": "0", "x-ratelimit-reset": "32503680000"}
+        fake.then(Scripted(429, headers=far))
+        assert await watch.look(found.now + INTERVAL_MS) == LONGEST_PAUSE_MS
