@@ -53,6 +53,7 @@ from gateway.provider_http.authorizer import (
 from gateway.provider_http.exchange import RequestSpec
 from gateway.provider_http.fragments import FragmentCache, RecentEncodings
 from gateway.provider_http.http_provider import HttpProvider, create_provider
+from gateway.provider_http.rate_limits import server_time
 from gateway.provider_http.schemas import normalize_tool_schema
 from gateway.provider_http.transcript import (
     ASSISTANT_TURN,
@@ -145,6 +146,7 @@ __all__ = [
     "part_as_text",
     "raise_stream_error",
     "run_confined",
+    "server_time",
     "split_steps",
     "wire_id",
 ]

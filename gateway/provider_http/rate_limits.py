@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from datetime import datetime
+from email.utils import parsedate_to_datetime
 
 from msgspec import Struct
 
@@ -76,15 +77,26 @@ class SlidingWindow:
 def seconds_until_reset(headers: Mapping[str, str], now: float | None = None) -> float:
     """Return the seconds until an exhausted limit resets, 0 if none is exhausted.
 
-    ``now`` is seconds since the epoch.
+    ``now`` is seconds since the epoch, by default the server's.
     """
     longest = 0.0
     for name, left in headers.items():
         # This runs for every response: the cheap substring test comes before lowercasing the name.
         if "emaining" in name and "ratelimit" in name.lower() and _is_zero(left):
             reset = headers.get(name.lower().replace("remaining", "reset"), "")
-            longest = max(longest, parse_reset(reset, time.time() if now is None else now))
+            longest = max(longest, parse_reset(reset, server_time(headers) if now is None else now))
     return longest
+
+
+def server_time(headers: Mapping[str, str]) -> float:
+    """Return the time of the server's clock, which its dates refer to; seconds since the epoch.
+
+    It is this machine's time if the headers have none.
+    """
+    try:
+        return parsedate_to_datetime(headers.get("date", "")).timestamp()
+    except (ValueError, OverflowError):
+        return time.time()
 
 
 def parse_reset(text: str, now: float) -> float:

@@ -7,7 +7,6 @@ apply to errors in the middle of a stream.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterable, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any, NoReturn, TypeVar, cast
@@ -33,7 +32,7 @@ from gateway.contract.errors import (
 from gateway.contract.provider import ProviderConfig
 from gateway.http_client import HttpResponse
 from gateway.provider_http.exchange import read_body
-from gateway.provider_http.rate_limits import seconds_until_reset
+from gateway.provider_http.rate_limits import seconds_until_reset, server_time
 
 T = TypeVar("T")
 
@@ -140,9 +139,12 @@ _SUBJECT = {True: "the model's server failed", False: "the model's server refuse
 def parse_error_response(
     status: int, headers: Mapping[str, str], body: bytes, now: float | None = None
 ) -> ErrorResponse:
-    """Parse a response with an error status; ``body`` may be anything. ``now`` is seconds since the epoch."""
+    """Parse a response with an error status; ``body`` may be anything.
+
+    ``now`` is seconds since the epoch, by default the server's.
+    """
     error = parse_error_body(body)
-    wait = parse_retry_after(headers, time.time() if now is None else now)
+    wait = parse_retry_after(headers, server_time(headers) if now is None else now)
     if wait is None and error.retry_after is None and status == 429:
         wait = seconds_until_reset(headers, now) or None
     return msgspec.structs.replace(

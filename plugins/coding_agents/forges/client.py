@@ -9,7 +9,6 @@ docs.gitea.com/api.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NoReturn, TypeVar, cast
@@ -18,7 +17,7 @@ from urllib.parse import urlencode
 import msgspec
 from msgspec import Struct
 
-from gateway.provider_http import UNDECODABLE, HttpClient, HttpError, parse_retry_after
+from gateway.provider_http import UNDECODABLE, HttpClient, HttpError, parse_retry_after, server_time
 from plugins.coding_agents.errors import CredentialDeniedError
 from plugins.coding_agents.forges.contract import ForgeError, PullRequest
 
@@ -156,7 +155,7 @@ class ForgeApi:
         """Raise the error for a status that is not success."""
         reason = self._clean(_reason(body))
         said = f"{self.host} answered {status} to {request}" + (f": {reason}" if reason else "")
-        wait = _wait(status, headers, time.time())
+        wait = _wait(status, headers, server_time(headers))
         if wait is not None or status == 429:
             raise ForgeError(
                 f"{self.host} limits the rate of requests ({status}); they go on later",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from email.utils import format_datetime
+
 import pytest
 from multidict import CIMultiDict
 
@@ -82,3 +85,15 @@ def test_004_T13_a_refusal_that_names_no_wait_is_waited_out_as_the_limit_says() 
     assert parse_error_response(429, CIMultiDict(headers), b"", NOW).retry_after == 1.5
     assert parse_error_response(429, CIMultiDict({**headers, "retry-after": "3"}), b"", NOW).retry_after == 3
     assert parse_error_response(500, CIMultiDict(headers), b"", NOW).retry_after is None
+
+
+@pytest.mark.parametrize("year", [1971, 2026, 2090])
+def test_a_point_in_time_is_one_of_the_servers_clock(year: int) -> None:
+    def at(minute: int) -> str:
+        return format_datetime(datetime(year, 3, 1, 12, minute, tzinfo=UTC), usegmt=True)
+
+    answer = CIMultiDict({"date": at(0), "retry-after": at(2)})
+    assert parse_error_response(429, answer, b"").retry_after == 120
+    reset = f"{year}-03-01T12:03:00Z"
+    limits = {"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": reset}
+    assert seconds_until_reset(CIMultiDict({"date": at(0), **limits})) == 180
