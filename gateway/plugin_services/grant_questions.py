@@ -106,6 +106,7 @@ class GrantQuestions:
             title=f"The plugin {plugin} wants to {action}. Allow it?",
             detail="Always and Never also count after a restart, in all chats.",
             choices=_CHOICES,
+            for_admins=True,
             created_at=created,
             expires_at=created + self._timeout_ms,
         )

@@ -522,15 +522,20 @@ class Questions:
         return NotFoundError(_CLOSED.get(row["state"], _CLOSED["answered"]))
 
     async def _may_answer(self, question: Question, user: str) -> bool:
-        """Return whether a question names a user; the platform is asked for the groups."""
-        if user in question.answerers:
-            return True
+        """Return whether a user may answer a question now; the platform is asked for the groups."""
         address = question.address
-        asked = InboundMessage(
-            session=question.session, dedup_key=question.id, address=address, sender=Sender(user)
-        )
-        await self.access.confirm(address.channel, asked)
-        return self.access.policy.may_answer(address.channel, user, question.answerers)
+        if user not in question.answerers:
+            asked = InboundMessage(
+                session=question.session, dedup_key=question.id, address=address, sender=Sender(user)
+            )
+            await self.access.confirm(address.channel, asked)
+        return self._is_answerer(question, address.channel, user)
+
+    def _is_answerer(self, question: Question, channel: str, user: str) -> bool:
+        policy = self.access.policy
+        # Who was an admin when the question was asked may be none any more, such as after a restart.
+        is_entitled = not question.for_admins or policy.is_admin(UserRef(channel, user))
+        return is_entitled and policy.may_answer(channel, user, question.answerers)
 
     async def _confirm(self, question: Question, user: str | None) -> None:
         """Refuse a user who may not use the bot any more."""
@@ -575,7 +580,7 @@ class Questions:
             if held.is_open
             and held.question.session == session.id
             and held.question.address.channel == channel
-            and self.access.policy.may_answer(channel, message.sender.id, held.question.answerers)
+            and self._is_answerer(held.question, channel, message.sender.id)
             and self._is_near(held, message)
         ]
         held = next((one for one in waiting if _is_reply(one, message)), None)

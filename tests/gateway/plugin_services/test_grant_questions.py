@@ -173,3 +173,20 @@ async def test_a_decision_outlives_a_restart_although_its_call_is_gone(tmp_path:
         assert (await stored(chat)).given("weather") == {GRANT}
         while not grants.given("weather"):
             await asyncio.sleep(0)
+
+
+async def test_who_is_no_admin_any_more_decides_nothing(tmp_path: Path, clock: Clock) -> None:
+    first, second = Room(), Room()
+    async with chatting(tmp_path, Brings(first), **ADMINS) as chat:
+        await chat.say("hello", channel="room")
+        asking = asyncio.create_task(grants_of(chat, clock).ask("weather", GRANT, "talk to a host", "s"))
+        question = await first.until_asked()
+        asking.cancel()
+    settings = {"channels": {"room": {"allow": "*", "admins": ["bob"]}}}
+    async with chatting(tmp_path, Brings(second), **settings) as chat:
+        grants, questions = grants_of(chat, clock), chat.gateway.parts.questions
+        with pytest.raises(UnauthorizedError):
+            await questions.settle(question.id, ["always"], channel="room", user="ada")
+        await chat.say("always", channel="room", user="ada")
+        assert questions.get(question.id) is not None, "nor by typing the answer"
+        assert grants.given("weather") == (await stored(chat)).given("weather") == set()
