@@ -173,16 +173,23 @@ class PluginIndexes:
         self._allow = settings.fetch.allow
         self._read: dict[str, tuple[_Copy, IndexFile]] = {}
 
-    def copies(self) -> Iterator[tuple[str, IndexFile]]:
+    def copies(self, *, required: bool = False) -> Iterator[tuple[str, IndexFile]]:
         """Yield the address and the last good copy of each index that has one.
 
-        Raises PluginError if signatures cannot be checked on this machine.
+        Raises PluginError if signatures cannot be checked on this machine; with ``required`` also for a copy
+        that cannot be read.
         """
         for index in self.listed:
+            file = self._file(index)
             try:
-                copy = msgspec.msgpack.decode(self._file(index).read_bytes(), type=_Copy)
-            except (OSError, msgspec.MsgspecError):
-                continue  # never fetched, or damaged: the next check replaces it
+                copy = msgspec.msgpack.decode(file.read_bytes(), type=_Copy)
+            except FileNotFoundError:
+                continue  # it was never fetched
+            except (OSError, msgspec.MsgspecError) as error:
+                if required:
+                    said = f"{file}, the copy of the index {index.url}, cannot be read: {error}"
+                    raise PluginError(f"{said}; run `trunkline plugin search`, or delete it") from None
+                continue  # the next check replaces it
             known = self._read.get(index.url)
             if known is None or known[0] != copy:
                 try:
@@ -253,8 +260,11 @@ class PluginIndexes:
         return Offer(url, plugin, found)
 
     def withdrawal(self, hashes: Sequence[str]) -> str | None:
-        """Return why a version with one of these wheels must not run, or None."""
-        for url, index in self.copies():
+        """Return why a version with one of these wheels must not run, or None.
+
+        Raises PluginError if a copy that may say so cannot be read.
+        """
+        for url, index in self.copies(required=True):
             for plugin in index.plugins:
                 for release in plugin.versions:
                     if release.withdrawn and release.sha256 in hashes:

@@ -230,6 +230,10 @@ def test_a_withdrawn_version_is_refused_by_the_copy(desk: Desk, publisher: Publi
     publisher.stop()
     with pytest.raises(PluginError, match=r"'audit' 1\.0 was withdrawn from http.*: it leaks keys; run"):
         desk.admission.admit("audit")
+    (copy,) = (desk.data / "plugin_indexes").iterdir()
+    copy.write_bytes(copy.read_bytes()[:-1])
+    with pytest.raises(PluginError, match=r"the copy of the index http.*, cannot be read: .*; run"):
+        desk.admission.admit("audit")
 
 
 async def test_a_withdrawn_version_is_stopped_at_the_next_check(desk: Desk, publisher: Publisher) -> None:
