@@ -219,7 +219,9 @@ class Budgets:
         known = self._accounts.get(account_id)
         if known is not None:
             return known
-        spent = await self._ledger.spent(when.begins, budget.dimension, keys)
+        # Not later calls: those of a clock that was ahead would count in each period until then.
+        ends = None if when.ends is None else _ms(when.ends)
+        spent = await self._ledger.spent(when.begins, budget.dimension, keys, ends)
         granted, warned_at = await self._store.read(lambda c: _allowance(c, account_id))
         self._evict_idle()
         # A concurrent call may have added it during the reads; that object holds the reservations.

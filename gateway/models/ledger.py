@@ -156,10 +156,11 @@ class Ledger:
         """Delete the reservation of a call that produced nothing."""
         self._submit((DROP_SPEND, (call_id,)))
 
-    async def spent(self, since: int, dimension: Dimension | None, keys: Collection[str]) -> int:
-        """Return the amount spent or reserved since a time: for some keys of a dimension, or all."""
-        s = t.spend.c
-        query = select(func.coalesce(func.sum(s.nano_usd), 0)).where(s.at >= since)
+    async def spent(
+        self, since: int, dimension: Dimension | None, keys: Collection[str], until: int | None = None
+    ) -> int:
+        """Return the amount spent or reserved between two times: for some keys of a dimension, or all."""
+        query = select(func.coalesce(func.sum(t.spend.c.nano_usd), 0)).where(*_between(since, until, {}))
         if dimension is not None:
             query = query.where(_key(dimension).in_(keys))
         return await self._store.read(lambda c: int(c.execute(query).scalar_one()))

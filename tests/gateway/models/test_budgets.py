@@ -20,7 +20,7 @@ from gateway.contract.errors import BudgetExceededError
 from gateway.contract.messages import is_notice, now_ms
 from gateway.contract.provider import ChatOptions
 from gateway.models import Account, Budget, Caller, Ledger, Meter, Prices, format_usd, to_usd
-from gateway.models.budgets import period_at
+from gateway.models.budgets import Budgets, period_at
 from gateway.models.catalog import Catalog
 from gateway.provider_http import ServerFailedError
 from gateway.session.frames import ApprovalAsked
@@ -121,6 +121,21 @@ async def test_what_was_reserved_when_the_gateway_died_counts_as_spent(
     async with paying(tmp_path, stop=float(EACH)) as (chat, model):
         assert "is spent" in refusal(await chat.say("one")).message
         assert not model.calls
+
+
+async def test_a_call_of_a_clock_that_was_ahead_counts_in_the_period_of_its_time_alone(store: Store) -> None:
+    ledger, day, now = Ledger(store), 86_400_000, now_ms()
+    caller = Caller("s", "test", "test:ada", "main", PROVIDER, MODEL)
+    await ledger.reserve("call", caller, now + 40 * day, Took(1_000_000, 0), 900_000_000)
+
+    async def linked(_person: str) -> set[str]:
+        return set()
+
+    for per, left in (("day", 1_000_000_000), ("month", 1_000_000_000), ("ever", 100_000_000)):
+        budget = Budget.of("purse", BudgetSettings(scope="user", per=per, stop=1))
+        budgets = Budgets([budget], store, ledger, linked)
+        accounts = [(await budgets.accounts_for(caller, at))[0] for at in (now, now + 40 * day)]
+        assert [account.remaining for account in accounts] == [left, 100_000_000]
 
 
 async def test_calls_side_by_side_do_not_pass_a_limit_together(tmp_path: Path) -> None:
