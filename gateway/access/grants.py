@@ -156,7 +156,7 @@ class PluginGrants:
 
         def read(connection: Connection) -> list[PluginGrant]:
             return [
-                PluginGrant(row.plugin, row.capability, bool(row.allowed), row.decided_by, row.at)
+                PluginGrant(row.plugin, row.capability, row.allowed == 1, row.decided_by, row.at)
                 for row in connection.execute(query)
             ]
 

@@ -10,9 +10,11 @@ from sqlalchemy import select
 
 from gateway import Answer, NotFoundError, Plugin, PluginContext
 from gateway.access import THE_OWNER, PluginGrants
+from gateway.access.grants import PUT_PLUGIN_GRANT
 from gateway.access.questions import Questions
 from gateway.channel import Placed, Question, UnauthorizedError
 from gateway.plugin_services import GrantQuestions
+from gateway.store import Store
 from gateway.store import schema as t
 from gateway.testing.chat import Chat, chatting
 from gateway.testing.letterbox import Letterbox
@@ -112,6 +114,14 @@ async def test_an_admin_allows_a_plugin_for_good_with_a_button(tmp_path: Path, c
         ("capability.always", "weather"),
         ("capability.revoke", "weather"),
     ]
+
+
+@pytest.mark.parametrize(("kept", "is_given"), [(1, True), (0, False), (2, False), (-1, False)])
+async def test_a_row_that_is_no_decision_grants_nothing(store: Store, kept: int, is_given: bool) -> None:
+    await store.write((PUT_PLUGIN_GRANT, (f"plugin:weather:{GRANT}", "weather", GRANT, kept, "owner", 1)))
+    grants = PluginGrants(store)
+    await grants.load()
+    assert (GRANT in grants.given("weather")) is is_given
 
 
 async def test_calls_that_need_the_same_grant_ask_once(tmp_path: Path, clock: Clock) -> None:
