@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct, structs
-from sqlalchemy import Connection, func, select
+from sqlalchemy import ColumnElement, Connection, func, select
 
 from gateway.access.tokens import Attempts
 from gateway.contract.errors import InvalidStateError, NotFoundError, TooManyRequestsError
@@ -34,7 +34,11 @@ _DAY_MS = 86_400_000
 
 _PUT = Write("insert", 3, t.share, "id digest session seq title created_by created_at expires_at views")
 _DROP = Write("delete", 4, t.share, "id")
-_DROP_EXPIRED = OwnStatement(2, t.share, "DELETE FROM share WHERE expires_at <= ?1")
+_DROP_INVALID = OwnStatement(
+    2,
+    t.share,
+    "DELETE FROM share WHERE expires_at <= ?1 OR created_at - ?1 >= expires_at - created_at",
+)
 _COUNT_VIEW = OwnStatement(3, t.share, "UPDATE share SET views = views + 1 WHERE id = ?1")
 
 
@@ -75,7 +79,7 @@ class SharePreview(Struct, frozen=True):
 
 def read_shares(connection: Connection, now: int, session: str | None = None) -> Sequence[Share]:
     """Read the shares that are valid at a time (ms), of one session or of all, newest first."""
-    query = select(t.share).where(t.share.c.expires_at > now).order_by(t.share.c.id.desc())
+    query = select(t.share).where(*_valid(now)).order_by(t.share.c.id.desc())
     if session is not None:
         query = query.where(t.share.c.session == session)
     return [_share(row) for row in connection.execute(query)]
@@ -115,7 +119,7 @@ class Shares:
         share = Share(new_id(), session.id, session.row.title, by, now, expires, 0)
         row = (share.id, _digest(link), session.id, seq, share.title, by, now, expires, 0)
         audit = audit_op(by, "share", session.id, share.id)
-        await self._store.write((_DROP_EXPIRED, (now,)), (_PUT, row), audit)
+        await self._store.write((_DROP_INVALID, (now,)), (_PUT, row), audit)
         return NewShare(share, f"{(self._settings.base_url or '').rstrip('/')}/share/{link}")
 
     async def preview(self, session: str) -> SharePreview:
@@ -162,9 +166,18 @@ def _share(row: object) -> Share:
     return Share(**{name: getattr(row, name) for name in Share.__struct_fields__})
 
 
+def _valid(now: int) -> tuple[ColumnElement[bool], ...]:
+    """Return the conditions of a share that is valid at a time (ms).
+
+    One of the future counts no longer than one of the past: the clock was set back since.
+    """
+    s = t.share.c
+    return s.expires_at > now, s.created_at - now < s.expires_at - s.created_at
+
+
 def _read(connection: Connection, digest: str, now: int) -> SharedConversation | None:
     s = t.share.c
-    row = connection.execute(select(t.share).where(s.digest == digest, s.expires_at > now)).first()
+    row = connection.execute(select(t.share).where(s.digest == digest, *_valid(now))).first()
     if row is None:
         return None
     return SharedConversation(_share(row), *_read_shown(connection, row.session, row.seq))
