@@ -133,6 +133,10 @@ _ALLOWED: Mapping[str, AllowedResult] = {
 }
 
 
+_TEXTS: Mapping[type, str] = {Transform: "text", Intercept: "reply", ToolBlock: "content"}
+"""The fields of answers that must be texts."""
+
+
 class Hook:
     """One hook of one plugin."""
 
@@ -172,6 +176,10 @@ class Hook:
             raise failure from error
         if answer is not None and self._allowed is not None and not self._allowed.accepts(answer):
             raise PluginError(f"{self.label}: it must return {self._allowed}, not {type(answer).__name__}")
+        for kind, field in _TEXTS.items():
+            if isinstance(answer, kind) and not isinstance(text := getattr(answer, field), str):
+                found = type(text).__name__
+                raise PluginError(f"{self.label}: {kind.__name__}.{field} must be str, not {found}")
         return answer
 
     async def ask(self, *args: Any) -> Any:

@@ -389,25 +389,27 @@ async def test_order_around_a_tool_is_permission_hook_tool_hook(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("hook", "answer", "takes"),
+    ("hook", "answer", "wrong"),
     [
-        ("before_llm_call", "all of it", "a list of Message or a ChatOptions, not str"),
-        ("before_llm_call", ["hello"], "a list of Message or a ChatOptions, not list"),
-        ("filter_tools", {"echo"}, "a list of Tool, not set"),
-        ("transform_system_prompt", 7, "str, not int"),
-        ("transform_user_input", "louder", "Pass or Transform or Intercept, not str"),
+        ("before_llm_call", "all of it", "it must return a list of Message or a ChatOptions, not str"),
+        ("before_llm_call", ["hello"], "it must return a list of Message or a ChatOptions, not list"),
+        ("filter_tools", {"echo"}, "it must return a list of Tool, not set"),
+        ("transform_system_prompt", 7, "it must return str, not int"),
+        ("transform_user_input", "louder", "it must return Pass or Transform or Intercept, not str"),
+        ("transform_user_input", Transform(7), "Transform.text must be str, not int"),  # type: ignore[arg-type]
+        ("transform_user_input", Intercept(None), "Intercept.reply must be str, not NoneType"),  # type: ignore[arg-type]
     ],
 )
 async def test_a_hook_that_answers_wrongly_ends_the_turn_and_is_named(
-    tmp_path: Path, hook: str, answer: object, takes: str
+    tmp_path: Path, hook: str, answer: object, wrong: str
 ) -> None:
-    async def wrong(*_args: object) -> object:
+    async def answers(*_args: object) -> object:
         return answer
 
-    async with chatting(tmp_path, Named("odd", **{hook: wrong}), Echo()) as chat:
+    async with chatting(tmp_path, Named("odd", **{hook: answers}), Echo()) as chat:
         [part] = (await chat.say("hello")).parts
         assert part.error_name == "PluginError"
-        assert part.message == f"plugin 'odd' failed in {hook}: it must return {takes}"
+        assert part.message == f"plugin 'odd' failed in {hook}: {wrong}"
         assert not chat.model.calls
 
 
