@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import structlog
-from sqlalchemy import Connection, Table, select
+from sqlalchemy import Table, select
 
 from gateway.contract.messages import now_ms
 from gateway.store import schema as t
@@ -55,8 +55,7 @@ class Retention:
 
     async def clean(self, now: int) -> int:
         """Remove rows older than the retention period before ``now`` (ms). Return their number."""
-        horizon, rooms = now - self._days * _DAY_MS, now - _ROOM_DAYS * _DAY_MS
-        trails = now - self._trail_days * _DAY_MS
+        horizon, rooms, trails = (now - n * _DAY_MS for n in (self._days, _ROOM_DAYS, self._trail_days))
         removed = await self._clean_trails(trails)
         # Rows of dead letters are kept: the operator can still replay them.
         for write, table, column, states, before in (
@@ -91,11 +90,7 @@ class Retention:
         query = select(table.c.id).where(table.c[column] < horizon).order_by(table.c[column]).limit(_MAX_ROWS)
         if states:
             query = query.where(table.c.state.in_(states))
-
-        def read(connection: Connection) -> list[str]:
-            return list(connection.execute(query).scalars())
-
-        return await self._store.read(read)
+        return await self._store.read(lambda c: list(c.execute(query).scalars()))
 
     async def _delete(self, write: Write, ids: list[str]) -> None:
         await self._store.write(*((write, (row_id,)) for row_id in ids))
