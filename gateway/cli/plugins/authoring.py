@@ -69,9 +69,9 @@ _README = """\
 
 What it does, which capabilities it needs, and why.
 
-```toml
-[plugins]
-enabled = [{name}]
+```sh
+trunkline plugin approve ./{title}
+trunkline plugin enable ./{title}
 ```
 """
 
@@ -101,7 +101,7 @@ def new(
             "plugin.yml": _MANIFEST.format(name=quoted if name.startswith("@") else name, title=title[:32]),
             "main.py": _MAIN.format(title=title[:32]),
             "test_plugin.py": _TEST.format(title=title[:32]),
-            "README.md": _README.format(title=title, name=quoted),
+            "README.md": _README.format(title=title),
         }
         try:
             place.mkdir(parents=True)
@@ -117,7 +117,7 @@ def new(
     else:
         typer.echo(
             f"{place} has {', '.join(texts)}; try it with `trunkline plugin dev {_path(place)}`, "
-            f"and approve it with `trunkline plugin approve {_path(place)}`"
+            f"and use it with `trunkline plugin approve {_path(place)}` and `plugin enable {_path(place)}`"
         )
 
 

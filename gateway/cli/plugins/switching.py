@@ -43,8 +43,9 @@ def enable(name: Name, as_json: AsJson = False, config: File = None) -> None:
         names = {entry}
         if operator.admission.owns(entry):
             names.add(operator.admission.admit(entry).manifest.name)
-        elif not (is_module(entry) or (settings.plugin_base(entry) / entry).exists()):
-            raise PluginError(f"plugin {name!r} is not found; correct the name, or install it")
+        elif not (Path(entry).exists() if Path(entry).is_absolute() else is_module(entry)):
+            advice = f"write ./{name}" if Path(name).exists() else "correct the name, or install it"
+            raise PluginError(f"plugin {name!r} is not found; {advice}")
         operator.admission.check_team(entry, Path(entry).stem)
         changed = False
         for each in names:

@@ -200,6 +200,24 @@ def test_the_name_of_a_plugin_that_is_enabled_by_its_path_denotes_it(home: Path)
     assert "disabled = []" in settings
 
 
+def test_the_page_of_a_new_plugin_says_how_to_use_it(home: Path) -> None:
+    run(home, "new", "audit-log")
+    page = (home / "audit-log/README.md").read_text()
+    steps = [line.split()[2:] for line in page.splitlines() if line.startswith("trunkline ")]
+    assert [step[0] for step in steps] == ["approve", "enable"]
+    for step in steps:
+        run(home, *step, *(["--yes"] if step[0] == "approve" else []))
+    assert listed(home)["audit-log"]["state"] == "ok"
+
+
+def test_a_folder_that_is_named_without_a_slash_is_not_enabled(home: Path) -> None:
+    (home / "weather").mkdir()
+    (home / "weather/main.py").write_text("")
+    told = run(home, "enable", "weather", status=1)
+    assert "plugin 'weather' is not found; write ./weather" in told
+    assert (home / "config/trunkline.toml").read_text() == SETTINGS
+
+
 def test_mcp_servers_of_a_plugin_are_shown_and_must_be_declared(home: Path) -> None:
     place = plugin(home)
     (place / "mcp.toml").write_text('[notes]\ncommand = ["notes", "./db"]\n')
