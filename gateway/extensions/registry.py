@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import Context
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import structlog
 
-from gateway.contract.channel import Channel
+from gateway.contract.channel import Channel, ServesHttp
 from gateway.contract.errors import (
     CATCHABLE,
     AlreadyRegisteredError,
@@ -43,7 +43,7 @@ from gateway.extensions.generation import ActivePlugin, Generation, Lease, offer
 from gateway.extensions.hooks import Hooks, overrides
 from gateway.extensions.routes import PluginRoute, check_prefixes, check_routes
 from gateway.extensions.scope import Scope
-from gateway.settings import PluginSettings
+from gateway.settings import PluginSettings, table_of
 
 log = structlog.get_logger("trunkline.registry")
 
@@ -105,7 +105,14 @@ class ChannelRegistry(Registry[Channel]):
         self.on_remove: Callable[[Channel], None] = lambda _channel: None
 
     def register(self, entry: Channel) -> Unregister:
-        """Add a channel; see ``Registry.register``."""
+        """Add a channel; see ``Registry.register``. Raises SettingsError for a path of another channel."""
+        taken = {route: other.id for other in self.list() for route in _routes(other)}
+        for route in _routes(entry):
+            if (owner := taken.get(route, entry.id)) != entry.id:
+                raise SettingsError(
+                    f"{table_of(entry.id)}: the path {route[1]} is also that of [{table_of(owner)}]; "
+                    "set another one here"
+                )
         unregister = super().register(entry)
         self.on_add(entry)
 
@@ -115,6 +122,12 @@ class ChannelRegistry(Registry[Channel]):
                 self.on_remove(entry)
 
         return remove
+
+
+def _routes(channel: Channel) -> Iterator[tuple[str, str]]:
+    """Yield method and path of each route that a channel adds to the server."""
+    for route in channel.routes() if isinstance(channel, ServesHttp) else ():
+        yield route.method, route.path
 
 
 class AgentSources:

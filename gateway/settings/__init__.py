@@ -14,6 +14,7 @@ from gateway.settings.channels import (
     RoomSettings,
     SessionStrategy,
     SharedOptions,
+    table_of,
 )
 from gateway.settings.loader import load_settings, refresh_organization
 from gateway.settings.models import (
@@ -70,4 +71,5 @@ __all__ = [
     "parse_agent",
     "read_agents",
     "refresh_organization",
+    "table_of",
 ]

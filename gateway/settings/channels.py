@@ -206,3 +206,9 @@ class ChannelSettings(ChannelRules, OpenSection):
     accounts: dict[str, AccountSettings] = Field(
         default={}, description="Several bots on one platform, by name; each inherits the channel's keys"
     )
+
+
+def table_of(channel_id: str) -> str:
+    """Return the name of the table with the settings of a channel, or of an account (``channel.account``)."""
+    name, _, account = channel_id.partition(".")
+    return f"channels.{name}.accounts.{account}" if account else f"channels.{name}"

@@ -21,6 +21,7 @@ from gateway.extensions.loader import (
     load_channel,
     load_plugin,
 )
+from gateway.server.app import Api, make_app
 from gateway.settings import Settings, load_settings
 from gateway.testing.chat import chatting
 
@@ -225,6 +226,16 @@ async def test_a_channel_with_wrong_settings_is_left_out_and_the_others_run(tmp_
     assert health["websocket"][0] is False
     assert "channels.websocket.colour is not a setting" in health["websocket"][1]
     assert "pigeon" not in health
+
+
+async def test_a_channel_with_the_path_of_another_one_is_left_out(tmp_path: Path) -> None:
+    channels = {"websocket": {"accounts": {"one": {}, "two": {}}}}
+    async with chatting(tmp_path, channels=channels) as chat:
+        make_app(chat.gateway, Api(chat.gateway))
+        assert chat.gateway.left_out == {
+            "websocket.two": "channels.websocket.accounts.two: the path /ws is also that of "
+            "[channels.websocket.accounts.one]; set another one here"
+        }
 
 
 def test_the_packages_beside_the_core_are_ours() -> None:
