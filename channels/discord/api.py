@@ -29,7 +29,9 @@ _UPLOAD_TIMEOUT = aiohttp.ClientTimeout(total=120)
 _MAX_WAIT = 3600.0
 """Longest wait that a 429 response may ask for, in seconds."""
 TOKEN_RETRY_SECONDS = 60.0
-_TOKEN_REJECTED = "Discord rejects the bot token (401)"  # noqa: S105 - an error text
+_WRONG_TOKEN = "check token, on the page Bot of the application: Discord rejects it"  # noqa: S105 - an error text
+_TOKEN_REJECTED = f"{_WRONG_TOKEN} (401)"
+_NOT_DISCORDS = "a page that is not Discord's: a proxy or firewall answers, or api_base_url is wrong"
 _RETRIES = 6
 
 _ALL, _OPTIONAL = "all", "optional"
@@ -139,9 +141,11 @@ class Rest(HTTPClient):
                 raise RateLimited(seconds)
             # Errors of the API are JSON. Anything else is a page of something in between, and refuses
             # nothing, unless that accepts less than Discord (413).
-            is_own = response.content_type == "application/json" or response.status in (*range(400), 413)
-            if response.status >= 500 or not is_own:
+            is_own = response.content_type == "application/json" or response.status in (204, 413)
+            if response.status >= 500:
                 raise ServerFailure(f"status {response.status}")
+            if not is_own:
+                raise ServerFailure(f"status {response.status} with {_NOT_DISCORDS}")
 
         kwargs.setdefault("timeout", _TIMEOUT)
         return await super().request(route, raise_for_status=check, **kwargs)
@@ -289,7 +293,7 @@ class Api:
                 except BaseException as error:
                     await rest.close()
                     if isinstance(error, discord.LoginFailure):
-                        raise Refused(401, 0, "Discord rejects the bot token") from error
+                        raise Refused(401, 0, _WRONG_TOKEN) from error
                     if isinstance(error, discord.HTTPException):
                         raise Refused(error.status, error.code, error.text) from error
                     raise

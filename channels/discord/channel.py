@@ -86,7 +86,7 @@ class DiscordChannel:
                 tasks = await stack.enter_async_context(asyncio.TaskGroup())
                 await self._receive_events(receive, tasks, stack)
         except* (Refused, FatalClosure) as group:
-            raise SettingsError(f"channels.{self.id}: {_first(group)}") from None
+            raise SettingsError(str(_first(group))) from None
         except* UNREACHABLE as group:
             raise PlacementDeferred(f"Discord is unreachable: {_first(group)!r}") from None
         finally:
@@ -201,7 +201,7 @@ class DiscordChannel:
             try:
                 await stack.enter_async_context(self._api.opened())
             except UNREACHABLE as error:
-                reason = f"logging in: {error or type(error).__name__}"
+                reason = f"logging in: {str(error) or type(error).__name__}"
                 if reason != self._reason:
                     log.warning("the login at Discord failed; retrying", channel=self.id, reason=reason)
                 self._reason = reason

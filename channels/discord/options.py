@@ -96,31 +96,24 @@ class Options(SharedOptions):
         description="Largest accepted file, in bytes; default 10000000",
     )
 
-    def check(self, channel_id: str) -> None:
+    def check(self, table: str) -> None:
         """Raise SettingsError if the token is missing or malformed, or a library is not installed."""
         token = self.token.get_secret_value()
         if not token.strip():
-            raise SettingsError(
-                f"channels.{channel_id}.token: is missing; the page Bot of the application shows it"
-            )
+            raise SettingsError(f"{table}.token: is missing; the page Bot of the application shows it")
         if re.match(r"bot\s", token, re.IGNORECASE):
-            raise SettingsError(
-                f"channels.{channel_id}.token: must be the token alone, without the word Bot before it"
-            )
+            raise SettingsError(f"{table}.token: must be the token alone, without the word Bot before it")
         if token.split() != [token] or not token.isascii() or not token.isprintable():
-            raise SettingsError(
-                f"channels.{channel_id}.token: must not contain blanks or non-ASCII characters"
-            )
+            raise SettingsError(f"{table}.token: must not contain blanks or non-ASCII characters")
         # Other servers, such as those for tests, have tokens of their own.
         if self.api_base_url.startswith("https://discord.com/") and not _TOKEN.fullmatch(token):
             raise SettingsError(
-                f"channels.{channel_id}.token: must be a bot's token, three parts with dots between them; "
+                f"{table}.token: must be a bot's token, three parts with dots between them; "
                 "the page Bot of the application shows it (its ids, keys and client secret are others)"
             )
         if self.public_key and importlib.util.find_spec("cryptography") is None:
             raise SettingsError(
-                f"channels.{channel_id}.public_key: needs the extra interactions: "
-                "pip install 'trunkline[interactions]'"
+                f"{table}.public_key: needs the extra interactions: pip install 'trunkline[interactions]'"
             )
 
     @staticmethod

@@ -92,8 +92,9 @@ class EmailChannel:
 
 def _meaning(error: Exception) -> str:
     if isinstance(error, RefusedError):
-        return f"the IMAP server refused: {error}"
-    return f"the IMAP server cannot be reached: {error or type(error).__name__}"
+        return f"the IMAP server refused: {error}; check username, password and folder"
+    reason = str(error) or type(error).__name__
+    return f"the IMAP server cannot be reached: {reason}; check imap_host and imap_port"
 
 
 async def probe(options: Options) -> Sequence[Health]:

@@ -130,7 +130,7 @@ class _Submission:
         try:
             return self._connect()
         except (OSError, smtplib.SMTPException) as error:
-            raise PlacementDeferred(f"the SMTP server cannot be used: {_reason(error)}") from error
+            raise PlacementDeferred(_unusable(error)) from error
 
     def _connect(self) -> smtplib.SMTP:
         options = self._options
@@ -178,7 +178,12 @@ def _text(said: bytes | str) -> str:
     return (said.decode("utf-8", "replace") if isinstance(said, bytes) else said)[:200]
 
 
-def _reason(error: Exception) -> str:
+def _unusable(error: Exception) -> str:
     if isinstance(error, smtplib.SMTPAuthenticationError):
-        return "it does not accept user name and password"
+        said = f"{error.smtp_code} {_text(error.smtp_error)}"
+        return f"the SMTP server does not accept the login ({said}); check username and password"
+    return f"the SMTP server cannot be used: {_reason(error)}; check smtp_host and smtp_port"
+
+
+def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"[:200]

@@ -22,13 +22,15 @@ _MOST_BYTES = 64 * 1024 * 1024
 _PAGE = 100
 _NOT_CONNECTED_SECONDS, _REJECTED_SECONDS, _LONGEST_WAIT = 0.5, 30.0, 3600.0
 _JSON = "application/json"
+_NOT_MATRIX = "a page that is not Matrix's: a proxy or firewall answers, or homeserver is wrong"
 
 
 class RefusedError(PlacementRefused):
     """A call that the homeserver refused: nothing was applied."""
 
     def __init__(self, status: int, code: str, reason: str) -> None:
-        super().__init__(f"{status} {code}: {reason[:200]}")
+        advice = "; check homeserver" if code == "M_UNRECOGNIZED" else ""
+        super().__init__(f"{status} {code}: {reason[:200]}{advice}")
         self.status = status
 
 
@@ -135,7 +137,7 @@ def _object(content: bytes) -> Json:
         if "\\ud" in (text := content.decode(errors="replace")).lower():
             value = json.loads(json.dumps(json.loads(text), ensure_ascii=False).encode(errors="replace"))
     except (ValueError, RecursionError) as error:
-        raise PlacementUncertain(f"the answer of the homeserver is not JSON: {error}") from error
+        raise PlacementUncertain(f"the answer is {_NOT_MATRIX}") from error
     if not isinstance(value, dict):
         raise PlacementUncertain("the answer of the homeserver is not an object")
     return cast(Json, value)
@@ -158,7 +160,12 @@ def _failure(status: int, content: bytes, retry_after: str | None) -> Exception:
         wait = asked / 1000 if isinstance(asked, int | float) else stated
         return PlacementDeferred("the homeserver asked to wait", min(_LONGEST_WAIT, max(0.1, wait)))
     if status == 401:
-        return PlacementDeferred(f"the homeserver rejects the access token ({code})", _REJECTED_SECONDS)
-    if status >= 500 or (not code and status != 413):
-        return PlacementUncertain(f"the homeserver answers with status {status} {code}")
+        return PlacementDeferred(
+            f"the homeserver rejects access_token ({code}); sign in again and copy the new one",
+            _REJECTED_SECONDS,
+        )
+    if status >= 500:
+        return PlacementUncertain(f"the homeserver answers with status {status} {code}".rstrip())
+    if not code and status != 413:
+        return PlacementUncertain(f"status {status} with {_NOT_MATRIX}")
     return RefusedError(status, code, reason)

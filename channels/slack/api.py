@@ -49,7 +49,9 @@ _RETRY_LATER = frozenset(
 _REVOKED = frozenset({"account_inactive", "token_revoked"})
 INVALID_TOKEN = _REVOKED | {"invalid_auth", "not_authed", "token_expired"}
 """Errors that mean that the token is not accepted."""
+_TOKEN_ADVICE = "; check bot_token: the page OAuth & Permissions of the app shows it"  # noqa: S105 - an advice
 _RETRY_LATER_SECONDS = 60.0
+NOT_SLACKS = "a page that is not Slack's: a proxy or firewall answers, or api_base_url is wrong"
 _PAGE = 200
 _MOST_REDIRECTS = 4
 
@@ -57,8 +59,8 @@ _MOST_REDIRECTS = 4
 class RefusedError(PlacementRefused):
     """Answer with ``ok: false``. ``error`` is Slack's code, such as ``channel_not_found``."""
 
-    def __init__(self, method: str, error: str, needed: str = "") -> None:
-        super().__init__(f"{method}: {error}" + (f" (needs {needed})" if needed else ""))
+    def __init__(self, method: str, error: str, needed: str = "", advice: str = "") -> None:
+        super().__init__(f"{method}: {error}" + (f" (needs {needed})" if needed else "") + advice)
         self.error = error
 
 
@@ -141,9 +143,9 @@ class Api:
             TypeError,
             ValueError,
         ) as error:  # raised by the SDK for malformed answers
-            raise PlacementUncertain(f"{method}: unexpected shape of the answer") from error
+            raise PlacementUncertain(f"{method}: the answer is {NOT_SLACKS}") from error
         if not isinstance(answer.data, dict):
-            raise PlacementUncertain(f"{method}: unexpected shape of the answer")
+            raise PlacementUncertain(f"{method}: the answer is {NOT_SLACKS}")
         return answer
 
     async def pages(
@@ -237,13 +239,16 @@ class Api:
             wait = _retry_after(getattr(response, "headers", {}))
             self.limiter.hold(method, wait)
             return PlacementDeferred(f"{method}: Slack asked to wait", wait)
-        if status >= 500 or name in _OUTCOME_UNKNOWN or not name:
-            return PlacementUncertain(f"{method}: status {status} {name or type(error).__name__}")
-        if name in INVALID_TOKEN:
+        if status >= 500 or name in _OUTCOME_UNKNOWN:
+            return PlacementUncertain(f"{method}: status {status} {name}".rstrip())
+        if not name:
+            return PlacementUncertain(f"{method}: status {status} with {NOT_SLACKS}")
+        advice = _TOKEN_ADVICE if name in INVALID_TOKEN else ""
+        if advice:
             self._on_invalid_token(name)
         if name in _RETRY_LATER or (name in _REVOKED and method != "auth.test"):
-            return PlacementDeferred(f"{method}: {name}", _RETRY_LATER_SECONDS)
-        return RefusedError(method, name, str(answer.get("needed") or ""))
+            return PlacementDeferred(f"{method}: {name}{advice}", _RETRY_LATER_SECONDS)
+        return RefusedError(method, name, str(answer.get("needed") or ""), advice)
 
 
 def _sdk_logger() -> logging.Logger:

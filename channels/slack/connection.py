@@ -21,7 +21,7 @@ from slack_bolt.async_app import AsyncApp
 from slack_bolt.authorization import AuthorizeResult
 from slack_bolt.request.async_request import AsyncBoltRequest
 
-from channels.slack.api import Api, Json
+from channels.slack.api import NOT_SLACKS, Api, Json
 from channels.slack.parse import QUESTION, FormError
 from gateway.channel import Backoff, PlacementDeferred, PlacementRefused, PlacementUncertain
 
@@ -157,17 +157,25 @@ async def request_socket(client: Any) -> str:
     return str(answer.get("url"))
 
 
+_OPEN = "apps.connections.open"
+
+
 def _open_error(error: Exception) -> Exception:
     """Map an error of ``apps.connections.open``: temporary, or a wrong token or app configuration."""
     response: Any = getattr(error, "response", None)
     data: Any = getattr(response, "data", None)
     name = str(cast(Json, data).get("error", "")) if isinstance(data, dict) else ""
     status = getattr(response, "status_code", 0)
-    if status == 429 or status >= 500 or name in ("ratelimited", "fatal_error", "internal_error", ""):
-        return PlacementDeferred(name or f"{type(error).__name__}")
-    return PlacementRefused(
-        f"apps.connections.open: {name}; check app_token, and that Socket Mode is enabled for the app"
-    )
+    if status == 429 or name == "ratelimited":
+        return PlacementDeferred(f"{_OPEN}: Slack asked to wait")
+    if status >= 500 or name in ("fatal_error", "internal_error"):
+        return PlacementDeferred(f"{_OPEN}: status {status} {name}".rstrip())
+    if not name:
+        return PlacementDeferred(f"{_OPEN}: status {status} with {NOT_SLACKS}")
+    advice = "check app_token, and that Socket Mode is enabled for the app"
+    if name == "missing_scope":
+        advice = "app_token needs the scope connections:write"
+    return PlacementRefused(f"{_OPEN}: {name}; {advice}")
 
 
 _WINDOW = 300
@@ -191,6 +199,7 @@ class Webhook:
         self._handle = handle
         self._clock = clock
         self._body_seconds = body_seconds
+        self._reported: set[str] = set()
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """Handle a request: 200 once its delivery is committed, 503 to make Slack retry."""
@@ -200,8 +209,13 @@ class Webhook:
                 body = await request.read()
         except TimeoutError:
             return web.Response(status=408, text="timeout while reading the body")
-        if not self.is_signed(request.headers, body):
+        if problem := self._find_forgery(request.headers, body):
+            # Once for each reason: everyone can send forged requests.
+            if problem not in self._reported:
+                log.warning("refused a request that Slack has not signed", reason=problem)
+                self._reported.add(problem)
             return web.Response(status=401, text="invalid signature")
+        self._reported.clear()
         payload = _payload(request.content_type, body)
         if payload is None:
             return web.Response(status=400, text="malformed body")
@@ -214,13 +228,15 @@ class Webhook:
             return web.Response(status=503, text="please retry")
         return web.json_response(answer) if answer else web.Response()
 
-    def is_signed(self, headers: Mapping[str, str], body: bytes) -> bool:
-        """Return whether a request has a valid signature that is at most five minutes old."""
+    def _find_forgery(self, headers: Mapping[str, str], body: bytes) -> str:
+        """Return what is wrong with a request that Slack should have signed just now; empty if nothing is."""
         stamp, signature = headers.get("X-Slack-Request-Timestamp", ""), headers.get("X-Slack-Signature", "")
         if not _TIME.fullmatch(stamp) or abs(self._clock() - int(stamp)) > _WINDOW:
-            return False
+            return "its time is more than five minutes off; check the clock of this machine"
         digest = hmac.new(self._secret, b"v0:" + stamp.encode() + b":" + body, hashlib.sha256).hexdigest()
-        return hmac.compare_digest(f"v0={digest}".encode(), signature.encode(errors="surrogateescape"))
+        if hmac.compare_digest(f"v0={digest}".encode(), signature.encode(errors="surrogateescape")):
+            return ""
+        return "its signature is wrong; check signing_secret, on the page Basic Information of the app"
 
 
 def _payload(kind: str, body: bytes) -> Json | None:

@@ -102,7 +102,7 @@ class Options(SharedOptions):
             asked |= {"signing_secret": "Basic Information, App Credentials: the Signing Secret"}
         return {key: how for key, how in asked.items() if key not in given}
 
-    def check(self, channel_id: str) -> None:
+    def check(self, table: str) -> None:
         """Raise SettingsError if a token or secret that ``mode`` needs is missing."""
         needed = {"client_secret": self.client_secret} if self.client_id else {"bot_token": self.bot_token}
         if self.mode == "socket":
@@ -111,13 +111,13 @@ class Options(SharedOptions):
             needed["signing_secret"] = self.signing_secret
         for name, secret in needed.items():
             if not secret.get_secret_value().strip():
-                raise SettingsError(f"channels.{channel_id}.{name}: is missing; mode {self.mode!r} needs it")
+                raise SettingsError(f"{table}.{name}: is missing; mode {self.mode!r} needs it")
         # Slack's pages show several tokens beside each other.
         for name, secret in (*(("workspaces", each) for each in self.workspaces), *needed.items()):
             begin = _BEGINNINGS.get(name)
             if begin and not secret.get_secret_value().strip().startswith(begin):
                 raise SettingsError(
-                    f"channels.{channel_id}.{name}: is a token of another kind; it must begin with {begin[0]}"
+                    f"{table}.{name}: is a token of another kind; it must begin with {begin[0]}"
                 )
 
     @staticmethod

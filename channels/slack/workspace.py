@@ -188,7 +188,7 @@ class Workspace:
                 identity = await self.api.call("auth.test")
                 break
             except (PlacementDeferred, PlacementUncertain) as error:
-                problem = f"{error}; check the bot token" if is_token_error(error) else str(error)
+                problem = str(error)
                 if problem != self.problem:
                     log.warning("sign-in to Slack failed", channel=self._channel_id, reason=problem)
                 self.problem = problem
@@ -256,7 +256,7 @@ class Workspace:
 
     def _report_invalid_token(self, reason: str) -> None:
         """Report an invalid token at once, whichever call found it."""
-        problem = f"Slack rejected the bot token: {reason}"
+        problem = f"Slack rejected bot_token: {reason}"
         if self.problem != problem and self.team:
             log.error(problem, channel=self._channel_id, team=self.team)
             self.problem = problem
@@ -299,8 +299,8 @@ class Workspace:
 
 
 def is_token_error(error: Exception) -> bool:
-    """Return whether Slack rejected the token; the text of a call's error ends with Slack's code."""
-    code = error.error if isinstance(error, RefusedError) else str(error).rpartition(": ")[2]
+    """Return whether Slack rejected the token; the text of a call's error is its method and Slack's code."""
+    code = error.error if isinstance(error, RefusedError) else str(error).partition(": ")[2].partition(";")[0]
     return code in INVALID_TOKEN
 
 
@@ -447,9 +447,7 @@ async def _probe_bot(api: Api) -> Health:
     try:
         identity, scopes = await api.scopes()
     except (PlacementDeferred, PlacementUncertain, RefusedError) as error:
-        return Health(
-            ok=False, detail=f"{error}; check the bot token" if is_token_error(error) else str(error)
-        )
+        return Health(ok=False, detail=str(error))
     where = f"{identity.get('user')} in the workspace {identity.get('team')}"
     missing = [scope for scope in SCOPES if scope not in scopes] if scopes else []
     detail = f"signed in as {where}"

@@ -27,6 +27,7 @@ _CALL_SECONDS = 30.0
 _UPLOAD_SECONDS = 120.0
 _MAX_BYTES = 64 * 1024 * 1024
 _JSON = "application/json"
+_NOT_TELEGRAMS = "a page that is not Telegram's: a proxy or firewall answers, or api_base_url is wrong"
 
 
 class CallError(TelegramError):
@@ -135,7 +136,7 @@ class Transport(BaseRequest):
         try:
             said: object = decoded(payload)
         except ValueError as error:
-            raise UnansweredError(f"the response is not JSON: {error}") from None
+            raise UnansweredError(f"the response is {_NOT_TELEGRAMS}") from error
         if not isinstance(said, dict) or "result" not in said:
             raise UnansweredError("the response has no result")
         return cast("dict[str, Any]", said)
@@ -258,8 +259,8 @@ def _refusal(status: int, content: bytes) -> CallError:
         said: Any = decoded(content)
         reason = str(said["description"])
     except (ValueError, LookupError, TypeError):
-        known = status in (404, 413, 429)
-        return RefusedError(status, f"status {status}") if known else UnansweredError(f"status {status}")
+        text = f"status {status}" if status >= 500 else f"status {status} with {_NOT_TELEGRAMS}"
+        return RefusedError(status, text) if status in (404, 413, 429) else UnansweredError(text)
     given = said.get("parameters")
     hints: Mapping[str, Any] = cast("Mapping[str, Any]", given) if isinstance(given, dict) else {}
     retry_after, migrated_to = hints.get("retry_after"), hints.get("migrate_to_chat_id")

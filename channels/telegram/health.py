@@ -14,7 +14,7 @@ from gateway.channel import Backoff, Health
 log = structlog.get_logger("trunkline.telegram")
 
 _BACKOFF = Backoff(0.5, 30)
-_WRONG_TOKEN = "Telegram rejects the token; @BotFather shows the right one"  # noqa: S105 - says what is wrong with it
+_WRONG_TOKEN = "Telegram rejects the token; set token to the one that @BotFather shows"  # noqa: S105 - says what is wrong with it
 _WRONG_TOKEN_PAUSE = 30.0
 _CONFLICT_PAUSE = 3.0
 
@@ -76,7 +76,9 @@ def _meaning(error: CallError) -> tuple[str, float | None]:
     """Return an error as text, and the seconds to wait if the error determines them."""
     if not isinstance(error, RefusedError):
         return f"no answer from Telegram: {error}", None
-    if error.code in (401, 404):
+    if error.code == 404:
+        return f"{_WRONG_TOKEN}, or correct api_base_url", _WRONG_TOKEN_PAUSE
+    if error.code == 401:
         return _WRONG_TOKEN, _WRONG_TOKEN_PAUSE
     if error.retry_after is not None:
         return "Telegram asked to wait", error.retry_after

@@ -484,6 +484,11 @@ class Webhook:
                 if not isinstance(info, dict):
                     raise UnansweredError("getWebhookInfo: the result is not an object")
                 info = cast("dict[str, Any]", info)
+            except RefusedError as error:
+                if error.says("webhook"):
+                    error.reason = f"webhook_url is refused: {error.reason}"
+                await health.failed(error)
+                continue
             except CallError as error:
                 await health.failed(error)
                 continue

@@ -26,7 +26,7 @@ from gateway.contract.messages import now_ms
 from gateway.events.bus import EventBus
 from gateway.events.types import AccessRevoked
 from gateway.extensions.registry import ChannelRegistry
-from gateway.settings import ChannelRules
+from gateway.settings import ChannelRules, table_of
 from gateway.store import Store
 from gateway.store.inbox import Entry
 
@@ -153,7 +153,7 @@ class AccessPolicy:
                 continue
             if written:
                 raise SettingsError(
-                    f"channels.{channel.id}.{written[0]}: "
+                    f"{table_of(channel.id)}.{written[0]}: "
                     "this channel admits every holder of server.token; remove this setting"
                 )
             check_rooms(self.rules(channel.id), channel.id)

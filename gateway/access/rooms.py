@@ -17,7 +17,7 @@ from sqlalchemy import Connection, select
 from gateway.contract.channel import Addressing, Attention, InboundMessage
 from gateway.contract.errors import SettingsError
 from gateway.contract.messages import now_ms
-from gateway.settings import ChannelRules, EnvelopeStyle, Groups, RoomSettings
+from gateway.settings import ChannelRules, EnvelopeStyle, Groups, RoomSettings, table_of
 from gateway.store import Inserted, Op, Store
 from gateway.store import schema as t
 from gateway.store.writes import Write
@@ -103,7 +103,7 @@ def check_rooms(rules: ChannelRules, channel: str) -> None:
     written = sorted(rules.model_fields_set & {"groups", "envelope", "context_messages", "rooms"})
     if written:
         raise SettingsError(
-            f"channels.{channel}.{written[0]}: this channel has no rooms with several people; "
+            f"{table_of(channel)}.{written[0]}: this channel has no rooms with several people; "
             "remove this setting"
         )
 

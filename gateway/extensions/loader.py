@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from gateway.contract.channel import Channel, Health
 from gateway.contract.errors import CATCHABLE, PluginError, SettingsError
 from gateway.contract.plugin import Plugin
-from gateway.settings import Settings
+from gateway.settings import Settings, table_of
 from gateway.settings.validation import hint
 
 BUILTIN_PLUGINS = ("providers", "tools")
@@ -135,11 +135,11 @@ def _forget(name: str) -> None:
 def channel_options(settings: Settings, name: str, account: str | None = None) -> Any:
     """Read the settings of a channel, or of one of its accounts, without creating the channel.
 
-    The module may have ``Options``, a pydantic model, which may have ``check(channel_id)`` to validate fields
-    together, and ``check_id(id, room=…)``, which raises ValueError for what cannot be an id of a user or a
-    room. Otherwise the result is a mapping, with the account's values over the shared ones; ``OPTIONS``
-    of the module then names the keys. Raises SettingsError for an unknown or broken channel, an unknown key
-    or an invalid setting.
+    The module may have ``Options``, a pydantic model, which may have ``check(table)`` to validate fields
+    together (``table`` is the name of their table, for its errors), and ``check_id(id, room=…)``, which
+    raises ValueError for what cannot be an id of a user or a room. Otherwise the result is a mapping, with
+    the account's values over the shared ones; ``OPTIONS`` of the module then names the keys. Raises
+    SettingsError for an unknown or broken channel, an unknown key or an invalid setting.
     """
     module = _channel_module(name)
     model: type[BaseModel] | None = getattr(module, "Options", None)
@@ -148,7 +148,7 @@ def channel_options(settings: Settings, name: str, account: str | None = None) -
     options = settings.channel(name, model, account)
     check: Callable[[str], None] | None = getattr(options, "check", None)
     if check is not None:
-        check(_channel_id(name, account))
+        check(table_of(_channel_id(name, account)))
     _check_ids(settings, _channel_id(name, account), getattr(options, "check_id", None))
     return options
 
@@ -162,7 +162,7 @@ def _check_ids(settings: Settings, channel_id: str, check: Callable[..., None] |
         try:
             check(given, room=is_room)
         except ValueError as error:
-            raise SettingsError(f"channels.{channel_id}.{key}: {given!r} {error}") from None
+            raise SettingsError(f"{table_of(channel_id)}.{key}: {given!r} {error}") from None
 
 
 async def probe_channel(settings: Settings, name: str, account: str | None = None) -> Sequence[Health]:
@@ -237,6 +237,7 @@ def load_channel(host: object, settings: Settings, name: str, account: str | Non
     """
     options = channel_options(settings, name, account)
     module, channel_id = _channel_module(name), _channel_id(name, account)
+    table = table_of(channel_id)
     if _is_built_in(name):
         return module.create(host, channel_id, options)
     try:
@@ -246,10 +247,8 @@ def load_channel(host: object, settings: Settings, name: str, account: str | Non
     except CATCHABLE as error:
         key = error.args[0] if isinstance(error, KeyError) else None
         if key in getattr(module, "OPTIONS", ()) and key not in options:
-            raise SettingsError(f"channels.{channel_id}.{key}: is missing; the channel needs it") from None
-        raise SettingsError(
-            f"channels.{channel_id}: create() failed: {type(error).__name__}: {error}"
-        ) from error
+            raise SettingsError(f"{table}.{key}: is missing; the channel needs it") from None
+        raise SettingsError(f"{table}: create() failed: {type(error).__name__}: {error}") from error
     if not isinstance(made, Channel) or made.id != channel_id:
-        raise SettingsError(f"channels.{channel_id}: create() has not returned a Channel with this id")
+        raise SettingsError(f"{table}: create() has not returned a Channel with this id")
     return made

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from channels.discord.fake import FakeDiscord
 from channels.matrix.fake import FakeMatrix
@@ -38,9 +40,37 @@ async def test_telegram_is_asked_for_the_bot_and_its_webhook(tmp_path: Path) -> 
         assert (status, detail.split(";")[0]) == ("ok", "signed in as @fake_bot")
         assert "privacy mode is on" in detail
         wrong = await probe(tmp_path, "telegram", options | {"token": "1:wrong"})
-    assert wrong == [("fail", "Telegram rejects the token; @BotFather shows the right one")]
+    assert wrong == [("fail", "Telegram rejects the token; set token to the one that @BotFather shows")]
     gone = await probe(tmp_path, "telegram", options)
     assert (gone[0][0], gone[0][1].partition(": ")[0]) == ("fail", "no answer from Telegram")
+
+
+@pytest.mark.parametrize("status", [200, 403])
+async def test_a_page_of_a_proxy_is_told_from_an_answer(tmp_path: Path, status: int) -> None:
+    async def page(_request: web.Request) -> web.Response:
+        return web.Response(status=status, text="<html>Log in to the network</html>")
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", page)
+    async with TestServer(app) as server:
+        url = str(server.make_url("/")).rstrip("/")
+        shared = {"allow": "*", "api_base_url": url}
+        channels = {
+            "telegram": {**shared, "token": "1:a"},
+            "discord": {**shared, "token": "a"},
+            "slack": {**shared, "accounts": {"one": {"bot_token": "xoxb-1", "app_token": "xapp-1"}}},
+            "matrix": {"allow": "*", "homeserver": url, "access_token": "a"},
+        }
+        file = tmp_path / "own.json"
+        file.write_text(json.dumps({"data_dir": str(tmp_path / "data"), "channels": channels}))
+        arguments = ("doctor", "--json", "--config", str(file))
+        done = await asyncio.to_thread(trunkline, *arguments, home=tmp_path, TRUNKLINE_SERVER__PORT="0")
+    found = [each for each in json.loads(done.stdout) if each["status"] == "fail"]
+    assert len(found) == 5
+    for each in found:
+        key = "homeserver" if "matrix" in each["name"] else "api_base_url"
+        assert each["detail"].endswith(f"a proxy or firewall answers, or {key} is wrong"), each
+    assert "[channels.slack.accounts.one]" in found[-2]["advice"]
 
 
 async def test_discord_is_asked_for_the_bot_and_its_intent(tmp_path: Path) -> None:
@@ -49,7 +79,7 @@ async def test_discord_is_asked_for_the_bot_and_its_intent(tmp_path: Path) -> No
         assert await probe(tmp_path, "discord", options) == [("ok", "signed in as trunkline")]
         wrong = await probe(tmp_path, "discord", options | {"token": "wrong"})
         foreign = await probe(tmp_path, "discord", options | {"public_key": "0" * 64})
-    assert wrong == [("fail", "Discord rejects the bot token (401)")]
+    assert wrong == [("fail", "check token, on the page Bot of the application: Discord rejects it (401)")]
     assert [(status, detail.split(" is ")[0]) for status, detail in foreign] == [("fail", "public_key")]
     async with FakeDiscord(privileged=()) as fake:
         found = await probe(tmp_path, "discord", options | {"api_base_url": fake.api_url})
@@ -68,7 +98,10 @@ async def test_slack_is_asked_for_both_tokens_and_the_scopes(tmp_path: Path) -> 
         assert (status, detail.startswith("signed in as ")) == ("ok", True)
         wrong = await probe(tmp_path, "slack", options | {"bot_token": "xoxb-1", "app_token": "xapp-1"})
         assert wrong == [
-            ("fail", "auth.test: invalid_auth; check the bot token"),
+            (
+                "fail",
+                "auth.test: invalid_auth; check bot_token: the page OAuth & Permissions of the app shows it",
+            ),
             (
                 "fail",
                 "apps.connections.open: invalid_auth; check app_token, and that Socket Mode is enabled for "
@@ -92,7 +125,7 @@ async def test_a_homeserver_is_asked_whose_token_it_is(tmp_path: Path) -> None:
         options = {"homeserver": fake.url, "access_token": fake.token, "allow": "*"}
         assert await probe(tmp_path, "matrix", options) == [("ok", f"signed in as {BOT}")]
         ((status, detail),) = await probe(tmp_path, "matrix", options | {"access_token": "wrong"})
-    assert (status, "rejects the access token" in detail) == ("fail", True)
+    assert (status, "rejects access_token (M_UNKNOWN_TOKEN)" in detail) == ("fail", True)
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ from gateway.contract.errors import (
 )
 from gateway.extensions.loader import enabled_channels, probe_channel
 from gateway.models import MAIN, Profile, Route, default_model, unknown_tools
-from gateway.settings import Settings
+from gateway.settings import Settings, table_of
 from gateway.settings.secrets import without_passwords
 
 
@@ -120,7 +120,7 @@ async def _probe(settings: Settings, name: str, account: str | None, channel_id:
     if not found:
         return [settings_checks.channel(settings, name, account, channel_id)]
     advice = (
-        f"check the network and [channels.{channel_id}]; channels/README.md has the steps at the platform"
+        f"check the network and [{table_of(channel_id)}]; channels/README.md has the steps at the platform"
     )
     return [ok(title, each.detail) if each.ok else fail(title, each.detail, advice) for each in found]
 

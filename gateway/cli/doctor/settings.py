@@ -33,7 +33,7 @@ from gateway.extensions.loader import (
 )
 from gateway.models.catalog import Catalog
 from gateway.models.credentials import CredentialStore
-from gateway.settings import ProviderSettings, Settings
+from gateway.settings import ProviderSettings, Settings, table_of
 from gateway.settings.validation import hint
 from gateway.store.engine import check_address
 
@@ -68,7 +68,7 @@ def channel(settings: Settings, name: str, account: str | None, channel_id: str)
     try:
         channel_options(settings, name, account)
     except SettingsError as error:
-        advice = f"correct [channels.{channel_id}], or set enabled = false there"
+        advice = f"correct [{table_of(channel_id)}], or set enabled = false there"
         # A plugin may add a channel; its settings are known when the plugin is active.
         brought = "there is no such channel" in str(error) and any(_loadable_plugins(settings))
         return (warn if brought else fail)(f"channel {channel_id}", str(error), advice)
@@ -103,7 +103,7 @@ def plugin_tables(settings: Settings) -> Iterator[Finding]:
 def skipped(gateway: Gateway) -> Iterator[Finding]:
     """Find the settings that a running gateway skips or ignores."""
     for channel_id, reason in gateway.left_out.items():
-        yield fail(f"channel {channel_id}", reason, f"correct [channels.{channel_id}], then start again")
+        yield fail(f"channel {channel_id}", reason, f"correct [{table_of(channel_id)}], then start again")
     for name, reason in gateway.activator.failed.items():
         yield fail(f"plugin {name}", reason, "correct it, then start again")
     yield from plugin_tables(gateway.settings)

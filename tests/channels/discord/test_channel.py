@@ -205,13 +205,13 @@ async def test_a_wrong_token_is_said_plainly_and_the_others_run(
             await until(lambda: "token" in gateway.health()["discord.bad"][1])
             assert gateway.health()["discord.none"] == (
                 False,
-                "channels.discord.none.token: is missing; the page Bot of the application shows it",
+                "channels.discord.accounts.none.token: is missing; the page Bot of the application shows it",
             )
             fake.say(fake.dm("ada"), "hello")
             await settled(gateway, 1)
     assert fake.answers(fake.dm("ada")) == ["You said: hello"]
     written = capsys.readouterr()
-    assert "channels.discord.bad: Discord rejects the bot token (401)" in written.out + written.err
+    assert "on the page Bot of the application: Discord rejects it (401)" in written.out + written.err
     assert "Traceback" not in written.out + written.err
 
 

@@ -446,7 +446,7 @@ async def test_a_wrong_token_is_reported(tmp_path: Path) -> None:
         platform.fake.token = "token-2"
         platform.write("one")
         await until(lambda: not gateway.health()["matrix"][0])
-        assert "rejects the access token (M_UNKNOWN_TOKEN)" in gateway.health()["matrix"][1]
+        assert "rejects access_token (M_UNKNOWN_TOKEN)" in gateway.health()["matrix"][1]
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ async def test_a_token_that_is_revoked_shows_at_once(tmp_path: Path) -> None:
         for grant in fake.state.team_of(None).grants:
             grant.revoked = "token_revoked"
         fake.deliver_event({"type": "tokens_revoked", "tokens": {"bot": ["U1"]}})
-        await until(lambda: "rejected the bot token" in gateway.health()["slack"][1])
+        await until(lambda: "rejected bot_token" in gateway.health()["slack"][1])
 
 
 async def test_a_probe_that_has_to_wait_is_made_again_and_leaves_no_red_health(tmp_path: Path) -> None:
