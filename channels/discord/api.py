@@ -13,6 +13,8 @@ import math
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NoReturn, cast
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import discord
@@ -100,11 +102,17 @@ class Bucket(Ratelimit):
         self._wake(len(self._pending_requests))
 
 
+def _proxy(base: str) -> str | None:
+    """Return the proxy of the environment for a base URL; discord.py does not look for one."""
+    there = urlsplit(base)
+    return None if proxy_bypass(there.hostname or "") else getproxies().get(there.scheme)
+
+
 class Rest(HTTPClient):
     """discord.py's HTTP client, for one bot at its own base URL."""
 
     def __init__(self, base: str, pacer: Pacer) -> None:
-        super().__init__(asyncio.get_running_loop())
+        super().__init__(asyncio.get_running_loop(), proxy=_proxy(base))
         self._base = base
         self._pacer = pacer
         self._held: dict[str, float] = {}

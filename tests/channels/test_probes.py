@@ -21,12 +21,14 @@ from tests.channels.matrix.test_contract import BOT
 from tests.gateway.cli.processes import trunkline
 
 
-async def probe(home: Path, channel: str, options: Mapping[str, Any]) -> list[tuple[str, str]]:
+async def probe(
+    home: Path, channel: str, options: Mapping[str, Any], **environ: str
+) -> list[tuple[str, str]]:
     """Return status and detail of each finding of the doctor about the channel."""
     file = home / "own.json"
     file.write_text(json.dumps({"data_dir": str(home / "data"), "channels": {channel: options}}))
     arguments = ("doctor", "--json", "--config", str(file))
-    done = await asyncio.to_thread(trunkline, *arguments, home=home, TRUNKLINE_SERVER__PORT="0")
+    done = await asyncio.to_thread(trunkline, *arguments, home=home, TRUNKLINE_SERVER__PORT="0", **environ)
     found = [each for each in json.loads(done.stdout) if each["name"] == f"channel {channel}"]
     assert (done.returncode == 1) == any(each["status"] == "fail" for each in found)
     assert all(each["advice"] for each in found if each["status"] == "fail")
@@ -84,6 +86,25 @@ async def test_discord_is_asked_for_the_bot_and_its_intent(tmp_path: Path) -> No
     async with FakeDiscord(privileged=()) as fake:
         found = await probe(tmp_path, "discord", options | {"api_base_url": fake.api_url})
     assert found == [("fail", "enable the Message Content Intent on the bot's page at Discord")]
+
+
+async def test_discord_is_reached_through_the_proxy_of_the_environment(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    async def refuse(request: web.Request) -> web.Response:
+        asked.append(str(request.url))
+        return web.Response(
+            status=401, text='{"message": "401: Unauthorized", "code": 0}', content_type="application/json"
+        )
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", refuse)
+    async with TestServer(app) as server:
+        proxy = str(server.make_url("/"))
+        options = {"token": "a", "api_base_url": "http://discord.invalid/api", "allow": "*"}
+        ((_, detail),) = await probe(tmp_path, "discord", options, http_proxy=proxy, no_proxy="")
+    assert detail.endswith("Discord rejects it (401)")
+    assert asked == ["http://discord.invalid/api/users/@me"]
 
 
 async def test_slack_is_asked_for_both_tokens_and_the_scopes(tmp_path: Path) -> None:
