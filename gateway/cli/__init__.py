@@ -7,6 +7,7 @@ others.
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -397,9 +398,13 @@ def print_version(requested: bool = True) -> None:
 
 @app.callback()
 def root(
+    ctx: typer.Context,
     _version: Annotated[
         bool,
         typer.Option("--version", "-V", help="Print the version.", callback=print_version, is_eager=True),
     ] = False,
 ) -> None:
     """A self-hosted chat bot gateway: connect one bot to every chat platform."""
+    # rich reads this variable by itself; typer does not.
+    if os.environ.get("NO_COLOR"):
+        ctx.color = False

@@ -55,7 +55,7 @@ def call(settings: Settings, method: str, path: str, body: Any = None, seconds: 
         report_to(url, partial(_report, settings))
         raise _named(refusal.code, refusal.read()) from None
     except (OSError, http.client.HTTPException) as error:
-        raise GatewayUnreachableError(f"no gateway responds at {url} ({_reason(error)})") from None
+        raise GatewayUnreachableError(_silent(url, error)) from None
     except ValueError:
         raise GatewayUnreachableError(f"{url} is not a Trunkline gateway") from None
 
@@ -87,7 +87,7 @@ def follow(settings: Settings, path: str, body: Any = None) -> Iterator[Any]:
     except urllib.error.HTTPError as refusal:
         raise _named(refusal.code, refusal.read()) from None
     except (OSError, http.client.HTTPException) as error:
-        raise GatewayUnreachableError(f"no gateway responds at {url} ({_reason(error)})") from None
+        raise GatewayUnreachableError(_silent(url, error)) from None
 
 
 def address(settings: Settings) -> str:
@@ -134,6 +134,10 @@ def _named(status: int, body: bytes) -> TrunklineError:
     if isinstance(kind, type) and issubclass(kind, TrunklineError):
         return kind(message)
     return TrunklineError(f"{name}: {message}")
+
+
+def _silent(url: str, error: Exception) -> str:
+    return f"no gateway responds at {url} ({_reason(error)}); start one: trunkline run"
 
 
 def _reason(error: Exception) -> str:

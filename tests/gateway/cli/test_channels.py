@@ -6,6 +6,8 @@ import json
 import os
 from pathlib import Path
 
+import pytest
+
 from tests.gateway.cli.processes import Terminal, gateway, trunkline
 
 ROOT = Path(__file__).parents[3]
@@ -34,6 +36,7 @@ def test_without_a_gateway_it_says_so(tmp_path: Path) -> None:
     done = trunkline("channels", "status", home=tmp_path, TRUNKLINE_SERVER__PORT="1")
     assert done.returncode == 1
     assert "no gateway responds at" in done.stderr
+    assert "start one: trunkline run" in done.stderr
 
 
 def test_channels_are_listed_with_their_sources(tmp_path: Path) -> None:
@@ -65,3 +68,14 @@ def test_a_terminal_that_is_too_narrow_for_a_table_gets_each_row_as_lines(tmp_pa
     assert wide[0] == ["channel", "enabled", "from"]
     assert ["discord", "no", "built", "in"] in wide
     assert narrow[:3] == [["channel", "discord"], ["enabled", "no"], ["from", "built", "in"]]
+
+
+@pytest.mark.parametrize(("environ", "colored"), [({}, True), ({"NO_COLOR": "1"}, False)])
+def test_errors_have_no_color_where_none_is_wanted(
+    tmp_path: Path, environ: dict[str, str], colored: bool
+) -> None:
+    terminal = Terminal(tmp_path, "channels", "status", TRUNKLINE_SERVER__PORT="1", **environ)
+    terminal.expect("no gateway responds")
+    assert terminal.wait() == 1
+    terminal.close()
+    assert ("\x1b[31m" in terminal.screen) == colored
