@@ -86,8 +86,13 @@ class ClientMessage(Struct, frozen=True):
         """Return the message with its files as parts; ``read_file`` is that of the host."""
         if not self.files:
             return self
-        read = (read_file(file.name, file.mime_type, base64.b64decode(file.data)) for file in self.files)
-        parts = (*self.parts, *await asyncio.gather(*read))
+
+        async def read(file: ClientFile) -> Part:
+            return await read_file(file.name, file.mime_type, base64.b64decode(file.data))
+
+        async with asyncio.TaskGroup() as tasks:
+            reads = [tasks.create_task(read(file)) for file in self.files]
+        parts = (*self.parts, *(each.result() for each in reads))
         return msgspec.structs.replace(self, parts=parts, files=())
 
     def inbound(self, channel: str, session: str, user: str, seen: int = 0) -> InboundMessage:

@@ -132,9 +132,9 @@ class Observer:
 
     async def run(self) -> None:
         """Look once a second, and read the store while there are readers, until cancelled."""
-        await asyncio.gather(
-            self._forever(_LOOK_SECONDS, self._look), self._forever(_READ_SECONDS, self._read_for_readers)
-        )
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._forever(_LOOK_SECONDS, self._look))
+            tasks.create_task(self._forever(_READ_SECONDS, self._read_for_readers))
 
     async def snapshot(self) -> NowSnapshot:
         """Return the state now, from which a stream can continue. Raises StoreError."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from typing import Any
 
 import pytest
 
-from gateway import FilePart, ImagePart, TextPart
+from gateway import FilePart, ImagePart, Part, TextPart
 from gateway.channel import Audio, ClientMessage, InvalidRequestError
 from gateway.contract.client_message import ClientAudio, ClientFile
 from gateway.contract.errors import PartValidationError
@@ -70,6 +71,25 @@ async def test_files_become_parts_after_those_that_were_sent() -> None:
     assert read.parts[1:] == (FilePart("a.csv", "a;b"), FilePart("b.txt", "[b.txt: the file is empty]"))
     assert isinstance(read.parts[0], ImagePart)
     assert read.files == ()
+
+
+async def test_an_error_of_one_file_ends_the_reading_of_the_others() -> None:
+    cancelled = asyncio.Event()
+
+    async def read_file(name: str, _mime_type: str | None, _data: bytes) -> Part:
+        if name == "a":
+            raise OSError("no process")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+        raise AssertionError
+
+    said = ClientMessage.checked("1", "", [], None, [ClientFile("b", ""), ClientFile("a", "")])
+    with pytest.raises(ExceptionGroup) as raised:
+        await said.read_files(read_file)
+    assert raised.group_contains(OSError)
+    assert cancelled.is_set()
 
 
 @pytest.mark.parametrize(
