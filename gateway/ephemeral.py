@@ -65,7 +65,7 @@ class EphemeralRunner:
         self, channel: str, message: InboundMessage, role: SenderRole, lease: Lease, seconds: float
     ) -> str:
         session = self._sessions.temporary(message.session, channel, message.sender.id, message.address)
-        entry = Entry.of(channel, message, 1, 1)
+        entry = Entry.of(channel, message, 1, attempts=1)
         agent = self._agent.agent_for(session, entry)
         turn = EphemeralTurn(session, entry, role=role, agent=agent, lease=lease)
         try:

@@ -29,6 +29,7 @@ Network = IPv4Network | IPv6Network
 
 REDIRECTS = 5
 LONGEST_ADDRESS = 8192
+_CONNECT_SECONDS = 20
 _NEXT_ADDRESS_SECONDS = 0.25
 
 _REFUSED = "not a public address"
@@ -124,16 +125,14 @@ async def request(asked: Request, reach: Reach = REACH) -> Response:
     return await _follow(asked, reach, _response)
 
 
-async def connect_public(
-    host: str, port: int, allow: Sequence[Network] = (), seconds: float = 20.0
-) -> socket.socket:
+async def connect_public(host: str, port: int, allow: Sequence[Network] = ()) -> socket.socket:
     """Connect to a host by TCP, at one of its public or allowed addresses, and return the socket.
 
     Raises AddressRefusedError if all of its addresses are refused, and FetchError if it cannot be reached.
     """
     loop = asyncio.get_running_loop()
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(_CONNECT_SECONDS):
             found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             vetted = [info for info in found if _is_allowed(str(info[4][0]), allow)]
             if not vetted:
@@ -141,7 +140,7 @@ async def connect_public(
             # To these very addresses, also if the name resolves differently a moment later.
             return await start_connection(vetted, happy_eyeballs_delay=_NEXT_ADDRESS_SECONDS)
     except TimeoutError:
-        raise FetchError(f"{host}:{port} did not answer within {seconds:g} s") from None
+        raise FetchError(f"{host}:{port} did not answer within {_CONNECT_SECONDS} s") from None
     except (OSError, UnicodeError):
         raise FetchError(f"{host}:{port} cannot be reached") from None
 

@@ -468,7 +468,7 @@ class RunningGateway:
         """The messages without an answer."""
         from gateway.why.dead_letters import DeadLetters
 
-        return DeadLetters(self.store, self.intake.take_up)
+        return DeadLetters(self.store, self.intake.answer_reopened)
 
     @cached_property
     def why(self) -> Why:

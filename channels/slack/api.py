@@ -275,6 +275,8 @@ def _form_value(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+_ATTEMPTS = 3
+"""Number of calls until something that is not needed is not shown."""
 _NOT_FOR_THIS_APP = frozenset(
     {
         "feature_disabled",
@@ -293,14 +295,13 @@ class Displays:
     A method that the app may not call is not called again.
     """
 
-    def __init__(self, api: Api, attempts: int = 3) -> None:
+    def __init__(self, api: Api) -> None:
         self._api = api
-        self._attempts = attempts
         self._denied: set[str] = set()
 
     async def show(self, method: str, **arguments: Any) -> bool:
         """Make a call. Returns False if it failed, and may succeed later."""
-        for _ in range(self._attempts):
+        for _ in range(_ATTEMPTS):
             if method in self._denied:
                 return True
             try:

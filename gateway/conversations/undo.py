@@ -246,7 +246,7 @@ def _record(session: Session, command: Command, kind: Literal["undo", "redo"]) -
         address=Address(_RECORDS, session.id),
         sender=Sender(""),
     )
-    return [Entry.of(_RECORDS, done, session.seq, 0).accept("done")] if command.key else []
+    return [Entry.of(_RECORDS, done, session.seq).accept("done")] if command.key else []
 
 
 async def settled(session: Session, seq: int | None = None) -> None:

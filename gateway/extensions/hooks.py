@@ -152,20 +152,24 @@ class Hook:
         self._function: Callable[..., Any] = getattr(plugin, name)
         self._allowed = _ALLOWED.get(name)
 
-    async def __call__(self, *args: Any) -> Any:
-        """Call the hook. An exception or a value of a wrong type raises PluginError."""
+    async def call(self, *args: Any) -> Any:
+        """Call the hook. If it fails, raise PluginError if it is closed; else log that, and return None."""
         begun, observe = time.monotonic(), observing.get()
         try:
-            answer = await self._checked(*args)
+            answer = await self._call(*args)
         except PluginError as error:
             if observe is not None:
                 observe(self.plugin.name, self.name, "failed", time.monotonic() - begun, str(error))
-            raise
+            if self.is_closed:
+                raise
+            log.warning("a hook raised and was skipped", error=str(error))
+            return None
         if observe is not None:
             observe(self.plugin.name, self.name, _verdict(answer, args), time.monotonic() - begun, "")
         return answer
 
-    async def _checked(self, *args: Any) -> Any:
+    async def _call(self, *args: Any) -> Any:
+        """Call the hook. An exception or a value of a wrong type raises PluginError."""
         try:
             answer = await self._limit.call(self._function, *args)
         except CATCHABLE as error:
@@ -181,16 +185,6 @@ class Hook:
                 found = type(text).__name__
                 raise PluginError(f"{self.label}: {kind.__name__}.{field} must be str, not {found}")
         return answer
-
-    async def ask(self, *args: Any) -> Any:
-        """Call the hook; one that fails and is not closed is logged, and changes nothing."""
-        try:
-            return await self(*args)
-        except PluginError as error:
-            if self.is_closed:
-                raise
-            log.warning("a hook raised and was skipped", error=str(error))
-            return None
 
 
 def _verdict(answer: Any, args: Sequence[Any]) -> str:
@@ -209,8 +203,8 @@ def _verdict(answer: Any, args: Sequence[Any]) -> str:
 class Hooks:
     """The composed hooks of a list of plugins, each with a function that returns the time limit of a hook.
 
-    A plugin without an override adds no call. ``on_failure`` has what settings and
-    manifests say of failures, by plugin.
+    A plugin without an override adds no call. ``on_failure`` is the value of the setting by plugin, from the
+    settings or the manifest.
     """
 
     def __init__(
@@ -236,7 +230,7 @@ class Hooks:
     ) -> tuple[tuple[Message, ...], ChatOptions]:
         """Return the messages and options of the model call."""
         for hook in self._hooks["before_llm_call"]:
-            answer = await hook.ask(messages, options, ctx)
+            answer = await hook.call(messages, options, ctx)
             if isinstance(answer, ChatOptions):
                 changed = {name: getattr(answer, name) for name in SETTABLE}
                 options = msgspec.structs.replace(options, **changed)
@@ -247,7 +241,7 @@ class Hooks:
     async def after_llm_call(self, result: TurnResult, ctx: TurnContext) -> TurnResult:
         """Return the model's answer, as changed by the hooks."""
         for hook in self._hooks["after_llm_call"]:
-            answer = await hook.ask(result, ctx)
+            answer = await hook.call(result, ctx)
             result = result if answer is None else answer
         return result
 
@@ -255,7 +249,7 @@ class Hooks:
         """Return the tool call to run, or the block that replaces it."""
         for hook in self._hooks["before_tool_exec"]:
             try:
-                answer = await hook.ask(call, ctx)
+                answer = await hook.call(call, ctx)
             except PluginError as error:
                 log.warning("a hook raised; the call is blocked", error=str(error), session=ctx.session)
                 return ToolBlock(f"Error: {error}")
@@ -268,7 +262,7 @@ class Hooks:
         """Return the tool's output, as changed by the hooks."""
         for hook in self._hooks["after_tool_exec"]:
             try:
-                answer = await hook.ask(call, result, ctx)
+                answer = await hook.call(call, result, ctx)
             except PluginError as error:
                 answer = f"Error: {error}"
             result = result if answer is None else answer
@@ -277,7 +271,7 @@ class Hooks:
     async def filter_tools(self, tools: tuple[Tool, ...], ctx: TurnContext) -> tuple[Tool, ...]:
         """Return the allowed tools, a subset of the given ones."""
         for hook in self._hooks["filter_tools"]:
-            answer = await hook.ask(tools, ctx)
+            answer = await hook.call(tools, ctx)
             if answer is not None:
                 kept = {tool.name for tool in answer}
                 tools = tuple(tool for tool in tools if tool.name in kept)
@@ -286,7 +280,7 @@ class Hooks:
     async def transform_system_prompt(self, prompt: str, ctx: TurnContext) -> str:
         """Return the system prompt, as changed by the hooks."""
         for hook in self._hooks["transform_system_prompt"]:
-            answer = await hook.ask(prompt, ctx)
+            answer = await hook.call(prompt, ctx)
             prompt = prompt if answer is None else answer
         return prompt
 
@@ -294,7 +288,7 @@ class Hooks:
         """Return the verdict on the user's text; a pass after a transform keeps the transformed text."""
         verdict: UserInput = Pass()
         for hook in self._hooks["transform_user_input"]:
-            answer: UserInput | None = await hook.ask(text, ctx)
+            answer: UserInput | None = await hook.call(text, ctx)
             if isinstance(answer, Intercept):
                 return answer
             if isinstance(answer, Transform):
@@ -347,7 +341,7 @@ class Hooks:
         """Return the verdict on a text that is about to reach the agent."""
         verdict: UserInput = Pass()
         for hook in self._hooks["chat_message"]:
-            answer: UserInput | None = await hook.ask(event, ctx)
+            answer: UserInput | None = await hook.call(event, ctx)
             if isinstance(answer, Intercept):
                 return answer
             if isinstance(answer, Transform):
@@ -358,7 +352,7 @@ class Hooks:
         """Return the block of the first plugin that refuses a call, or None."""
         for hook in self._hooks["tool_execute_before"]:
             try:
-                answer = await hook.ask(event, ctx)
+                answer = await hook.call(event, ctx)
             except PluginError as error:
                 log.warning("a hook raised; the call is blocked", error=str(error), session=ctx.session)
                 return ToolBlock(f"Error: {error}")
@@ -377,7 +371,7 @@ class Hooks:
         allowed: Plugin | None = None
         for hook in self._hooks["permission_ask"]:
             try:
-                answer = await hook.ask(event, ctx)
+                answer = await hook.call(event, ctx)
             except PluginError as error:
                 log.warning("a hook raised; the call is refused", error=str(error), session=ctx.session)
                 answer = False
@@ -390,7 +384,7 @@ class Hooks:
     async def session_compacting(self, compacting: Compacting, ctx: TurnContext) -> Compacting:
         """Return the instructions or the summary of a compaction, as changed by the hooks."""
         for hook in self._hooks["session_compacting"]:
-            answer = await hook.ask(compacting, ctx)
+            answer = await hook.call(compacting, ctx)
             compacting = compacting if answer is None else answer
         return compacting
 
@@ -398,7 +392,7 @@ class Hooks:
         """Notify every plugin that the run ended."""
         for hook in self._hooks["after_agent_run"]:
             try:
-                await hook.ask(reason, ctx)
+                await hook.call(reason, ctx)
             except PluginError as error:
                 # The run has ended: there is nothing to block.
                 log.warning("a hook raised and was skipped", error=str(error))

@@ -29,7 +29,7 @@ from gateway.models.meter import CallCost, Meter, Spending, prices_of
 from gateway.models.prices import Prices, Tariff
 from gateway.models.providers import default_model
 from gateway.models.resolve import ConfiguredModels, Models, Route, provider_capabilities
-from gateway.models.retirements import is_retired, retirement
+from gateway.models.retirements import retirement
 from gateway.settings.models import MAIN
 
 __all__ = [
@@ -66,7 +66,6 @@ __all__ = [
     "exhausted_error",
     "format_usd",
     "is_chat_model",
-    "is_retired",
     "missing_capability",
     "preload_providers",
     "prices_of",

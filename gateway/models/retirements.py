@@ -194,9 +194,3 @@ def retirement(provider: str, model: str) -> date | None:
             if re.fullmatch("|".join(ids), name):
                 return date.fromisoformat(day)
     return None
-
-
-def is_retired(provider: str, model: str, today: date | None = None) -> bool:
-    """Return whether a provider no longer serves a model on a day; ``today`` None means the current day."""
-    day = retirement(provider, model)
-    return day is not None and day <= (today or date.today())

@@ -142,7 +142,7 @@ class Agent:
             tools = await self._tools(turn)
             first = turn.writer.next_index
             route, stop = await self._model_caller.call(turn, route, prompt, tools)
-            calls = unanswered_calls(turn, first)
+            calls = _unanswered_calls(turn, first)
             if not calls or own_tools:  # a client that sent its own tools runs them itself
                 return stop
             await self._tool_calls.run(turn, tools, _parts(turn, first), calls)
@@ -214,15 +214,16 @@ class Agent:
         async def call_model(messages: Sequence[Message]) -> TurnResult:
             first, before = turn.writer.next_index, turn.usage.tokens
             await self._model_caller.call(turn, route, prompt, tools, messages)
-            used, cached = (total - past for total, past in zip(turn.usage.tokens, before, strict=True))
-            return turn_result(turn, first, used, cached)
+            after = turn.usage.tokens
+            used = after.input + after.output - before.input - before.output
+            return turn_result(turn, first, used, after.cached - before.cached)
 
         async def call_tool(call: ToolCall) -> ToolOutput:
             done = earlier.pop(call.id, None)
             if done is not None:
                 return ToolOutput(done.output, done.is_error, done.title, done.metadata, done.attachments)
             part = ToolCallPart(call.id, call.name, dict(call.arguments))
-            made = next((p for p in _calls(turn) if p.tool_call_id == call.id), None)
+            made = next((p for p in _calls(_parts(turn)) if p.tool_call_id == call.id), None)
             # Arguments of the model that are not JSON are an empty object in the loop's view of its call.
             if made is not None and (made.tool_name, made.arguments) == (part.tool_name, part.arguments):
                 part = made
@@ -262,23 +263,20 @@ def _hidden_task(turn: Turn, tools: Sequence[Tool]) -> Collection[str]:
     return () if others and turn.depth < MAX_DEPTH else (TASK,)
 
 
-def unanswered_calls(turn: Turn, first: int) -> list[ToolCallPart]:
+def _unanswered_calls(turn: Turn, first: int) -> list[ToolCallPart]:
     """Return the tool calls from index ``first`` on that have no result yet."""
     # A backend that runs tools itself, such as a coding program, yields their results with the calls.
     parts = _parts(turn, first)
-    calls = [part for part in parts if isinstance(part, ToolCallPart)]
-    if not calls:
-        return []
     answered = {part.tool_call_id for part in parts if isinstance(part, ToolResultPart)}
-    return [call for call in calls if call.tool_call_id not in answered]
+    return [call for call in _calls(parts) if call.tool_call_id not in answered]
 
 
 def _parts(turn: Turn, first: int = 0) -> list[Part]:
     return [part for _, part in turn.assembler.parts_from(first)]
 
 
-def _calls(turn: Turn, first: int = 0) -> list[ToolCallPart]:
-    return [part for part in _parts(turn, first) if isinstance(part, ToolCallPart)]
+def _calls(parts: Sequence[Part]) -> list[ToolCallPart]:
+    return [part for part in parts if isinstance(part, ToolCallPart)]
 
 
 def error_part(error: TrunklineError) -> ErrorPart:
@@ -289,6 +287,7 @@ def error_part(error: TrunklineError) -> ErrorPart:
         ms = None if error.retry_after is None else round(error.retry_after * 1000)
         # What people see has no class names; operators learn why each model of a chain failed.
         chain = "\n".join(getattr(error, "attempts", ())) or None
-        said = error.original or None
-        metadata = ErrorMetadata(code, error.retryable, chain, ms, said and (error.provider or None), said)
+        original = error.original or None
+        provider = original and (error.provider or None)
+        metadata = ErrorMetadata(code, error.retryable, chain, ms, provider, original)
     return ErrorPart(error.name, sentence(error), metadata)

@@ -159,19 +159,19 @@ class Compactor:
     def _size(self, turn: Turn, options: ChatOptions, messages: Sequence[Message] | None) -> int:
         """Estimate a request. The messages of a session are counted once, when they are added."""
         if messages is not None or turn.depth:
-            said = sum(map(tokens_of, turn.transcript() if messages is None else messages))
+            tokens = sum(map(tokens_of, turn.transcript() if messages is None else messages))
         else:
-            said = turn.session.context_tokens
+            tokens = turn.session.context_tokens
             if turn.assembler.next_index:
                 parts = turn.assembler.parts_from(0)
-                said += sum(part_size(part) for _, part in parts) // CHARACTERS_PER_TOKEN
+                tokens += sum(part_size(part) for _, part in parts) // CHARACTERS_PER_TOKEN
         known = self._tools.get(id(options.tools))
         if known is None or known[0] is not options.tools:
             if len(self._tools) >= _MAX_TOOL_SETS:
                 self._tools.clear()
             prompt = len(options.system_prompt) // CHARACTERS_PER_TOKEN
             known = self._tools[id(options.tools)] = (options.tools, overhead_tokens(options) - prompt)
-        return said + known[1] + len(options.system_prompt) // CHARACTERS_PER_TOKEN
+        return tokens + known[1] + len(options.system_prompt) // CHARACTERS_PER_TOKEN
 
     def _overflows(self, session: Session, request: Request, share: float) -> bool:
         return session.overflowed or session.is_context_crowded or request.size > request.limit(share)

@@ -172,10 +172,10 @@ class Intake:
         for claim in claims:
             claim.follow(committed)
         committed.add_done_callback(lambda done: self._on_committed(arrivals, done))
-        for gone in withdrawn:
+        for signal in withdrawn:
             # Applied again after the commit: a message that was being accepted is in its mailbox only then.
-            committed.add_done_callback(lambda _done, gone=gone: self._apply_signal(channel, gone))
-            committed.add_done_callback(lambda _done, gone=gone: self._forget_context(channel, [gone]))
+            committed.add_done_callback(lambda _done, signal=signal: self._apply_signal(channel, signal))
+            committed.add_done_callback(lambda _done, signal=signal: self._forget_context(channel, [signal]))
         inserted = await asyncio.shield(committed)
         self._note_refused(channel, given, arrivals)
         self._feedback.report(feedback)
@@ -323,7 +323,7 @@ class Intake:
                 for entry in waiting[start : start + _LOADED_AT_ONCE]:
                     tasks.create_task(self._session_of(entry))
 
-    async def take_up(self, entry: Entry) -> None:
+    async def answer_reopened(self, entry: Entry) -> None:
         """Answer a reopened message, and remove what the session shows of its earlier answer."""
         loaded = self._sessions.get(entry.session)
         if loaded is not None:
@@ -341,8 +341,12 @@ class Intake:
         """
         name = (channel, account, dedup_key)
         found = self._dispatcher.withdraw(*name)
-        gone = *withdrawn_ops(*name), (WITHDRAW, (*name, "withdrawn")), *self._questions.conceal(*name, found)
-        await self._store.write(*gone, *(entry.interrupt() for entry in found))
+        await self._store.write(
+            *withdrawn_ops(*name),
+            (WITHDRAW, (*name, "withdrawn")),
+            *self._questions.conceal(*name, found),
+            *(entry.interrupt() for entry in found),
+        )
         return bool(found)
 
     async def stop(self, session_id: str, *also: Op) -> bool:
@@ -360,8 +364,8 @@ class Intake:
             case Withdrawal():
                 name = (channel, signal.account, signal.dedup_key)
                 found = self._dispatcher.withdraw(*name)
-                gone = *withdraw_ops(*name), *self._questions.conceal(*name, found)
-                return [*(entry.interrupt() for entry in found), *gone]
+                concealed = self._questions.conceal(*name, found)
+                return [*(entry.interrupt() for entry in found), *withdraw_ops(*name), *concealed]
             case StopRequest():
                 # Messages that were sent before a chat was moved still run in its own session.
                 moved = self._access.moved_chats.session_of(signal.session)
@@ -396,10 +400,9 @@ class Intake:
         return await self._session(entry.session, entry.channel, entry.inbound, fresh=False)
 
     def _merge_backlog(self, entries: list[Entry]) -> list[Entry]:
-        """Merge a session's old messages into one turn, so that a long outage ends without a burst of
-        answers.
+        """Merge a session's old messages into one turn: an outage then does not end with a burst of answers.
 
-        Only messages that an earlier process accepted are old; in this process they merely waited their turn.
+        Only messages that an earlier process accepted are old. Others may have waited long in the mailbox.
         """
         for entry in entries:
             entry.recovered = True
@@ -418,8 +421,7 @@ class Intake:
             )
         ]
         old = [entry for entry in waiting if entry.received_at < horizon]
-        # One of them may have killed the gateway: each is then tried alone, so that only that one is given
-        # up.
+        # One of them may have killed the gateway. Tried one by one, only that one becomes a dead letter.
         if not old or any(entry.attempts > 1 for entry in old):
             return entries
         last = old[-1]
@@ -444,7 +446,8 @@ class Intake:
     def check_capacity(self, sessions: Sequence[Session], *, own: bool = False) -> None:
         """Raise OverloadedError if no more messages are accepted.
 
-        Messages of its ``own`` are not refused with a notice, so the limit of a session is checked here.
+        ``own`` is for the gateway's own messages. They are never refused with a notice, so the limit of a
+        session is checked here.
         """
         for session in sessions if own else ():
             if session.pending >= self._bounds.session + self._bounds.session_stored:
@@ -466,9 +469,9 @@ class Intake:
     def _admit(self, channel: str, session: Session | None, message: InboundMessage) -> _Arrival:
         """Decide where a message waits, and count it at once, so that the next one of its batch sees it."""
         if session is None:
-            return _Arrival(None, Entry.of(channel, message, 0, 0))
+            return _Arrival(None, Entry.of(channel, message, 0))
         session.seq += 1
-        entry = Entry.of(channel, message, session.seq, 0, session.id)
+        entry = Entry.of(channel, message, session.seq, session.id)
         if self._access.is_shared(session.id):
             entry.order_by_receipt()
         entry.refused = self._is_full(session, entry)
@@ -534,9 +537,9 @@ class Intake:
             turn.entry.interrupted = turn.entry.interrupted or "steered"
 
     async def _receipts(self, arrivals: Sequence[_Arrival], inserted: Inserted) -> list[Receipt]:
-        twice = [entry for _, entry, _ in arrivals if entry.id not in inserted]
-        known = await self._inbox.find_existing(twice) if twice else {}
-        self._counters.duplicates.update(e.channel for e in twice if e.id in known)
+        duplicates = [entry for _, entry, _ in arrivals if entry.id not in inserted]
+        known = await self._inbox.find_existing(duplicates) if duplicates else {}
+        self._counters.duplicates.update(e.channel for e in duplicates if e.id in known)
         return [_receipt(a, known.get(a.entry.id)) for a in arrivals]
 
 
@@ -549,7 +552,7 @@ def own_entry(session: Session, channel: str, address: Address, key: str, text: 
         sender=Sender(session.row.owner),
         text=text,
     )
-    entry = Entry.of(channel, inbound, session.seq, 0, session.id)
+    entry = Entry.of(channel, inbound, session.seq, session.id)
     entry.answered = entry.untried = True
     return entry
 

@@ -58,7 +58,6 @@ class Mailbox:
         "stored",
         "withdrawn",
         "worker",
-        "working",
     )
 
     def __init__(self, session: Session | None = None, room: int = 50, *, aside: bool = False) -> None:
@@ -75,7 +74,6 @@ class Mailbox:
         self.revisions: list[Entry] = []
         """Revisions that stayed on disk, while a running read may still return what they replace."""
         self.running: Entry | None = None
-        self.working = False
         self.worker: asyncio.Task[None] | None = None
         self.interrupted = asyncio.Event()
         """Set when the running message was stopped or deleted, so that it does not wait for its next
@@ -329,8 +327,7 @@ class Dispatcher:
         return not waits and self._runner.acts_at_once(entry.inbound.text)
 
     def _wake(self, mailbox: Mailbox, session: Session) -> None:
-        if not mailbox.working and not self.stopping:
-            mailbox.working = True
+        if mailbox.worker is None and not self.stopping:
             self._idle.clear()
             worker = mailbox.worker = self._tasks.create_task(self._work(mailbox, session))
             self._workers.add(worker)
@@ -391,7 +388,6 @@ class Dispatcher:
                     self.deliver(session, entry)
                 turns += 1
         finally:
-            mailbox.working = False
             del self._mailboxes[session.id, mailbox.aside]
         if not (self.stopping or mailbox.aside) and session.events.wants(SessionIdle, session.id):
             session.events.emit(SessionIdle(session.id, session.row.channel, session.row.owner, turns))
@@ -400,8 +396,8 @@ class Dispatcher:
         """Bring the next messages of a session from disk to memory."""
         before = mailbox.stored.copy()
         quiet = session.id not in self._arriving
-        there = await self._inbox.load_backlogs(self._room, session.id)
-        found = there.get(session.id) or Backlog([], Counter())
+        backlogs = await self._inbox.load_backlogs(self._room, session.id)
+        found = backlogs.get(session.id) or Backlog([], Counter())
         known = {entry.id for entry in mailbox.entries} | self._arriving.get(session.id, set())
         entries = [entry for entry in found.entries if entry.id not in known]
         loaded = Counter(entry.sender_key for entry in entries)
@@ -410,9 +406,9 @@ class Dispatcher:
         exact = quiet and not known and mailbox.stored == before
         left = found.stored if exact else mailbox.stored - loaded
         arranged = self.arrange(entries)
-        gone = mailbox.stored.total() - left.total() - len(arranged)
-        session.pending -= gone
-        self.waiting -= gone
+        settled = mailbox.stored.total() - left.total() - len(arranged)
+        session.pending -= settled
+        self.waiting -= settled
         self.stored -= mailbox.stored
         self.stored += left
         mailbox.stored = left
@@ -421,7 +417,7 @@ class Dispatcher:
             mailbox.withdrawn.clear()
             mailbox.revisions.clear()
         if not entries:
-            await asyncio.sleep(0)  # the entries that were read are just being delivered
+            await asyncio.sleep(0)  # those that are being accepted are delivered in the next step
 
     async def _attempt(self, mailbox: Mailbox, session: Session, entry: Entry) -> None:
         """Answer one entry. Errors end here, as a dead letter, so that the next entries are answered."""
@@ -430,7 +426,7 @@ class Dispatcher:
         # The trail of a deleted message is gone with it, and no step is written after that.
         begun = self._begin_trail(entry.id, session.redactor.redact_text, entry.trail_row, entry.recovered)
         entry.trail = NO_TRAIL if entry.interrupted == "withdrawn" else begun
-        # The worker's own context: the next message sets it anew.
+        # In the context of the worker's task; the next message replaces it.
         observing.set(entry.trail.hook)
         try:
             if session.changing.locked():

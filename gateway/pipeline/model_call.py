@@ -158,7 +158,7 @@ class ModelCaller:
             message_id=turn.message_id,
             first_part=turn.writer.next_index,
             call_ids=turn.tool_call_ids(),
-            ask=partial(self._tool_runner.may, turn),
+            ask=partial(self._tool_runner.may_run, turn),
             capabilities=route.capabilities,
             response_format=profile.response_format if own.response_format != "json" else "json",
             on_retry=partial(self._record_retry, turn, route),

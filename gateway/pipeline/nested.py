@@ -259,7 +259,7 @@ class NestedRunner:
                 await self._runs.commit(turn, "cancelled")
             session.finish(turn)
             parent.remove_child(turn)
-            parent.usage.add_nested(turn.usage)
+            parent.usage.add(turn.usage.tokens, turn.usage.cost)
             turn.report_step("invocation_end", {"outcome": outcome})
             self._runs.activity.emit("task_completed" if outcome == "done" else "task_error", agent, outcome)
 

@@ -29,7 +29,6 @@ from gateway.contract.plugin import CommandContext, Intercept, Transform
 from gateway.counters import Counters
 from gateway.delivery.deliverer import AnswerDelivery, Deliverer
 from gateway.events.types import SessionError, SlashCommandExecuted, TurnFinished, TurnStarted
-from gateway.extensions.generation import Lease
 from gateway.extensions.registry import PluginRegistry
 from gateway.pipeline.agent import Agent, error_part
 from gateway.pipeline.revisions import should_answer
@@ -49,7 +48,7 @@ _COMMAND = re.compile(r"/(\S+)(?:\s+(.*))?", re.DOTALL)
 _NO_SPEECH_TO_TEXT = (
     "I cannot listen to voice messages: no speech-to-text plugin is set up. Please write to me."
 )
-_MOST_QUOTES, _MOST_QUOTED = 10, 8_000
+_MAX_QUOTES, _MAX_QUOTE_LENGTH = 10, 8_000
 """Limits of the quotes of a message: their number, and the characters of each."""
 _NO_TEXT = "(mentioned without text)"
 _NOT_HEARD = "[voice message, not heard]"
@@ -126,31 +125,26 @@ class Runner:
             session.finish(turn)
 
     async def _answer(self, session: Session, entry: Entry, delivery: AnswerDelivery) -> Turn:
-        # Looked up now and not when the message was accepted: access may have been revoked since.
         for one in (*entry.merged, entry):
             await self._access.confirm(one.channel, one.inbound)
             # Also for one that is not answered: its context is stored for those after it.
             await self._context.drop_deleted(one)
-        with self._registry.lease() as lease:
-            return await self._answer_with(lease, session, entry, delivery)
-
-    async def _answer_with(
-        self, lease: Lease, session: Session, entry: Entry, delivery: AnswerDelivery
-    ) -> Turn:
+        # Looked up now and not when the message was accepted: access may have been revoked since.
         role, agent = self._access.role(entry), self._agent.agent_for(session, entry)
-        turn = Turn(session, entry, role=role or "user", agent=agent, lease=lease)
-        if session.events.wants(TurnStarted):
-            session.events.emit(TurnStarted(session.id, turn.message_id, entry.channel))
-        turn.worker = asyncio.current_task()
-        token = running.set(turn)
-        try:
-            if role is None:
-                await self._reply_with_pairing_code(turn, delivery)
-            else:
-                await self._process(turn, delivery)
-        finally:
-            running.reset(token)
-            session.finish(turn)
+        with self._registry.lease() as lease:
+            turn = Turn(session, entry, role=role or "user", agent=agent, lease=lease)
+            if session.events.wants(TurnStarted):
+                session.events.emit(TurnStarted(session.id, turn.message_id, entry.channel))
+            turn.worker = asyncio.current_task()
+            token = running.set(turn)
+            try:
+                if role is None:
+                    await self._reply_with_pairing_code(turn, delivery)
+                else:
+                    await self._process(turn, delivery)
+            finally:
+                running.reset(token)
+                session.finish(turn)
         return turn
 
     async def _reply_with_pairing_code(self, turn: Turn, delivery: AnswerDelivery) -> None:
@@ -354,18 +348,16 @@ class Runner:
         done = None if turn.entry.aside else Complete(answer.id, answer.metadata, stop)
         turn.session.complete(answer, seq, done)
         outcome = stop if stop != "cancelled" else "aborted" if turn.aborted else "failed"
-        failed = answer.error
-        error = "" if failed is None else failed.error_name
-        spent, session = answer.metadata, turn.session.id
+        error = "" if answer.error is None else answer.error.error_name
+        spent, session = answer.metadata, turn.session
         self._report(turn, outcome, error, spent)
-        events, row = turn.session.events, turn.session.row
-        if failed is not None and events.wants(SessionError, session):
-            text = turn.session.redactor.redact_text(failed.message)
-            events.emit(SessionError(session, row.channel, row.owner, error, text))
+        if answer.error is not None and session.events.wants(SessionError, session.id):
+            text = session.redactor.redact_text(answer.error.message)
+            session.events.emit(SessionError(session.id, session.row.channel, session.row.owner, error, text))
         self._counters.count_turn(turn.entry.channel, outcome, spent, turn.first_text_seconds, error)
         log.info(
             "turn",
-            session=session,
+            session=session.id,
             channel=turn.entry.channel,
             message=answer.id,
             outcome=outcome,
@@ -378,7 +370,7 @@ class Runner:
             duration_ms=spent.duration_ms,
             first_text_ms=None if turn.first_text_seconds is None else round(turn.first_text_seconds * 1000),
             deltas=turn.delta_count,
-            coalesced=self._counters.coalesced_of.pop(session, 0),
+            coalesced=self._counters.coalesced_of.pop(session.id, 0),
         )
 
     def _report(self, turn: Turn, outcome: str, error: str, spent: Metadata) -> None:
@@ -404,10 +396,10 @@ class Runner:
         if inbound.audio is not None and words == inbound.text:
             words = "\n\n".join(filter(None, (words, "[voice message]" if text is None else _NOT_HEARD)))
         parts: list[Part] = []
-        for quote in inbound.quotes[:_MOST_QUOTES]:
+        for quote in inbound.quotes[:_MAX_QUOTES]:
             author = quote.sender or Sender("")
             header = quote_header(quote.kind, author.name, author.username, own=quote.own)
-            parts += [TextPart(f"{header}\n{quote.text[:_MOST_QUOTED]}".rstrip(), "quote"), *quote.parts]
+            parts += [TextPart(f"{header}\n{quote.text[:_MAX_QUOTE_LENGTH]}".rstrip(), "quote"), *quote.parts]
         parts += [TextPart(words)] if words else []
         parts += inbound.parts
         return Message(
@@ -459,13 +451,14 @@ def _earlier_messages(session: Session, entry: Entry) -> list[Message]:
 
 def _outcome(turn: Turn, answer: Message, stop: StopReason, outcome: Outcome) -> tuple[str, str]:
     """Return the outcome of a turn for its trail, and the name of the error that ended it."""
-    failed = answer.error
-    code = "" if failed is None else failed.error_name
+    error = "" if answer.error is None else answer.error.error_name
     if outcome == "dead":
-        return "dead", code
+        return "dead", error
     if stop == "cancelled" and turn.aborted:
-        return "stopped", code
-    return ("failed", code) if failed or stop == "cancelled" else (turn.entry.trail.outcome or "answered", "")
+        return "stopped", error
+    if answer.error is not None or stop == "cancelled":
+        return "failed", error
+    return turn.entry.trail.outcome or "answered", ""
 
 
 def _late_notice(session: Session, entry: Entry) -> Message:

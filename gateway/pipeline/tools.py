@@ -170,7 +170,7 @@ class ToolCalls:
         call: ToolCallPart,
         number: int,
     ) -> list[ToolOutput]:
-        """Begin a call: add it to ``begun``, or run it at once, after those, if it must run alone.
+        """Begin a call: add a concurrent one to ``begun``; finish those, then run any other one alone.
 
         Returns the outputs of the calls that ended.
         """
@@ -346,7 +346,7 @@ class ToolRunner:
             trail.tool(call.tool_name, call.tool_call_id, outcome, time.monotonic() - begun)
         return output, round((time.monotonic() - begun) * 1000)
 
-    async def may(self, turn: Turn, tool: str, arguments: Mapping[str, Any]) -> bool:
+    async def may_run(self, turn: Turn, tool: str, arguments: Mapping[str, Any]) -> bool:
         """Return whether the model's backend may run a tool of its own; without a rule, a person is asked.
 
         Rules match against its arguments as JSON. "Always" grants exactly this call.
@@ -511,7 +511,7 @@ def _reason_to_ask(turn: Turn, tool: Tool, call_id: str = "", *, built_in: bool)
 
     Text of people who may not use the bot, and content that tools read elsewhere, may instruct the model;
     built-in tools that only read stay free, unless those people would see private data. A model that repeats
-    the same call does not get on by itself.
+    the same call may be in a loop.
     """
     free = built_in and tool.read_only
     if turn.is_untrusted and not (free and tool.asks is None):

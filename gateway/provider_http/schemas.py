@@ -6,7 +6,7 @@ every required name is a property.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, cast
 
 _CHOICES = ("anyOf", "oneOf", "allOf")
@@ -25,14 +25,14 @@ def normalize_tool_schema(schema: Schema) -> Schema:
         for name, value in _table(variant.get("properties")).items():
             properties.setdefault(name, value)
     root |= {"type": "object", "properties": properties}
-    required = _required(schema, variants)
+    required = _required(schema)
     root["required"] = [name for name in required if name in properties]
     if not root["required"]:
         del root["required"]
     return cast("Schema", _with_items(root))
 
 
-def _required(schema: Schema, variants: Iterable[Schema]) -> list[str]:
+def _required(schema: Schema) -> list[str]:
     """Return the names required by the root, by any of ``allOf``, or by all of ``anyOf`` or ``oneOf``."""
     found = dict.fromkeys(_names(schema.get("required")))
     for part in _schemas(schema.get("allOf")):

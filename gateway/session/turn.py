@@ -70,7 +70,7 @@ class TurnUsage:
         self.provider: str | None = None
 
     def add(self, tokens: Tokens, cost: Decimal | None) -> None:
-        """Add one model call."""
+        """Add a model call, or all calls of a nested run."""
         self.input_tokens += tokens.input
         self.output_tokens += tokens.output
         self.cached_tokens += tokens.cached
@@ -78,17 +78,9 @@ class TurnUsage:
             self.cost = (self.cost or 0) + cost
 
     @property
-    def tokens(self) -> tuple[int, int]:
-        """All tokens so far, and the number of cached ones."""
-        return self.input_tokens + self.output_tokens, self.cached_tokens
-
-    def add_nested(self, nested: TurnUsage) -> None:
-        """Add the usage of a nested run."""
-        self.input_tokens += nested.input_tokens
-        self.output_tokens += nested.output_tokens
-        self.cached_tokens += nested.cached_tokens
-        if nested.cost is not None:
-            self.cost = (self.cost or 0) + nested.cost
+    def tokens(self) -> Tokens:
+        """The tokens so far."""
+        return Tokens(self.input_tokens, self.output_tokens, self.cached_tokens)
 
 
 def clamp_usage(call: MetadataDelta) -> MetadataDelta:
@@ -150,7 +142,7 @@ class Turn:
     """Number of all nested runs for its message, at every depth."""
     depth = 0
     start_seq = 0
-    """Number of its ``turn_start``."""
+    """Sequence number of its ``turn_start``."""
     delta_count = 0
     """Number of its deltas."""
     plans_only = False
@@ -298,7 +290,7 @@ class Turn:
         self.delta_count += 1
         if self.first_text_seconds is None and isinstance(delta, TextDelta) and delta.kind != "notice":
             self.first_text_seconds = self._clock() - self._started
-        # Counts may come with every token; the assembler keeps each, readers get one now and then.
+        # Providers may report usage with every token. Readers need it only now and then.
         if self.entry.aside or (isinstance(delta, MetadataDelta) and not self._is_due(delta)):
             return
         self._record_position(delta, self.session.publish(delta))

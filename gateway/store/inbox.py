@@ -139,7 +139,7 @@ class Entry(Struct, kw_only=True):
 
     @classmethod
     def of(
-        cls, channel: str, inbound: InboundMessage, seq: int, attempts: int, session: str | None = None
+        cls, channel: str, inbound: InboundMessage, seq: int, session: str | None = None, attempts: int = 0
     ) -> Entry:
         """Create an entry. A message without an order of its own is ordered by its arrival.
 
@@ -286,7 +286,7 @@ def withdraw_ops(channel: str, account: str, dedup_key: str) -> list[Op]:
     row = (channel, account, dedup_key, "withdrawn")
     # Signals and messages may arrive in either order; the unique key decides which insert wins.
     deleted = InboundMessage(session="", dedup_key=dedup_key, address=Address(*row[:2]), sender=Sender(""))
-    return [*withdrawn_ops(*row[:3]), Entry.of(channel, deleted, 0, 0).accept("done"), (WITHDRAW, row)]
+    return [*withdrawn_ops(*row[:3]), Entry.of(channel, deleted, 0).accept("done"), (WITHDRAW, row)]
 
 
 def quarantine_op(channel: str, rejected: Rejected) -> Op:

@@ -51,8 +51,7 @@ class CliBackends(Plugin):
     settings_model = CliSettings
     environ = tuple(sorted(SHARED_VARIABLES.union(VARIABLES, *(cli.program.variables for cli in CLIS))))
 
-    def __init__(self, clis: Sequence[Cli] = CLIS) -> None:
-        self._clis = clis
+    def __init__(self) -> None:
         self._dispatcher: Dispatcher | None = None
         self._memory: Memory | None = None
 
@@ -70,7 +69,7 @@ class CliBackends(Plugin):
         sessions = SessionFile(folder / "cli-sessions.json")
         backends = [
             SpawnedBackend(cli, ctx.environ, sessions, partial(_stored_key, ctx.providers, cli.stand_in))
-            for cli in self._clis
+            for cli in CLIS
         ]
         self._memory = Memory(folder / "cli-memory.json")
         self._dispatcher = Dispatcher(
@@ -116,7 +115,7 @@ class CliBackends(Plugin):
         )
 
     def _provider(self, config: ProviderConfig) -> Provider:
-        cli = next((cli for cli in self._clis if cli.name == config.id), None)
+        cli = next((cli for cli in CLIS if cli.name == config.id), None)
         if cli is None:
             return CliProvider(config.id, "The active coding backend", self._current)
         made = CliProvider if cli.login is None else LoginProvider

@@ -50,9 +50,9 @@ async def gather_context(folder: str, memory: Sequence[str], repository: Reposit
     return context
 
 
-def fit_context(context: Context, budget: int = CONTEXT_CHARS) -> Context:
+def fit_context(context: Context) -> Context:
     """Shorten the context to a budget: first the workspace, then memory, git and instructions."""
-    replace = msgspec.structs.replace
+    replace, budget = msgspec.structs.replace, CONTEXT_CHARS
     if _size(context) > budget:
         context = replace(context, workspace=_cut(context.workspace, budget - _size(context, "workspace")))
     if _size(context) > budget:

@@ -655,11 +655,11 @@ def stop(state: MachineState) -> Step:
     return Step(after, (*gone, StatusChanged(state.status, "stopping")), None)
 
 
-def exited(state: MachineState, exit_status: int, error: str = "") -> Step:
+def exited(state: MachineState, exit_status: int) -> Step:
     """Note the end of the program: an error if it failed and was not asked to stop."""
     wanted = state.status == "stopping" or exit_status == 0
-    status: Status = "stopped" if wanted and not error else "error"
-    text = "" if status == "stopped" else error or f"the program ended with status {exit_status}"
+    status: Status = "stopped" if wanted else "error"
+    text = "" if wanted else f"the program ended with status {exit_status}"
     changes = {"status": status, "exit_status": exit_status, "error": text, "question": None, "task": ""}
     after = structs.replace(state, outbox=(), in_flight=None, **changes)
     gone: tuple[Event, ...] = (QuestionGone(state.question.digest),) if state.question else ()

@@ -66,7 +66,7 @@ def login(
         if credential is None:
             typer.echo(f"Signed in to {provider}; its program stores the login")
             return
-        said = (
+        text = (
             check_credential(settings, owner, credential) if check else f"The key of {owner} was not tested"
         )
         place = kept.save(owner, credential, in_file=file)
@@ -74,7 +74,7 @@ def login(
         fail(str(error), REFUSED)
     except ProviderError as error:
         fail(str(error))
-    typer.echo(said)
+    typer.echo(text)
     typer.echo(f"Signed in to {owner}; stored in {place}")
     if owner != provider:
         typer.echo(f"{provider} uses this key too; `trunkline auth logout {owner}` removes it for both")
@@ -211,7 +211,7 @@ def sign_in(settings: Settings, provider_id: str, show: Callable[[str], None], *
     """
     owner = asyncio.run(_key_owner(settings, provider_id))
     if from_stdin:
-        return SignIn(owner, read_key(settings, owner, from_stdin=True))
+        return SignIn(owner, read_key(owner, from_stdin=True))
     if owner != provider_id and sys.stdin.isatty():
         show(f"A key of {owner} works for both {owner} and {provider_id}.")
         show(f"Without one, {provider_id} has its own login, which works for {provider_id} only.")
@@ -220,7 +220,7 @@ def sign_in(settings: Settings, provider_id: str, show: Callable[[str], None], *
         if key:
             return SignIn(owner, ApiKey(key))
     own = asyncio.run(_own_login(settings, provider_id, show))
-    return own or SignIn(owner, read_key(settings, owner, from_stdin=False))
+    return own or SignIn(owner, read_key(owner, from_stdin=False))
 
 
 async def _key_owner(settings: Settings, provider_id: str) -> str:
@@ -239,7 +239,7 @@ async def _own_login(settings: Settings, provider_id: str, show: Callable[[str],
     return None
 
 
-def read_key(settings: Settings, provider_id: str, *, from_stdin: bool) -> Credential:
+def read_key(provider_id: str, *, from_stdin: bool) -> Credential:
     """Read the key from a hidden prompt, or from the first line of standard input."""
     if from_stdin:
         key = sys.stdin.readline().strip()

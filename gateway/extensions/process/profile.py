@@ -137,7 +137,6 @@ def program(
     network: bool = False,
     environ: Mapping[str, str],
     interactive: bool = False,
-    tmp_bytes: int = 256 * MIB,
 ) -> Profile:
     """Return the profile ``program``: foreign executables with the system's programs and the given mounts."""
     names = (*_CONFIGURATION, *_NETWORK_CONFIGURATION) if network else _CONFIGURATION
@@ -148,7 +147,7 @@ def program(
         "program",
         network=network,
         devices=True,
-        tmp_bytes=tmp_bytes,
+        tmp_bytes=256 * MIB,
         interactive=interactive,
         limits=limits,
         environ=environ,

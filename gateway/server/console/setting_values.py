@@ -212,7 +212,7 @@ def _kind(schema: dict[str, Any], described: dict[str, Any], value: Any) -> str:
 
     It is array for a setting that may also be one, such as a list or "*".
     """
-    kinds = [_resolved(schema, each).get("type") for each in _alternatives(schema, described)]
+    kinds = [_resolved(schema, each).get("type") for each in _alternatives(described)]
     if "array" in kinds:
         return "array"
     kind = described.get("type")
@@ -224,12 +224,12 @@ def _kind(schema: dict[str, Any], described: dict[str, Any], value: Any) -> str:
 
 def _choices(schema: dict[str, Any], described: dict[str, Any]) -> list[Any]:
     """Return all values that a setting may have, or none if there are more than the schema lists."""
-    found = [_resolved(schema, each) for each in _alternatives(schema, described)]
+    found = [_resolved(schema, each) for each in _alternatives(described)]
     if not all("enum" in each or "const" in each for each in found):
         return []
     return [choice for each in found for choice in each.get("enum", [each.get("const")])]
 
 
-def _alternatives(schema: dict[str, Any], described: dict[str, Any]) -> list[dict[str, Any]]:
+def _alternatives(described: dict[str, Any]) -> list[dict[str, Any]]:
     options = [each for each in described.get("anyOf", ()) if each.get("type") != "null"]
     return options or [described]

@@ -482,7 +482,7 @@ async def test_an_answer_without_the_picture_it_had_replaces_it(tmp_path: Path, 
     async with lab(tmp_path, fake) as running:
         channels = ChannelRegistry()
         channels.register(channel := channel_of(fake))
-        entry = Entry.of("telegram", asked, 1, 1)
+        entry = Entry.of("telegram", asked, 1, attempts=1)
         await running.gateway.parts.store.write(entry.accept())
         pages = AnswerPages(Outbox(running.gateway.parts.store, channels), channel, entry)
         for parts, wanted in ((first, ["photo", "one", "photo", "two"]), ((TextPart("three"),), ["three"])):

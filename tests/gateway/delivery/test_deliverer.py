@@ -28,7 +28,7 @@ class Desk:
     def __init__(self, store: Store, session: Session, tasks: asyncio.TaskGroup) -> None:
         self.store, self.session, self._tasks = store, session, tasks
         self.box = Letterbox()
-        self.entry = Entry.of(self.box.id, written("hi", channel=self.box.id), 1, 1)
+        self.entry = Entry.of(self.box.id, written("hi", channel=self.box.id), 1, attempts=1)
         self.channels = ChannelRegistry()
         self.channels.register(self.box)
 

@@ -90,7 +90,7 @@ class Desk:
         self.channels = ChannelRegistry()
         self.channels.register(channel)
         self.store, self.channel, self.outbox = store, channel, Outbox(store, self.channels)
-        self.entry = Entry.of(channel.id, written("hi", channel=channel.id), 1, 1)
+        self.entry = Entry.of(channel.id, written("hi", channel=channel.id), 1, attempts=1)
 
     def answer(self, text: str) -> Message:
         """An answer, whole or so far."""
@@ -514,9 +514,9 @@ async def test_who_looks_for_a_message_is_told_which_ones_are_others(store: Stor
     desk = await desk_for(store, board := Asked())
     elsewhere = Desk(store, board)
     away = replace(written("hi", "t", channel=board.id), address=Address(board.id, "bot", "another room"))
-    elsewhere.entry = Entry.of(board.id, away, 1, 1)
+    elsewhere.entry = Entry.of(board.id, away, 1, attempts=1)
     beside = Desk(store, board)
-    beside.entry = Entry.of(board.id, written("ho", channel=board.id), 2, 1)
+    beside.entry = Entry.of(board.id, written("ho", channel=board.id), 2, attempts=1)
     for other in (elsewhere, beside):
         await store.write(other.entry.accept())
         await other.finish(await other.pages(), "Hello")
@@ -537,7 +537,7 @@ async def test_others_are_also_what_was_placed_before_a_message_came(store: Stor
     desk = await desk_for(store, board := Asked())
     await desk.finish(await desk.pages(), "Hello")
     late = Desk(store, board)
-    late.entry = Entry.of(board.id, written("ho", channel=board.id), 2, 1)
+    late.entry = Entry.of(board.id, written("ho", channel=board.id), 2, attempts=1)
     late.entry.received_at += 12 * 3_600_000
     await store.write(late.entry.accept())
     board.failures.append(("after", PlacementUncertain()))

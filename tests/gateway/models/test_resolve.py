@@ -14,7 +14,7 @@ from gateway.app import Gateway
 from gateway.contract.errors import AlreadyRegisteredError, ProviderResolutionError
 from gateway.extensions.backends import ProviderRegistry
 from gateway.extensions.loader import load_plugin
-from gateway.models import Models, default_model, is_retired
+from gateway.models import Models, default_model
 from gateway.settings import Settings
 from gateway.testing.chat import ScriptedModel, chatting
 from gateway.testing.fake_models.server import MODELS, FakeModels
@@ -226,4 +226,4 @@ async def test_004_36_offline_no_retired_model_stands_in_while_a_current_one_is_
 async def test_004_36_a_retired_model_stands_in_where_nothing_else_is_known() -> None:
     models = Models(offline(models=("claude-2.1", "claude-3-opus-20240229")))
     chosen = await models.substitute(await models.resolve("openai/gpt-5.5"), "anthropic")
-    assert is_retired("anthropic", chosen.model)
+    assert (await models.facts("anthropic", chosen.model)).retired

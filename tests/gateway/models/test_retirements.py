@@ -8,7 +8,7 @@ import pytest
 
 from gateway import ProviderConfig
 from gateway.extensions.backends import ProviderRegistry
-from gateway.models import ConfiguredModels, Models, is_retired, retirement
+from gateway.models import ConfiguredModels, Models, retirement
 
 
 @pytest.mark.parametrize(
@@ -44,12 +44,6 @@ from gateway.models import ConfiguredModels, Models, is_retired, retirement
 )
 def test_dates_are_known_by_provider_and_model(provider: str, model: str, day: date | None) -> None:
     assert retirement(provider, model) == day
-
-
-def test_a_model_is_retired_from_its_day_on() -> None:
-    assert not is_retired("anthropic", "claude-sonnet-4-5", date(2026, 11, 29))
-    assert is_retired("anthropic", "claude-sonnet-4-5", date(2026, 11, 30))
-    assert not is_retired("anthropic", "claude-sonnet-5-5", date(2036, 1, 1))
 
 
 async def test_the_facts_of_a_model_have_its_date_at_a_provider_of_its_kind() -> None:

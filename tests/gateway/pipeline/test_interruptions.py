@@ -322,7 +322,7 @@ async def test_a_deletion_reaches_what_waits_on_disk_alone(tmp_path: Path) -> No
 async def test_steps_are_counted_though_a_stop_ends_the_wait_for_their_commit(tmp_path: Path) -> None:
     async with chatting(tmp_path) as chat:
         await chat.say("hi")
-        entry = Entry.of("test", written("go"), 2, 1, "s")
+        entry = Entry.of("test", written("go"), 2, "s", attempts=1)
         turn = Turn(chat.gateway.parts.sessions.get_loaded("s"), entry)
         calls = ToolCalls(None, Steps(chat.gateway.parts.store), None)  # type: ignore[arg-type]
         call = ToolCallPart("1", "launch", {})

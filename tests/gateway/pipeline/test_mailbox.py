@@ -36,7 +36,7 @@ class Beginning(Plugin):
 
 def entry(text: str, order: int) -> Entry:
     """An accepted message with its place in the platform's order."""
-    return Entry.of("test", written(text, order=order), order, 0)
+    return Entry.of("test", written(text, order=order), order)
 
 
 async def attempts(chat: Chat) -> list[tuple[str, int]]:
@@ -55,8 +55,8 @@ def test_a_mailbox_is_in_the_order_of_the_platform_with_stop_first() -> None:
 def test_a_revision_that_stayed_on_disk_replaces_what_was_read_before_it_came() -> None:
     """The original is on its way from the disk when its revision arrives and has to stay there."""
     mailbox = Mailbox(room=1)
-    original = Entry.of("test", written("secnod", dedup_key="2", order=2), 2, 0)
-    revision = Entry.of("test", written("second", dedup_key="2:e", revises="2", order=3), 3, 0)
+    original = Entry.of("test", written("secnod", dedup_key="2", order=2), 2)
+    revision = Entry.of("test", written("second", dedup_key="2:e", revises="2", order=3), 3)
     other = entry("another", 1)
     mailbox.stored[original.sender_key] = 1
     assert mailbox.add(revision) is revision

@@ -205,7 +205,7 @@ async def test_after_a_crash_only_the_last_wording_is_answered(tmp_path: Path) -
         chat.model.then(Reply((Say("Well, "), Gate(asyncio.Event()))))
         await wall.say("secnod", "2")
         await until(lambda: wall.shown)
-        newer = Entry.of("wall", on_the_wall("second", "2:a", revises="2"), 2, 0)
+        newer = Entry.of("wall", on_the_wall("second", "2:a", revises="2"), 2)
         await chat.gateway.parts.store.write(newer.accept())
         chat.gateway.parts.dispatcher.cancel()
     async with chatting(tmp_path, Hanging(wall)) as chat:

@@ -126,7 +126,7 @@ async def turn_of(chat: Chat, clock: Clock) -> tuple[Turn, Feed]:
     feed = Feed()
     await session.follow(feed, session.seq)
     await feed.take()
-    return Turn(session, Entry.of("test", written("x"), 1, 1), clock), feed
+    return Turn(session, Entry.of("test", written("x"), 1, attempts=1), clock), feed
 
 
 async def test_004_23_counts_are_shown_at_most_every_half_second_the_newest_at_the_end(tmp_path: Path):

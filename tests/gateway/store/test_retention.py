@@ -21,7 +21,7 @@ def entry(key: str, age_days: int, now: int) -> Entry:
     inbound = InboundMessage(
         session="s", dedup_key=key, address=Address("line"), sender=Sender("u"), text="hi"
     )
-    made = Entry.of("line", inbound, 1, 1)
+    made = Entry.of("line", inbound, 1, attempts=1)
     made.received_at = now - age_days * DAY
     return made
 

@@ -270,7 +270,7 @@ async def test_a_turn_that_ran_a_tool_is_not_merged_into_a_backlog(tmp_path: Pat
 @pytest.fixture
 async def accepted(store: Store) -> str:
     """The id of an accepted message."""
-    entry = Entry.of("test", written("hi"), 1, 1)
+    entry = Entry.of("test", written("hi"), 1, attempts=1)
     await store.write(entry.accept())
     return entry.id
 

@@ -37,7 +37,7 @@ def accepted(key: str, alt: str | None = None) -> Entry:
     inbound = InboundMessage(
         session="s", dedup_key=key, alt_key=alt, address=Address("c", "acc"), sender=Sender("u"), text="Hi"
     )
-    return Entry.of("c", inbound, 1, 0)
+    return Entry.of("c", inbound, 1)
 
 
 async def test_what_was_written_can_be_read_at_once(store: Store):

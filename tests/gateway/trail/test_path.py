@@ -21,7 +21,7 @@ def entry(key: str, revises: str | None = None) -> Entry:
         text="secret words",
         revises=revises,
     )
-    return Entry.of("telegram", inbound, 1, 1)
+    return Entry.of("telegram", inbound, 1, attempts=1)
 
 
 async def test_what_the_inbox_knows_needs_no_row(store: Store):

@@ -149,7 +149,7 @@ async def test_both_databases_group_and_page_ten_thousand_letters(database_url: 
 def entry(n: int) -> Entry:
     sender, address = Sender("ada"), Address("test", "bot", "room")
     message = InboundMessage(session="s", dedup_key=str(n), address=address, sender=sender, text=f"Text {n}")
-    return Entry.of("test", message, n, 0)
+    return Entry.of("test", message, n)
 
 
 async def test_a_replayed_message_is_answered_in_place_of_its_notice(

@@ -16,7 +16,7 @@ def accepted(key: str, alt: str | None = None, channel: str = "line") -> Entry:
     inbound = InboundMessage(
         session="s", dedup_key=key, alt_key=alt, address=Address(channel, "bot", "room"), sender=Sender("ada")
     )
-    return Entry.of(channel, inbound, 1, 1)
+    return Entry.of(channel, inbound, 1, attempts=1)
 
 
 async def test_a_platforms_id_is_the_end_of_the_key_or_the_other_key(store: Store) -> None:
