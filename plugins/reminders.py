@@ -257,9 +257,9 @@ class Reminders(Plugin):
             await self._waiting.put(key, msgspec.to_builtins(again), expected=None)
             self._changed.set()
             number = key.rpartition(" ")[2]
-            told = f"Reminder {number} comes again: {self._time(due)}."
+            text = f"Reminder {number} comes again: {self._time(due)}."
             try:
-                await self._announce(reminder.address, told, f"{answer.key} again")
+                await self._announce(reminder.address, text, f"{answer.key} again")
             except TrunklineError as error:
                 if error.retryable:
                     raise  # the gateway calls again

@@ -146,8 +146,8 @@ def _object(content: bytes) -> Json:
 def _failure(status: int, content: bytes, retry_after: str | None) -> Exception:
     """Map an error answer to an exception. A 5xx may come before or after the call was applied.
 
-    An answer without a code is a page of something in between. Only its 413 is a refusal: a proxy can accept
-    less than the homeserver.
+    An answer without a code comes from a proxy. Of those, only 413 is a refusal: a proxy may accept smaller
+    requests than the homeserver.
     """
     try:
         said = _object(content)

@@ -52,7 +52,8 @@ _TIMELINE = 50
 """Most events of a room in one answer; the events before them are paged."""
 _BATCH, _MOST_KNOWN, _MOST_RAW = 100, 10_000, 100_000
 _ENCRYPTED = "I cannot read encrypted messages. Please write to me in a room without encryption."
-_TOLD = "org.trunkline.encrypted"
+_NOTIFIED = "org.trunkline.encrypted"
+"""Account data of a room that has got the notice."""
 
 
 class Inflow:
@@ -184,7 +185,7 @@ class Inflow:
             taken = Withdrawal(self._bot.me, redacted) if given is None else replace(given, value="none")
             self._batch[2].append(taken)
         elif event.type == "m.room.encrypted" and self._attention(room, event.sender) == "answer":
-            await self._cached(("told", room), lambda: self._tell_encrypted(room))
+            await self._cached(("notified", room), lambda: self._notify_encrypted(room))
 
     async def _message(self, room: str, event: Event) -> None:
         """Take a message, or an edit by the author of its message."""
@@ -310,15 +311,15 @@ class Inflow:
             path = ("user", self._bot.me, "account_data", "m.direct")
             await self._api.call("PUT", *path, body=self._direct)
 
-    async def _tell_encrypted(self, room: str) -> bool:
-        """Say once that the bot cannot read encrypted messages; the homeserver keeps that it was said."""
-        path = ("user", self._bot.me, "rooms", room, "account_data", _TOLD)
+    async def _notify_encrypted(self, room: str) -> bool:
+        """Notify a room once that encrypted messages cannot be read; the homeserver stores that it was."""
+        path = ("user", self._bot.me, "rooms", room, "account_data", _NOTIFIED)
         with suppress(RefusedError):
             await self._api.call("GET", *path)
             return True
         log.warning("the messages of a room are encrypted and cannot be read", room=room)
         with suppress(RefusedError):
-            await self._delivery.notify(room, _ENCRYPTED, _TOLD)
+            await self._delivery.notify(room, _ENCRYPTED, _NOTIFIED)
             await self._api.call("PUT", *path, body={"told": True})
         return True
 

@@ -250,11 +250,9 @@ class TelegramChannel:
         username = str(found.get("username") or "")
         log.info("connected", channel=self.id, bot=username)
         if options.inline and not found.get("supports_inline_queries"):
-            log.warning("nobody can use the inline mode; enable it at @BotFather", channel=self.id)
+            log.warning("the inline mode is off; enable it at @BotFather", channel=self.id)
         if options.business and not found.get("can_connect_to_business"):
-            log.warning(
-                "no account can connect the bot; enable its business mode at @BotFather", channel=self.id
-            )
+            log.warning("the business mode is off; enable it at @BotFather", channel=self.id)
         return BotIdentity(
             channel=self.id,
             id=int(self._account),

@@ -232,14 +232,14 @@ class Delivery:
         # A supergroup counts its messages anew: the id of a reaction is one of the group that it was.
         chat = address.chat if "message_id" in arguments else self._current_chat(address)
         if not self._limits.held(chat):
-            await self.call_best_effort(method, patience=0.0, **target_of(chat), **arguments)
+            await self.call_best_effort(method, longest_wait=0.0, **target_of(chat), **arguments)
 
-    async def call_best_effort(self, method: str, *, patience: float = 10.0, **arguments: Any) -> None:
-        """Make a call that sends no message; skip it if the platform asks to wait longer than ``patience``
-        seconds, or refuses it with a wait. Raises CallError."""
+    async def call_best_effort(self, method: str, *, longest_wait: float = 10.0, **arguments: Any) -> None:
+        """Make a call that sends no message; skip it if the platform refuses it with a wait, or asks to wait
+        for more than ``longest_wait`` seconds. Raises CallError."""
         async with self._lock_named(f"{method}, {arguments.get('chat_id', '')}"):
             wait = self._limits.held(method)
-            if wait > patience:
+            if wait > longest_wait:
                 return
             await asyncio.sleep(wait)
             try:

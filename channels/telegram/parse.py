@@ -222,22 +222,22 @@ def _parse_message(
 ) -> ReceivedMessage | None:
     is_private = message.chat.type == "private"
     files: tuple[Attached, ...] = tuple(files_of(message))
-    pointed: tuple[tuple[Quoted, ...], tuple[Attached, ...]]
+    quoted: tuple[tuple[Quoted, ...], tuple[Attached, ...]]
     if not said and not files:
         return None
     if message.forward_origin is not None:
         # The words are another user's: they are no command, no mention and no answer to a question.
         words, call, to_another = "", "", False
-        pointed, files = forwarded(message, said, bot.id), ()
+        quoted, files = forwarded(message, said, bot.id), ()
     else:
         words, call = _read_text(said, message.written[1], bot, is_private=is_private)
         to_another = _begins_with_another(message, bot)
         if edited and words.lstrip().startswith("/"):
             words = f"Edited: {words}"
-        pointed = ((), ()) if words.startswith("/") else replied(message, bot.id)
+        quoted = ((), ()) if words.startswith("/") else replied(message, bot.id)
     if call == "other":
         return None
-    quotes, quoted_files = pointed
+    quotes, quoted_files = quoted
     inbound = _to_inbound(update, message, bot, words, quotes, (*files, *quoted_files), edited=edited)
     if not is_private:
         inbound = replace(inbound, addressed=_addressed(message, call, bot))

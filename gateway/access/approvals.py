@@ -243,8 +243,8 @@ def _record(turn: Turn, held: Held, answer: Answer) -> None:
     """Add a question to the trail of its message. What was answered is named for approvals only."""
     asked = held.question
     tool = asked.tool_name if isinstance(asked, ApprovalRequest) else ""
-    said = answer.outcome if tool else answer.state
-    turn.entry.trail.question(asked.id, tool, said, answer.by, asked.created_at)
+    outcome = answer.outcome if tool else answer.state
+    turn.entry.trail.question(asked.id, tool, outcome, answer.by, asked.created_at)
 
 
 def asked_in(turn: Turn, owner: str, title: str, timeout_ms: int, key: str = "") -> dict[str, Any]:

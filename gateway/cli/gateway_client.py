@@ -126,8 +126,8 @@ def _exchange(request: urllib.request.Request, seconds: float) -> Any:
 def _named(status: int, body: bytes) -> TrunklineError:
     """Return the error that an error response names, as the class of that name."""
     try:
-        said = json.loads(body)
-        name, message = str(said["error_name"]), str(said["message"])
+        answer = json.loads(body)
+        name, message = str(answer["error_name"]), str(answer["message"])
     except (ValueError, KeyError, TypeError):
         return TrunklineError(f"the gateway responded with status {status}")
     kind = getattr(errors, name, None)

@@ -329,8 +329,8 @@ class FallbackExhaustedError(ProviderError):
 
 def sentence(error: TrunklineError) -> str:
     """Return the text of an error as every face shows it: without class names and words of the provider."""
-    said = error.shown or str(error).strip() or "Something went wrong."
-    return f"{said.rstrip('.')}. {_TOO_LONG}." if isinstance(error, ContextLengthError) else said
+    text = error.shown or str(error).strip() or "Something went wrong."
+    return f"{text.rstrip('.')}. {_TOO_LONG}." if isinstance(error, ContextLengthError) else text
 
 
 CATCHABLE = (Exception, asyncio.CancelledError, SystemExit)

@@ -163,9 +163,9 @@ class Branches:
             if not prompts:
                 raise NotFoundError(f"no answer {answer_id!r} that could be made anew")
             parts = [part for one in prompts for part in one.parts]
-            said = "\n\n".join(part.content for part in parts if isinstance(part, TextPart))
+            text = "\n\n".join(part.content for part in parts if isinstance(part, TextPart))
             kept = tuple(part for part in parts if not isinstance(part, TextPart))
-            return prompts[0], msgspec.structs.replace(new, text=said, parts=kept)
+            return prompts[0], msgspec.structs.replace(new, text=text, parts=kept)
 
         return await self._replace(session, channel, new, repeated)
 

@@ -112,7 +112,7 @@ class AnswerPages:
         """Make the chat show a message, in one attempt. Raises what the channel raises."""
         contents = await self._paginate(message, final)
         for number in range(len(contents)):
-            await self._put(message, number, contents, final)
+            await self._put(message, number, contents, settles=final)
         if final:
             await self._delete_from(len(contents))
             # Forgotten, because newer content of an announcement may need these pages again.
@@ -124,7 +124,7 @@ class AnswerPages:
         """Show the last page of a growing message as a draft; place the full pages before it."""
         contents = await self._paginate(message, final=False)
         for number in range(len(contents) - 1):
-            await self._put(message, number, contents, final=False)
+            await self._put(message, number, contents, settles=False)
         if contents and isinstance(self._channel, Drafts):
             await self._outbox.confirm_owner()
             await self._channel.draft(self._outbound(message, len(contents) - 1, contents, final=False))
@@ -237,12 +237,12 @@ class AnswerPages:
             failures += 1
             await asyncio.sleep(_BACKOFF.pause(failures))
 
-    async def _put(self, message: Message, number: int, contents: Sequence[Any], final: bool) -> None:
+    async def _put(self, message: Message, number: int, contents: Sequence[Any], *, settles: bool) -> None:
         """Make one page show its content: place it if it is not there, otherwise edit it."""
         # A page that another one follows is complete and is not edited again, not even at the end of the
         # answer: an answer of many pages would cost an edit of each. After a crash its content is unknown,
         # so it is edited once.
-        settles, final = final, final or number + 1 < len(contents)
+        final = settles or number + 1 < len(contents)
         page, channel, content = self._pages.get(number), self._channel, contents[number]
         if page is not None and page.unfit:
             await self._displace(number)

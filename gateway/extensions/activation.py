@@ -191,10 +191,10 @@ class PluginActivator:
 
 def missing_required(name: str, disabled: Collection[str], failure: str | None = None) -> str:
     """Return the complaint about a missing plugin that the team requires."""
-    said = f"teams.plugins.required: plugin {name!r}"
+    text = f"teams.plugins.required: plugin {name!r}"
     if name in disabled:
-        return f"{said} must not be disabled; remove it from plugins.disabled"
-    return f"{said} failed: {failure}" if failure else f"{said} is missing; add it to plugins.enabled"
+        return f"{text} must not be disabled; remove it from plugins.disabled"
+    return f"{text} failed: {failure}" if failure else f"{text} is missing; add it to plugins.enabled"
 
 
 def _tools(plugin: Plugin | None) -> Collection[str]:

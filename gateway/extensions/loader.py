@@ -211,8 +211,8 @@ def _channel_module(name: str) -> ModuleType:
     try:
         module: object = entries[0].load()
     except CATCHABLE as error:
-        told = f"the entry point {entries[0].value!r} of {source} cannot be loaded"
-        raise SettingsError(f"channels.{name}: {told}: {type(error).__name__}: {error}") from error
+        text = f"the entry point {entries[0].value!r} of {source} cannot be loaded"
+        raise SettingsError(f"channels.{name}: {text}: {type(error).__name__}: {error}") from error
     if not callable(getattr(module, "create", None)):
         raise SettingsError(f"channels.{name}: {entries[0].value!r} of {source} has no function create()")
     return cast("ModuleType", module)

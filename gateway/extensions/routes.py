@@ -80,16 +80,16 @@ def check_prefixes(plugin: Plugin, taken: Mapping[str, str]) -> None:
     Raises AlreadyRegisteredError for one that is taken, and PluginError for one that is wrong.
     """
     for prefix in plugin.api_prefixes:
-        said = f"plugin {plugin.name!r}: api_prefixes has {prefix!r}"
+        text = f"plugin {plugin.name!r}: api_prefixes has {prefix!r}"
         # The package is Trunkline's own (``check_siblings``); files and distributions have other modules.
         if type(plugin).__module__.partition(".")[0] != "plugins":
-            raise PluginError(f"{said}; only plugins that come with Trunkline have prefixes: remove it")
+            raise PluginError(f"{text}; only plugins that come with Trunkline have prefixes: remove it")
         match = _PREFIX.fullmatch(prefix)
         if match is None:
-            raise PluginError(f"{said}; write it as /api/word")
+            raise PluginError(f"{text}; write it as /api/word")
         owner = "the gateway" if match[1] in RESERVED else taken.get(prefix)
         if owner is not None:
-            raise AlreadyRegisteredError(f"{said}, which is a path of {owner}")
+            raise AlreadyRegisteredError(f"{text}, which is a path of {owner}")
 
 
 def check_routes(

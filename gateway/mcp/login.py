@@ -87,12 +87,12 @@ async def log_in(settings: McpServerSettings, show: Callable[[str], None]) -> Lo
             f"the browser did not come back within {_BROWSER_SECONDS / 60:.0f} minutes"
         ) from None
     except OAuthRegistrationError as error:
-        said = (
+        text = (
             "the server registers no clients; register one there with the address "
             "http://127.0.0.1:PORT/callback, and set client_id, client_secret and callback_port, or set its "
             f"headers with a token of its own ({error})"
         )
-        raise RegistrationRefused(said[:500]) from None
+        raise RegistrationRefused(text[:500]) from None
     except (OAuthFlowError, OAuthTokenError, httpx2.HTTPError, ValueError) as error:
         raise PluginError(f"the login failed: {str(error)[:300] or type(error).__name__}") from None
     if kept.tokens is None:

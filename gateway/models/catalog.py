@@ -79,9 +79,9 @@ class ModelFacts(Struct, frozen=True, omit_defaults=True):
 
     def capabilities(self, usual: Capabilities) -> Capabilities:
         """Return the model's capabilities; ``usual`` are those of its provider, for what is unknown."""
-        told = {name: getattr(self, name, None) for name in Capabilities.__struct_fields__}
-        said = {name: able for name, able in told.items() if able is not None}
-        return msgspec.structs.replace(usual, **said) if said else usual
+        values = {name: getattr(self, name, None) for name in Capabilities.__struct_fields__}
+        known = {name: able for name, able in values.items() if able is not None}
+        return msgspec.structs.replace(usual, **known) if known else usual
 
 
 def facts_from_settings(provider: str, model: str, said: ModelSettings | None) -> ModelFacts:

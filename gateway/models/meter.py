@@ -324,9 +324,9 @@ class Spending:
         key = f'models."{model}".input_price'
         for account in accounts:
             if account.budget.unpriced == "refuse":
-                said = f"{account.budget.describe()} excludes models without a known price, such as {model}"
+                text = f"{account.budget.describe()} excludes models without a known price, such as {model}"
                 out = f'set {key} and output_price, or budgets.{account.budget.name}.unpriced = "allow"'
-                raise BudgetExceededError(f"{said}; {out}", elsewhere=True)
+                raise BudgetExceededError(f"{text}; {out}", elsewhere=True)
         if model not in self._unpriced:
             self._unpriced.add(model)
             log.warning("budgets do not cover a model without a known price", model=model, setting=key)
@@ -350,8 +350,8 @@ class Spending:
 
     def _exceeded(self, turn: Turn, account: Account, why: str) -> BudgetExceededError:
         self._events.refused(turn, account)
-        said = f"{account.summary()}, {why}{account.reset_text()} (see budgets.{account.budget.name})"
-        return BudgetExceededError(said, elsewhere=account.budget.scope in ("provider", "model"))
+        text = f"{account.summary()}, {why}{account.reset_text()} (see budgets.{account.budget.name})"
+        return BudgetExceededError(text, elsewhere=account.budget.scope in ("provider", "model"))
 
     async def _warn(self, turn: Turn, accounts: Sequence[Account]) -> None:
         for account in accounts:

@@ -42,31 +42,31 @@ def provider_config(
     is saved in ``logins``, which is also read again when the key is rejected.
     """
     given = settings.providers.get(provider_id, ProviderSettings())
-    said = {name: getattr(given, name) for name in ProviderSettings.model_fields if name != "auth"}
-    said |= {
+    fields = {name: getattr(given, name) for name in ProviderSettings.model_fields if name != "auth"}
+    fields |= {
         "api_key": given.api_key.get_secret_value() if given.api_key else None,
         "api_keys": tuple(key.get_secret_value() for key in given.api_keys if key),
         "credentials": {name: value.get_secret_value() for name, value in given.credentials.items()},
         "custom_headers": {name: value.get_secret_value() for name, value in given.custom_headers.items()},
     }
-    keys = [(said["api_key"], "api_key")]
-    keys += [(key, f"api_keys[{at}]") for at, key in enumerate(said["api_keys"])]
-    said["api_key"] = said["api_key"] or next(iter(said["api_keys"]), None)
-    if not said["api_key"]:
-        said |= _login_fields(kept, provider_id, logins)
+    keys = [(fields["api_key"], "api_key")]
+    keys += [(key, f"api_keys[{at}]") for at, key in enumerate(fields["api_keys"])]
+    fields["api_key"] = fields["api_key"] or next(iter(fields["api_keys"]), None)
+    if not fields["api_key"]:
+        fields |= _login_fields(kept, provider_id, logins)
         keys = [(environ.get(name), name) for name in variables.get("api_key", ())]
-        if said.get("signed_in"):
-            keys = [(said["api_key"], "login")]
-    said["key_names"] = _named(keys)
-    _fill_from_variables(said, environ, variables)
+        if fields.get("signed_in"):
+            keys = [(fields["api_key"], "login")]
+    fields["key_names"] = _named(keys)
+    _fill_from_variables(fields, environ, variables)
     if provider_id == "local":
-        said["base_url"] = said["base_url"] or LOCAL_URL
+        fields["base_url"] = fields["base_url"] or LOCAL_URL
     return ProviderConfig(
         id=provider_id,
         stream_timeout_ms=settings.stream_timeout_ms,
         most_answer_bytes=settings.limits.provider_stream_bytes,
         http_client=settings.http_client,
-        **said,
+        **fields,
     )
 
 

@@ -70,18 +70,18 @@ class ModelLists:
         kept = self._cache.get(provider_id)
         return kept[1].models if kept else self._configured(provider_id)
 
-    async def get_all(self, ids: Iterable[str], patience: float = LIST_TIMEOUT) -> Mapping[str, ModelList]:
+    async def get_all(self, ids: Iterable[str], seconds: float = LIST_TIMEOUT) -> Mapping[str, ModelList]:
         """Return the lists of several providers, requested concurrently."""
         async with asyncio.TaskGroup() as tasks:
-            asked = {name: tasks.create_task(self.get(name, patience)) for name in dict.fromkeys(ids)}
+            asked = {name: tasks.create_task(self.get(name, seconds)) for name in dict.fromkeys(ids)}
         return {name: task.result() for name, task in asked.items()}
 
-    async def get(self, provider_id: str, patience: float = LIST_TIMEOUT) -> ModelList:
+    async def get(self, provider_id: str, seconds: float = LIST_TIMEOUT) -> ModelList:
         """Return the list of one provider."""
         async with self._locks[provider_id]:
             kept = self._cache.get(provider_id)
             if kept is None or self._clock() >= kept[0]:
-                listed = await self._fetch(provider_id, patience)
+                listed = await self._fetch(provider_id, seconds)
                 keep = _FAILURE_SECONDS if listed.failure else _LIST_SECONDS
                 kept = self._cache[provider_id] = (self._clock() + keep, listed)
         return kept[1]
@@ -90,9 +90,9 @@ class ModelLists:
         """Drop a provider's list, so that the next call requests it again."""
         self._cache.pop(provider_id, None)
 
-    async def _fetch(self, provider_id: str, patience: float) -> ModelList:
+    async def _fetch(self, provider_id: str, seconds: float) -> ModelList:
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(seconds):
                 provider = await self._providers.ready(provider_id)
                 listed = ModelList(tuple(await provider.list_models()))
                 self.received += 1
@@ -100,18 +100,18 @@ class ModelLists:
         except CATCHABLE as error:
             if is_cancellation_requested(error):
                 raise
-            said = _reason(error, patience)
-            log.warning("cannot list the models of a provider", provider=provider_id, reason=said)
-            return ModelList(self._configured(provider_id), said)
+            reason = _reason(error, seconds)
+            log.warning("cannot list the models of a provider", provider=provider_id, reason=reason)
+            return ModelList(self._configured(provider_id), reason)
 
     def _configured(self, provider_id: str) -> tuple[ModelInfo, ...]:
         return tuple(ModelInfo(name, provider_id) for name in self._providers.configured(provider_id).models)
 
 
-def _reason(error: BaseException, patience: float) -> str:
+def _reason(error: BaseException, seconds: float) -> str:
     """Return the reason of a failed list; a plugin's provider may raise any exception."""
     if isinstance(error, TimeoutError):
-        return f"no answer within {patience:g} seconds"
+        return f"no answer within {seconds:g} seconds"
     return str(error) if isinstance(error, TrunklineError) else f"{type(error).__name__}: {error}"
 
 
@@ -172,14 +172,14 @@ class ModelFinder:
         without_key = [p for p in self._providers.factories() if self._catalog.lists_own(p, name)]
         if without_key and not slash:
             variable = self._providers.variables(without_key[0])["api_key"][0]
-            told = f"{name!r} is a model of {without_key[0]}, which has no key; set {variable}"
-            return ProviderResolutionError(told, suggestions=[f"{without_key[0]}/{name}"])
+            reason = f"{name!r} is a model of {without_key[0]}, which has no key; set {variable}"
+            return ProviderResolutionError(reason, suggestions=[f"{without_key[0]}/{name}"])
         near = self._suggestions(name, providers, aliases)
         hint = f"; did you mean {', '.join(near)}?" if near else ""
-        told = f"no configured provider offers a model {name!r}; use the form provider/model"
+        reason = f"no configured provider offers a model {name!r}; use the form provider/model"
         if slash and model:
-            told = f"no provider {provider_id!r}, and no configured provider offers a model {name!r}"
-        return ProviderResolutionError(f"{told}{hint}", suggestions=near)
+            reason = f"no provider {provider_id!r}, and no configured provider offers a model {name!r}"
+        return ProviderResolutionError(f"{reason}{hint}", suggestions=near)
 
     def _suggestions(self, name: str, providers: Sequence[str], aliases: Sequence[str]) -> list[str]:
         """Return the closest names: of providers and aliases if a part matches, and of models.
@@ -311,14 +311,14 @@ class Models:
     def declared_facts(self, provider_id: str, model: str) -> ModelFacts:
         """Return the facts given by settings and provider so far, without a request."""
         given = facts_from_settings(provider_id, model, self.configured.models.get(f"{provider_id}/{model}"))
-        listed = next((told for told in self.lists.cached(provider_id) if told.id == model), None)
+        listed = next((info for info in self.lists.cached(provider_id) if info.id == model), None)
         return given if listed is None else given.filled_from(facts_from_listing(listed))
 
     async def facts(self, provider_id: str, model: str) -> ModelFacts:
         """Return all facts of a model: from settings, provider and offline data, in this order."""
-        said = self.declared_facts(provider_id, model)
+        declared = self.declared_facts(provider_id, model)
         known = self.catalog.find(self.catalog_id(provider_id), model)
-        return self._with_retirement(said if known is None else said.filled_from(known))
+        return self._with_retirement(declared if known is None else declared.filled_from(known))
 
     async def window(self, route: Route) -> ContextWindow:
         """Return the context window of a route, the same object for the same model."""
@@ -343,8 +343,8 @@ class Models:
 
     def rates(self, provider_id: str, model: str) -> Rates | None:
         """Return the prices that the settings give for a model, or None."""
-        said = self.configured.models.get(f"{provider_id}/{model}")
-        return None if said is None else configured_rates(said)
+        configured = self.configured.models.get(f"{provider_id}/{model}")
+        return None if configured is None else configured_rates(configured)
 
     async def substitute(self, first: Route, name: str) -> Route:
         """Return the route that replaces a model: for a provider named alone, its closest model."""
@@ -373,15 +373,15 @@ class Models:
         """Drop all routes if a list arrived since the last call: it may change them."""
         if self._lists_seen != self.lists.received:
             self._lists_seen = self.lists.received
-            # A list may tell a window; what errors taught stays.
+            # A new list may have other context windows. Those learned from errors stay.
             self._windows = {name: window for name, window in self._windows.items() if window.learned}
             self._routes.clear()
             self._closest.clear()
 
     async def _closest_model(self, first: Route, provider_id: str) -> str:
-        said = self._configured_equivalent(first.name, provider_id)
-        if said:
-            return said
+        equivalent = self._configured_equivalent(first.name, provider_id)
+        if equivalent:
+            return equivalent
         offered = await self._offered(provider_id)
         wanted = await self.facts(first.provider.id, first.model)
         known = [await self.facts(provider_id, model) for model in offered]
@@ -412,7 +412,7 @@ class Models:
         """Return the configured equivalent at a provider; an equivalence holds in both directions."""
         models = self.configured.models
         own = models[name].equivalents if name in models else ()
-        others = (other for other, said in models.items() if name in said.equivalents)
+        others = (other for other, settings in models.items() if name in settings.equivalents)
         here = (equal.partition("/") for equal in (*own, *others))
         return next((model for provider, _, model in here if provider == provider_id), None)
 
@@ -427,10 +427,9 @@ class Models:
     async def _route(self, full_name: str) -> Route:
         provider_id, _, model = full_name.partition("/")
         provider = await self._providers.ready(provider_id)
-        said = self.declared_facts(provider_id, model)
-        return Route(
-            provider, model, said.capabilities(provider_capabilities(provider, model)), said.output_limit
-        )
+        declared = self.declared_facts(provider_id, model)
+        capabilities = declared.capabilities(provider_capabilities(provider, model))
+        return Route(provider, model, capabilities, declared.output_limit)
 
     def _with_retirement(self, facts: ModelFacts) -> ModelFacts:
         """Add the model's retirement date, which neither settings nor price data hold."""

@@ -148,8 +148,8 @@ class PluginActions:
     async def decide(self, decision: Decision) -> None:
         """Write a decision. A removed plugin loses what admins granted, and purged all that it stored."""
         about = (decision.plugin, decision.version, decision.content)
-        said = f"{decision.source} by {decision.by}".strip()
-        self.record(about, f"plugin.{decision.action}", said)
+        text = f"{decision.source} by {decision.by}".strip()
+        self.record(about, f"plugin.{decision.action}", text)
         for grant in decision.grants:
             self.record(about, _GRANT, f"{grant} by {decision.by}")
         await self.flush()

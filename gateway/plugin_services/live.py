@@ -123,8 +123,8 @@ class LivePlugins:
             async with asyncio.timeout(ready_seconds):
                 return await self._start(entry, old)
         except TimeoutError:
-            said = f"plugin {name!r} was not ready within {ready_seconds:g} s"
-            raise PluginActivationError(said) from None
+            text = f"plugin {name!r} was not ready within {ready_seconds:g} s"
+            raise PluginActivationError(text) from None
 
     def _entry(self, name: str) -> str:
         """Return the entry of ``plugins.enabled`` that denotes a plugin, or the name if there is none."""

@@ -21,8 +21,8 @@ async def check_key(providers: ProviderRegistry, provider_id: str, key: str) -> 
         # Of another key than the configured ones, so no redaction of the provider knows it.
         raise AuthFailedError(str(error).replace(key, "(the key)")) from None
     except ProviderError as error:
-        said = str(error).replace(key, "(the key)")
-        return f"Cannot test it at {provider_id} ({error.name}: {said})"
+        text = str(error).replace(key, "(the key)")
+        return f"Cannot test it at {provider_id} ({error.name}: {text})"
     except TimeoutError:
         return f"Cannot test it at {provider_id}: no response within {_CHECK_SECONDS:.0f} s"
     return f"{provider_id} accepted it and lists {count} model{'' if count == 1 else 's'}"

@@ -28,14 +28,14 @@ class MessageBus:
         session: str,
         show: Callable[[Message], None],
         snapshot: Callable[[], tuple[Message, ...]],
-        keep: Callable[[Message], None],
+        store_injected: Callable[[Message], None],
         events: EventBus,
         injected: Iterable[Message] = (),
     ) -> None:
         self._session = session
         self._show = show
         self._snapshot = snapshot
-        self._store_injected = keep
+        self._store_injected = store_injected
         self._next: list[Message] = [*injected]
         self._events = events
 

@@ -23,7 +23,7 @@ CAPACITY = 100
 _MAX_CAPACITY = 10 * CAPACITY
 
 Sink = Callable[[list[Event]], bool]
-"""Callback that takes events and returns whether the reader has all it waits for."""
+"""Callback that takes events and returns whether the reader needs no more."""
 
 
 class Feed:
@@ -63,13 +63,12 @@ class Feed:
         while not self._events:
             if self._closed is not None:
                 raise self._closed
-            self._waiter = enough = asyncio.get_running_loop().create_future()
-            await enough
+            self._waiter = waiter = asyncio.get_running_loop().create_future()
+            await waiter
         return self._drain()
 
-    async def pour(self, sink: Sink, patience: float | None = None) -> bool:
-        """Pass events to ``sink`` until it returns True; return False if ``patience`` seconds pass before
-        that.
+    async def pour(self, sink: Sink, seconds: float | None = None) -> bool:
+        """Pass events to ``sink`` until it returns True; return False if ``seconds`` pass before that.
 
         Pending events are passed together, later ones as they are offered: no task is woken for them. An
         exception of the sink closes the feed. Raises that exception, and BackpressureError once the reader
@@ -79,12 +78,12 @@ class Feed:
             raise self._closed
         loop = asyncio.get_running_loop()
         self._sink = sink
-        self._waiter = enough = loop.create_future()
-        timer = None if patience is None else loop.call_later(patience, self._wake, False)
+        self._waiter = waiter = loop.create_future()
+        timer = None if seconds is None else loop.call_later(seconds, self._wake, False)
         if self._events:
             self._deliver(sink, self._drain())
         try:
-            outcome = await enough
+            outcome = await waiter
         finally:
             # Also on cancellation: later events go back into the buffer.
             self._sink = self._waiter = None
@@ -120,14 +119,14 @@ class Feed:
             self.close(error)
 
     def _wake(self, outcome: bool | None) -> None:
-        """Let the reader go on, if it waits; what comes now waits for it."""
+        """Wake the reader if it waits; later events go into the buffer."""
         self._sink = None
-        enough, self._waiter = self._waiter, None
-        if enough is not None and not enough.done():
-            enough.set_result(outcome)
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(outcome)
 
     def _make_room(self) -> bool:
-        """Merge what can be merged. When that no longer helps the reader is dropped; then False."""
+        """Merge text. If the buffer stays too long, disconnect the reader and return False."""
         self._coalesce()
         if len(self._events) < max(_MAX_CAPACITY, 10 * self.capacity):
             return True

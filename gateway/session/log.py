@@ -375,10 +375,10 @@ def read_child_sessions(
         for child in read_children(connection, row):
             if child.parent_message in shown:
                 read_now = read_messages(connection, child.id, last=most) if most else ()
-                said = tuple(message for _, message in read_now)
-                most -= len(said)
-                omitted = max(0, child.messages - len(said))
-                found.append(ChildSession(child, said, omitted, read(child, said)))
+                messages = tuple(message for _, message in read_now)
+                most -= len(messages)
+                omitted = max(0, child.messages - len(messages))
+                found.append(ChildSession(child, messages, omitted, read(child, messages)))
         return tuple(found)
 
     return read(session, messages)

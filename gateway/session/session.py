@@ -318,7 +318,7 @@ class Session:
     async def show_anew(self) -> None:
         """Send the whole log to every reader again, after a durable change of which messages it shows."""
         events = [Event(self.id, 0, LogChanged()), *self._replay(0, await self._read_older(0), (), None)]
-        # A reader that stopped in the meantime has not heard of the change.
+        # A reader that comes back with an older number missed the change, and gets the whole log again.
         self.row.undone_at = self.seq
         for feed in self._sinks:
             for event in (*events, Event(self.id, self.seq, Replayed())) if isinstance(feed, Feed) else ():
@@ -587,11 +587,11 @@ class Session:
 
     def _count(self, message: Message, times: Literal[1, -1] = 1) -> None:
         """Add a message to the totals, or subtract it."""
-        row, taken = self.row, message.metadata
+        row, usage = self.row, message.metadata
         row.messages += times
-        row.input_tokens += times * (taken.input_tokens or 0)
-        row.output_tokens += times * (taken.output_tokens or 0)
-        row.cost += times * (taken.cost or 0.0)
+        row.input_tokens += times * (usage.input_tokens or 0)
+        row.output_tokens += times * (usage.output_tokens or 0)
+        row.cost += times * (usage.cost or 0.0)
 
     def _report(
         self, kind: type[MessageAdded | MessageUpdated | MessageRemoved], messages: Iterable[Message]
@@ -670,10 +670,10 @@ class Session:
         ]
         turn = self.turn
         if turn is not None and not turn.committed:
-            behind = missed[-1].seq if missed else after
+            last = missed[-1].seq if missed else after
             for at, frame in turn.replay(after, characters):
                 # A reader drops events numbered below its own number, so a replay never goes back.
-                missed.append(Event(self.id, max(at, behind), frame, at))
+                missed.append(Event(self.id, max(at, last), frame, at))
         return missed + [Event(self.id, self.seq, frame) for frame in self.asked.values()]
 
 

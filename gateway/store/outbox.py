@@ -154,9 +154,9 @@ class Page(Struct, kw_only=True):
     """State of one message of an answer on its platform.
 
     It is ``uncertain`` when a call may have placed it and its result was lost. ``shown`` is the content it
-    probably shows, and ``final`` is set once that content is the final one. It is ``settled`` if all
-    of an answer was placed before. An ``unfit`` page is deleted before it is placed again, an ``undone`` one
-    for good.
+    probably shows, and ``final`` is set once that content is the final one. It is ``settled`` if all of its
+    answer was placed before. An ``unfit`` page is deleted before it is placed again, an ``undone`` one for
+    good.
     """
 
     number: int
@@ -273,11 +273,13 @@ class Outbox:
         """Read the answer that an earlier process recorded for an entry."""
         body = select(t.outbox.c.body).where(t.outbox.c.inbox_id == entry.id, t.outbox.c.part == 0)
         # A dead letter is settled as dead once its notice is placed, also if that happens after a restart.
-        buried = select(t.dead_letter.c.at).where(t.dead_letter.c.inbox_id == entry.id)
+        dead_letter = select(t.dead_letter.c.at).where(t.dead_letter.c.inbox_id == entry.id)
 
         def read(connection: Connection) -> PendingAnswer:
             answer = msgspec.json.decode(connection.execute(body).scalar_one(), type=Message)
-            return PendingAnswer(answer, "done" if connection.execute(buried).first() is None else "dead")
+            return PendingAnswer(
+                answer, "done" if connection.execute(dead_letter).first() is None else "dead"
+            )
 
         return await self._store.read(read)
 

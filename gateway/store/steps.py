@@ -60,12 +60,12 @@ class Steps:
         ``also`` are further writes of the same transaction.
         """
         # One commit for output and calls: a repeated turn must not find the one without the other.
-        said = (inbox_id, first, "llm", f"{inbox_id}:{first}", "done", _encode(parts).decode())
+        row = (inbox_id, first, "llm", f"{inbox_id}:{first}", "done", _encode(parts).decode())
         called = [
             (PUT_STEP, (inbox_id, number, "tool", make_key(inbox_id, call.tool_call_id), "called", None))
             for number, call in enumerate(calls, first + 1)
         ]
-        await self._store.write((PUT_STEP, said), *called, *also)
+        await self._store.write((PUT_STEP, row), *called, *also)
 
     async def intend(self, inbox_id: str, number: int, call_id: str, *also: Op) -> None:
         """Record that the tool of a call is about to run, together with other writes."""

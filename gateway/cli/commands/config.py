@@ -69,8 +69,8 @@ def _findings(config: Path | None) -> list[Finding]:
     found += [each for each in parts if each.status != "ok"]
     if not any(each.status == "fail" for each in found):
         written = len(settings.entries)
-        said = f"{written} setting{'' if written == 1 else 's'} set, others have defaults"
-        found.append(ok("settings", said))
+        text = f"{written} setting{'' if written == 1 else 's'} set, others have defaults"
+        found.append(ok("settings", text))
     return found
 
 

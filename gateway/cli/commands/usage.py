@@ -179,9 +179,9 @@ def _standing(budget: BudgetState, holder: BudgetHolder) -> list[RenderableType]
     limits = {name: amount for name in names if (amount := getattr(budget, name)) is not None}
     passed = [name for name, amount in limits.items() if holder.usd >= amount]
     color = "red" if "stop" in passed else "yellow" if passed else "green"
-    said = ", ".join(f"{name} {format_usd(amount)}" for name, amount in limits.items())
+    text = ", ".join(f"{name} {format_usd(amount)}" for name, amount in limits.items())
     bar = _bar(min(holder.usd, max(limits.values())), max(limits.values()), color)
-    return [escape(plain(holder.id)) or "everything", f"[{color}]{format_usd(holder.usd)}[/]", said, bar]
+    return [escape(plain(holder.id)) or "everything", f"[{color}]{format_usd(holder.usd)}[/]", text, bar]
 
 
 def _forecast(holder: BudgetHolder) -> str:

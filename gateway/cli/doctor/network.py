@@ -38,8 +38,8 @@ def listener(settings: Settings) -> Iterator[Finding]:
     """Check the port and the channels; a running gateway reports its own."""
     server = settings.server
     if (server.allowed_origins or server.trusted_proxies) and not (server.token or server.tokens):
-        said = "server.token is not set, although allowed_origins or trusted_proxies let others connect"
-        yield warn("token", said, "set server.token, or everyone who reaches the gateway is its admin")
+        text = "server.token is not set, although allowed_origins or trusted_proxies let others connect"
+        yield warn("token", text, "set server.token, or everyone who reaches the gateway is its admin")
     url = running_gateway(settings)
     if url is None:
         yield _port(server.host, server.port)
@@ -49,8 +49,8 @@ def listener(settings: Settings) -> Iterator[Finding]:
         yield from asyncio.run(_probe_all(settings))
         return
     if not _is_locked(settings):
-        said = f"{server.host}:{server.port} is in use by a gateway that does not use {store_file(settings)}"
-        yield fail("port", said, "choose another server.port, or set data_dir to that of the gateway")
+        text = f"{server.host}:{server.port} is in use by a gateway that does not use {store_file(settings)}"
+        yield fail("port", text, "choose another server.port, or set data_dir to that of the gateway")
         return
     yield ok("port", f"a gateway runs at {url}")
     try:
@@ -183,8 +183,8 @@ def _permissions(gateway: Gateway) -> Iterator[Finding]:
         yield fail("permissions", str(error), "correct the name of the tool, or remove the rule")
     known = [tool.name for tool in gateway.registry.get_tools()]
     for key, tool, near in unknown_tools(gateway.settings, known):
-        said = f"{key} lists the unknown tool {tool!r}" + (f"; did you mean {near}?" if near else "")
-        yield warn("tools", said, "correct the name, unless an MCP server adds the tool later")
+        text = f"{key} lists the unknown tool {tool!r}" + (f"; did you mean {near}?" if near else "")
+        yield warn("tools", text, "correct the name, unless an MCP server adds the tool later")
 
 
 async def _found(gateway: Gateway, used: dict[str, str]) -> AsyncGenerator[Finding]:

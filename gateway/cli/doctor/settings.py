@@ -91,13 +91,13 @@ def plugin_tables(settings: Settings) -> Iterator[Finding]:
     """Find settings of plugins that are not enabled, and unknown names in plugins.disabled."""
     listed = (*settings.plugins.enabled, *BUILTIN_PLUGINS)
     for name in settings.plugins.tables_of_others(listed):
-        said = f"[plugins.{name}] has settings, but the plugin is not enabled; {hint(name, listed)}"
-        yield warn(f"plugin {name}", said, "add it to plugins.enabled, or remove the table")
+        text = f"[plugins.{name}] has settings, but the plugin is not enabled; {hint(name, listed)}"
+        yield warn(f"plugin {name}", text, "add it to plugins.enabled, or remove the table")
     known_names = (*OWN_PLUGINS, *listed)
     for name in settings.plugins.disabled:
         if name not in known_names:
-            said = f'plugins.disabled = "{name}" is not a plugin; {hint(name, known_names)}'
-            yield warn(f"plugin {name}", said, "correct or remove the name")
+            text = f'plugins.disabled = "{name}" is not a plugin; {hint(name, known_names)}'
+            yield warn(f"plugin {name}", text, "correct or remove the name")
 
 
 def skipped(gateway: Gateway) -> Iterator[Finding]:
@@ -198,8 +198,8 @@ def _providers(settings: Settings) -> Iterator[Finding]:
                 _ADVICE,
             )
         elif name not in known and like is None and provider.base_url is None:
-            said = f"providers.{name} is unknown, and has neither like nor base_url; {hint(name, known)}"
-            yield tell(f"provider {name}", said, _ADVICE)
+            text = f"providers.{name} is unknown, and has neither like nor base_url; {hint(name, known)}"
+            yield tell(f"provider {name}", text, _ADVICE)
 
 
 def _models(settings: Settings) -> Iterator[Finding]:
@@ -210,17 +210,17 @@ def _models(settings: Settings) -> Iterator[Finding]:
     for key, name in _named_models(settings):
         provider, _, model = name.partition("/")
         if provider in known:
-            if (said := _lacking(settings, provider, built_in)) is not None:
-                yield warn(key, f"{key}: {name!r}: {said[0]}", said[1])
-            if (said := _unlisted(settings, catalog, provider, model, built_in)) is not None:
-                yield warn(key, f"{key}: {name!r}: {said[0]}", said[1])
+            if (text := _lacking(settings, provider, built_in)) is not None:
+                yield warn(key, f"{key}: {name!r}: {text[0]}", text[1])
+            if (text := _unlisted(settings, catalog, provider, model, built_in)) is not None:
+                yield warn(key, f"{key}: {name!r}: {text[0]}", text[1])
         # Names of models contain slashes too.
         elif near := get_close_matches(provider, known, n=1, cutoff=0.8):
             yield warn(key, f"{key}: {name!r} does not name a provider; did you mean {near[0]}?", _ADVICE)
         # A plugin may add the provider.
         elif not settings.plugins.enabled and not _is_offered(settings, catalog, name, known):
-            said = f"{key}: {name!r} names no provider, and no provider is known to have such a model"
-            yield warn(key, said, f"write provider/model; providers: {', '.join(known)}")
+            text = f"{key}: {name!r} names no provider, and no provider is known to have such a model"
+            yield warn(key, text, f"write provider/model; providers: {', '.join(known)}")
 
 
 def _named_models(settings: Settings) -> Iterator[tuple[str, str]]:
@@ -264,9 +264,9 @@ def _unlisted(
     if not offered or model == first or model in own.models or catalog.find(seller, model):
         return None
     near = [f"{provider}/{each}" for each in get_close_matches(model, offered, n=3, cutoff=0.5)]
-    said = f"the list of models that came with this version does not have it for {provider}"
+    text = f"the list of models that came with this version does not have it for {provider}"
     return (
-        f"{said}; did you mean {' or '.join(near)}?" if near else said,
+        f"{text}; did you mean {' or '.join(near)}?" if near else text,
         f"correct the name, unless the model is newer; `trunkline models list --provider {provider}` asks",
     )
 

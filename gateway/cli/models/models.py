@@ -199,8 +199,8 @@ def _can(model: CatalogModel) -> Text:
     """Return the abilities; for an unknown provider only those that the model itself states."""
     if model.can is not None:
         return Text(" ".join(name for name in _FEATURES if name in model.can))
-    said = [name for name in _FEATURES if getattr(model.facts, name)]
-    return Text(" ".join(said)) if said else _UNKNOWN
+    features = [name for name in _FEATURES if getattr(model.facts, name)]
+    return Text(" ".join(features)) if features else _UNKNOWN
 
 
 def _notes(model: CatalogModel) -> Text:

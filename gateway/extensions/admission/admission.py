@@ -84,10 +84,10 @@ class Admission:
         """
         found = self._path(entry) or self._named(entry) or self._path(self.entry_of(entry))
         if found is None:
-            said = f"plugin {entry!r} is not installed"
+            text = f"plugin {entry!r} is not installed"
             if (reason := self._failures.get(entry)) is not None:
-                raise PluginError(f"{said}: {reason}")
-            raise PluginError(f"{said}; run `trunkline plugin install`, or remove it from plugins.enabled")
+                raise PluginError(f"{text}: {reason}")
+            raise PluginError(f"{text}; run `trunkline plugin install`, or remove it from plugins.enabled")
         return found
 
     def admit(self, entry: str) -> Admitted:

@@ -59,8 +59,8 @@ def wrong_values(schema: Mapping[str, Any], values: Mapping[str, Any]) -> Iterat
     for error in validator(schema).iter_errors(dict(values)):
         path = tuple(str(part) for part in error.instance_path)
         secret = any(sounds_secret(part) for part in path) or _is_marked(schema, path)
-        said = str(error.message).splitlines()[0]
-        yield path, "is wrong" if secret else f"is wrong: {said}"
+        text = str(error.message).splitlines()[0]
+        yield path, "is wrong" if secret else f"is wrong: {text}"
 
 
 def with_defaults(schema: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -326,8 +326,8 @@ def _host(_report: Report, node: Node, _key: str) -> str:
     if not re.fullmatch(
         r"(http://)?(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*(:\d{1,5})?|(http://)?\[[0-9a-f:.]+\](:\d{1,5})?", found
     ):
-        said = 'must be a host, like "api.example.org", "*.example.org" or "example.org:8443"'
-        raise Wrong(f"{fields.shown(node)} {said}; without a path; http:// only for unencrypted")
+        text = 'must be a host, like "api.example.org", "*.example.org" or "example.org:8443"'
+        raise Wrong(f"{fields.shown(node)} {text}; without a path; http:// only for unencrypted")
     return found
 
 

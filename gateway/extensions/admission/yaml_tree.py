@@ -167,8 +167,8 @@ class _Builder:
             self.complaints.append((node.line, "has a key that is not text"))
             key = ""
         if key in parent.value:
-            said = f"{key}: is written twice (also in line {parent.lines[key]}); remove one"
-            self.complaints.append((node.line, said))
+            text = f"{key}: is written twice (also in line {parent.lines[key]}); remove one"
+            self.complaints.append((node.line, text))
         cast("dict[str, int]", parent.lines)[key] = node.line
         parent.value[key] = Node(None, node.line, "")
         self._keys[-1] = key

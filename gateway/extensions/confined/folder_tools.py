@@ -168,8 +168,8 @@ async def _execute(
     asked = ToolRun(tool.argv(args), text, tool.timeout, context.session, tool.image, tool.script)
     done = await run(asked)
     if done.exit_code:
-        said = (done.stderr or done.stdout).strip()
-        return ToolOutput(f"Error: status {done.exit_code}: {said}", is_error=True)
+        output = (done.stderr or done.stdout).strip()
+        return ToolOutput(f"Error: status {done.exit_code}: {output}", is_error=True)
     return ToolOutput(done.stdout)
 
 

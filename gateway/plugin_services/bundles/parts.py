@@ -47,8 +47,8 @@ class Parts(Struct, frozen=True):
             "adds the agents": list(self.agents),
             "adds commands that send its text to the model:": [f"/{each.name}" for each in self.prompts],
         }
-        told = [f"{what} {', '.join(names)}" for what, names in lists.items() if names]
-        return told + [f"has the MCP server {each.name}, which {each.what}" for each in self.servers]
+        parts = [f"{what} {', '.join(names)}" for what, names in lists.items() if names]
+        return parts + [f"has the MCP server {each.name}, which {each.what}" for each in self.servers]
 
 
 def read_parts(folder: Path, *, untrusted: bool = True) -> Parts:

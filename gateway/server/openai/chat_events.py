@@ -119,8 +119,8 @@ class ChatEvents:
         """Return the whole answer; an empty one if the message has no answer."""
         metadata = Metadata() if answer is None else answer.metadata
         text, calls = "" if answer is None else text_of(answer), _client_tool_calls(answer)
-        said = AnswerMessage(text or None, calls) if calls else AnswerMessage(text)
-        choice = Choice(said, "tool_calls" if calls else finish_reason(metadata))
+        message = AnswerMessage(text or None, calls) if calls else AnswerMessage(text)
+        choice = Choice(message, "tool_calls" if calls else finish_reason(metadata))
         began = self._plain
         model = answering_model(metadata, began.model)
         return ChatCompletion(began.id, began.created, model, [choice], _usage(metadata))

@@ -154,14 +154,14 @@ class Offer(Struct, frozen=True):
 
     def check(self, manifest: Manifest) -> None:
         """Raise PluginError unless the wheel is what the index describes."""
-        said = f"{self.index} lists {self.plugin.name} {self.release.version}"
+        text = f"{self.index} lists {self.plugin.name} {self.release.version}"
         if (manifest.name, manifest.version) != (self.plugin.name, self.release.version):
             raise PluginError(
-                f"{said}, but the wheel has {manifest.name} {manifest.version}; tell its author"
+                f"{text}, but the wheel has {manifest.name} {manifest.version}; tell its author"
             )
         for grant in manifest.capabilities.grants():
             if grant not in self.release.capabilities:
-                raise PluginError(f"{said} without the capability {grant}, which its manifest declares")
+                raise PluginError(f"{text} without the capability {grant}, which its manifest declares")
 
 
 class PluginIndexes:

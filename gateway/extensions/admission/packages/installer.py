@@ -176,8 +176,8 @@ class Installer:
         problems = asyncio.run(indexes.refresh())
         offer = indexes.find(name, version or None)
         if offer is None and (from_index or not name.startswith(PREFIXES)):
-            said = f"no index in plugins.indexes has a plugin {name!r}"
-            raise PluginError("; ".join((said, *problems, f"a package is named {PREFIXES[0]}NAME")))
+            text = f"no index in plugins.indexes has a plugin {name!r}"
+            raise PluginError("; ".join((text, *problems, f"a package is named {PREFIXES[0]}NAME")))
         return offer
 
     def _move(self, folder: Path, place: Path, digest: str) -> None:

@@ -135,9 +135,9 @@ def _undeclared(
         return
     declared = manifest.capabilities.network if needed == _NETWORK else manifest.capabilities.exec
     use = "ctx.http" if needed == _NETWORK else "ctx.exec"
-    said = "the confinement refuses it" if declared.enabled else f"capabilities.{needed} is not declared"
+    reason = "the confinement refuses it" if declared.enabled else f"capabilities.{needed} is not declared"
     yield ScanFinding(
-        path, line, "undeclared" if not declared.enabled else "refused", f"{what}: {said}; use {use}"
+        path, line, "undeclared" if not declared.enabled else "refused", f"{what}: {reason}; use {use}"
     )
 
 
