@@ -108,10 +108,13 @@ class SpawnRequest(Struct, frozen=True, kw_only=True):
 class Sessions:
     """All sessions of the gateway. ``load`` reads them; ``recover`` attaches those that run."""
 
-    def __init__(self, ctx: PluginContext, settings: CodingAgentSettings) -> None:
+    def __init__(
+        self, ctx: PluginContext, settings: CodingAgentSettings, clock: Callable[[], int] = now_ms
+    ) -> None:
         if ctx.table is None or ctx.tasks is None:
             raise ServiceUnavailableError("coding agents need a running gateway")
         self.settings = settings
+        self.clock = clock
         self.workdir_of: Callable[[str, str], Awaitable[str]] | None = None
         """Returns the folder of a workspace of a user."""
         self.observers: list[Callable[[Session], None]] = []
@@ -138,7 +141,7 @@ class Sessions:
         self._versions: dict[tuple[str, int], str] = {}
         self._busy_since: dict[str, int] = {}
         self._spawning = asyncio.Lock()
-        self._parts = SessionParts(self._save, self._tasks.create_task, now_ms, asyncio.Lock())
+        self._parts = SessionParts(self._save, self._tasks.create_task, clock, asyncio.Lock())
 
     async def load(self) -> None:
         """Read all records, and attach the sessions that run; those on other machines follow."""
@@ -285,7 +288,7 @@ class Sessions:
 
     async def reap(self) -> None:
         """Stop sessions that are idle, or wait for a user for too long; store when others were active."""
-        now = now_ms()
+        now = self.clock()
         for session in self.running():
             record = session.record
             if record.is_ended or record.status == "stopping" or self.is_away(record):
@@ -398,7 +401,7 @@ class Sessions:
         return self._versions[program, changed]
 
     async def _new_record(self, request: SpawnRequest, adapter: Adapter) -> SessionRecord:
-        now = now_ms()
+        now = self.clock()
         session_id = f"pty-{now}-{secrets.token_hex(4)}"
         owner = hashlib.sha256(request.owner.encode()).hexdigest()[:16]
         old = self._records.get(request.resumes)
@@ -615,7 +618,7 @@ class Sessions:
     async def _fail(self, session: Session, reason: str) -> None:
         """Note that a session could not be started."""
         session.ended.set()
-        await session.change(status="error", error=reason, ended_at=now_ms(), notices=())
+        await session.change(status="error", error=reason, ended_at=self.clock(), notices=())
         self._running.pop(session.record.id, None)
         await asyncio.to_thread(self._remove, session)
 
@@ -650,7 +653,7 @@ class Sessions:
             (record for record in self._records.values() if record.is_ended),
             key=lambda record: record.ended_at,
         )
-        horizon = now_ms() - KEPT_MS
+        horizon = self.clock() - KEPT_MS
         for record in ended[: max(0, len(ended) - _MOST_ENDED)] + [
             record for record in ended[-_MOST_ENDED:] if record.ended_at < horizon
         ]:
@@ -712,7 +715,7 @@ class Sessions:
                 pass
 
     def _count_busy(self, session: Session, event: machine.StatusChanged) -> None:
-        now, record = now_ms(), session.record
+        now, record = self.clock(), session.record
         if event.new == "busy":
             self._busy_since[record.id] = now
         elif (since := self._busy_since.pop(record.id, None)) is not None:

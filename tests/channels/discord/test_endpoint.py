@@ -328,8 +328,8 @@ def test_the_missing_library_is_named() -> None:
     script = (
         "import sys; sys.modules['cryptography'] = None\n"
         "from channels.discord.options import Options\n"
-        "Options.model_validate({'token': 'a.b.c'}).check('discord')\n"
-        "Options.model_validate({'token': 'a.b.c', 'public_key': '0' * 64}).check('discord')\n"
+        "Options.model_validate({'token': 'a.b.c'}).check('channels.discord')\n"
+        "Options.model_validate({'token': 'a.b.c', 'public_key': '0' * 64}).check('channels.discord')\n"
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert ran.stderr.endswith(
