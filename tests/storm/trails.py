@@ -72,6 +72,8 @@ def _unlike_calls(record: Record, row: Mapping[str, Any], path: Path, asked: Col
     words = {word for one in (row, *merged) for word in WORD.findall(one["payload"])}
     called = any(step.kind == "model" for step in path.steps)
     cut = any(step.kind == "restart" and step.state in ("unrecorded", "waiting") for step in path.steps)
+    # A process that finds a newer edit beside a message after a kill does not begin that message again.
+    cut |= any(step.kind == "superseded" for step in path.steps)
     # A call that failed may not have reached the model.
     succeeded = any((step.kind, step.state) == ("model", "ok") for step in path.steps)
     if succeeded and not words.intersection(asked):
