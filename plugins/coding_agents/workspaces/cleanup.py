@@ -94,15 +94,17 @@ def find_expiry(settings: WorkspaceSettings, record: WorkspaceRecord, now: int) 
     return ""
 
 
-def find_orphans(places: Places, ids: Iterable[str], used: Iterable[Path], oldest: int) -> Sequence[Path]:
-    """Return folders of workspaces that no record names, and unused mirrors last fetched before a time."""
-    known = {*used, *(path for name in ids for path in places.folders(name))}
+def find_orphans(places: Places, ids: Iterable[str]) -> Sequence[Path]:
+    """Return folders of workspaces that no record names."""
+    known = {path for name in ids for path in places.folders(name)}
     parents = [path.parent for path in places.folders("x")]
-    found = {path for parent in parents if parent.is_dir() for path in parent.iterdir()}
-    if places.mirrors.is_dir():
-        mirrors = places.mirrors.iterdir()
-        found |= {path for path in mirrors if path.lstat().st_mtime * 1_000 < oldest}
-    return sorted(found - known)
+    return sorted({path for parent in parents if parent.is_dir() for path in parent.iterdir()} - known)
+
+
+def find_unused_mirrors(places: Places, used: Iterable[Path], oldest: int) -> Sequence[Path]:
+    """Return mirrors that no workspace uses and that were last fetched before a time (ms)."""
+    mirrors = places.mirrors.iterdir() if places.mirrors.is_dir() else ()
+    return sorted({path for path in mirrors if path.lstat().st_mtime * 1_000 < oldest} - {*used})
 
 
 def remove_folder(places: Places, folder: Path) -> bool:

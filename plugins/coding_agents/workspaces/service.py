@@ -68,6 +68,8 @@ MOST_CHECKPOINTS = 200
 """Checkpoints that a record names; older ones remain as refs."""
 ABANDONED_MS = 900_000
 """A workspace that nothing makes any more is not usable after this time."""
+ORPHAN_MS = 86_400_000
+"""A folder without a record may be of a workspace that is newer than a restored database."""
 
 
 class WorkspaceHost(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +112,8 @@ class Workspaces:
         self._records: dict[str, WorkspaceRecord] = {}
         self._away: Sequence[WorkspaceRecord] = ()
         """Workspaces with files on the machine of another node, which alone uses and removes them."""
+        self._orphans: dict[Path, int] = {}
+        """Folders without a record, and when this process first saw them (ms)."""
         self._usage = cleanup.Usage({}, 0)
         self._outcomes: Counter[str] = Counter()
         self.places = Places(base)
@@ -426,12 +430,18 @@ class Workspaces:
                     record = await self._settle(record)
                     await self._hold_limit(record, cleanup.find_excess(self._settings, usage, record.id))
                     await self._expire(self._records.get(known.id, record))
-        known = (*self._records.values(), *self._away)
+        known, now = (*self._records.values(), *self._away), self._clock()
         used = [self._mirrors.path(record.url) for record in known]
-        oldest, ids = self._clock() - self._settings.idle_ms, [record.id for record in known]
-        orphans = await asyncio.to_thread(cleanup.find_orphans, self.places, ids, used, oldest)
+        mirrors = await asyncio.to_thread(
+            cleanup.find_unused_mirrors, self.places, used, now - self._settings.idle_ms
+        )
+        orphans = await asyncio.to_thread(cleanup.find_orphans, self.places, [each.id for each in known])
         for folder in orphans:
-            log.warning("orphan folder removed", folder=str(folder))
+            if folder not in self._orphans:
+                log.warning("a folder belongs to no workspace and is removed in 24 hours", folder=str(folder))
+        self._orphans = {folder: self._orphans.get(folder, now) for folder in orphans}
+        for folder in (*mirrors, *(each for each, seen in self._orphans.items() if now - seen >= ORPHAN_MS)):
+            log.warning("unused folder removed", folder=str(folder))
             await asyncio.to_thread(cleanup.remove_folder, self.places, folder)
 
     async def _settle(self, record: WorkspaceRecord) -> WorkspaceRecord:
