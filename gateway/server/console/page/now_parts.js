@@ -1,7 +1,7 @@
 /** Parts of the screen Now: what needs a person, figures with trends, channels, models, queues. */
 import { h, reconcile } from "/shared/dom.js";
 import { icon } from "/shared/icons.js";
-import { t } from "/shared/language.js";
+import { has, t } from "/shared/language.js";
 import { ago, counted, lasted, money, percent, since } from "./amounts.js";
 import { showCommand } from "./command_dialog.js";
 import { svg } from "./marks.js";
@@ -18,10 +18,21 @@ const DOT_STATES = { ok: "ring", running: "full", waiting: "lamp", failed: "cros
 
 /** @param {any[]} needs @param {import("./app.js").Context} context @returns {Node[]} rows */
 export function needRows(needs, context) {
-  return needs.map(({ kind, text, since: at, cause, effect, action }) => {
+  return needs.map((one) => {
+    const { kind, since: at } = one;
+    const { text, cause, effect, action } = inLanguage(one);
     const more = [at ? t("now.since", { time: since(at) }) : "", text.includes(cause) ? "" : cause, effect].filter(Boolean).join(" · ");
     return h("li", {}, h("i", { class: `dot ${DOTS[kind] ?? "warn"}`, "aria-hidden": "true" }), h("div", { class: "grow" }, h("b", {}, text), " ", h("span", { class: "muted" }, more)), action && need(action, context));
   });
+}
+
+/** Return a need in the language of the page; what this page has no words for stays in those of the gateway. */
+function inLanguage({ kind, name, count, text, cause, effect, action }) {
+  const say = (part, own) => {
+    const key = [count === 1 ? `now.need.${kind}.${part}_one` : "", `now.need.${kind}.${part}`].find(has);
+    return key === undefined ? own : t(key, { name, count: counted(count) });
+  };
+  return { text: say("text", text), cause: say("cause", cause), effect: say("effect", effect), action: action && { ...action, label: say("act", action.label) } };
 }
 
 function need(action, context) {

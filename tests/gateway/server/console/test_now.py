@@ -64,7 +64,7 @@ async def test_now_is_live_in_all_tabs_by_one_stream(browser: Browser, tmp_path:
         await client.say("And now?", session="s2")
         await expect(page.get_by_role("heading", level=1)).to_contain_text("1 thing needs you.")
         needs = page.get_by_role("region", name="Needs you").get_by_role("listitem")
-        await expect(needs).to_contain_text("openai rejects the key")
+        await expect(needs).to_contain_text("openai rejects a key")
         await expect(page.get_by_text("held, 2 new")).to_be_visible()
         await expect(page.get_by_role("table", name="Running")).to_contain_text(MARKUP)
         assert len(opened) == 1
@@ -77,7 +77,7 @@ async def test_now_is_live_in_all_tabs_by_one_stream(browser: Browser, tmp_path:
         await expect(page.get_by_role("status", name="State of the data")).to_contain_text(
             "Connection lost · as of"
         )
-        await expect(needs).to_contain_text("openai rejects the key")
+        await expect(needs).to_contain_text("openai rejects a key")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -99,6 +99,10 @@ async def test_now_is_accessible_in_german_at_every_width(
         await client.say("Hello again", session="s2")
         await expect(page.get_by_role("table", name="Läuft")).to_contain_text("Hello again")
         await expect(page.get_by_role("heading", level=1)).to_contain_text("1 Sache braucht dich.")
+        need = page.get_by_role("region", name="Braucht dich").get_by_role("listitem")
+        await expect(need).to_contain_text("openai lehnt einen Schlüssel ab")
+        await expect(need).to_contain_text("antworten andere Modelle oder keines")
+        await expect(need.get_by_role("link")).to_have_text("Schlüssel ersetzen")
         for width in WIDTHS:
             await page.set_viewport_size({"width": width, "height": 800})
             assert await is_narrow(page), width
