@@ -21,6 +21,7 @@ from gateway.extensions.admission.consent import describe_grant, describe_rest
 from gateway.extensions.admission.locations import Found
 from gateway.extensions.admission.manifest import Manifest, Schedule
 from gateway.extensions.admission.secrets import PluginSecrets
+from gateway.extensions.loader import has_plugin
 from gateway.plugin_services import read_parts
 from gateway.plugin_services.jobs import zone_of
 
@@ -153,15 +154,17 @@ def _scheduled(operator: Operator, manifest: Manifest, entry: str, job: Schedule
 
 def _modules(operator: Operator) -> list[Row]:
     """Return the enabled plugins that are modules; they are not imported."""
-    plugins = operator.settings.plugins
-    team = operator.settings.teams.plugins
+    settings = operator.settings
+    plugins, team = settings.plugins, settings.teams.plugins
+    missing = "it is not installed: no file, folder or module has this name"
     return [
         Row(
             name=entry,
             version="",
             enabled=entry not in plugins.disabled,
             rights=rights("full"),
-            state=team.refusal(entry) or "ok",
+            state=team.refusal(entry)
+            or ("ok" if has_plugin(entry, settings.plugin_base(entry)) else missing),
             location="module",
             folder="",
         )

@@ -119,6 +119,16 @@ def test_001_32_a_plugin_is_installed_enabled_shown_disabled_and_uninstalled(hom
     ]
 
 
+def test_an_enabled_module_that_is_not_there_is_listed_as_such(home: Path) -> None:
+    (home / "mine.py").write_text("raise SystemExit('nothing may run this')\n")
+    entries = ["todo", "../mine.py", "ghost", "./gone.py", "ghost.part"]
+    (home / "config/trunkline.toml").write_text(f"[plugins]\nenabled = {json.dumps(entries)}\n")
+    states = {name: row["state"] for name, row in listed(home).items()}
+    missing = "it is not installed: no file, folder or module has this name"
+    assert states["todo"] == states["../mine.py"] == "ok"
+    assert states["ghost"] == states["./gone.py"] == states["ghost.part"] == missing
+
+
 def test_a_shipped_plugin_has_what_it_declares_and_the_doctor_finds_no_problem(home: Path) -> None:
     run(home, "enable", "budget-alert")
     about = json.loads(run(home, "info", "budget-alert", "--json"))
