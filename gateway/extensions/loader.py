@@ -62,18 +62,6 @@ def load_plugin(name: str, base: Path = Path()) -> Plugin:
     return made
 
 
-def has_plugin(name: str, base: Path = Path()) -> bool:
-    """Return whether there is a plugin to load, by the name of ``load_plugin``. Nothing of it is imported."""
-    path = base / Path(name).expanduser()
-    if name.endswith(".py"):
-        return path.is_file()
-    if "/" in name:
-        return (path / "main.py").is_file()
-    # To find a module in a package would import that.
-    top = name.partition(".")[0]
-    return top.isidentifier() and any(find_spec(each) for each in (f"plugins.{top}", top))
-
-
 def check_plugin_settings(settings: Settings, name: str, plugin: Plugin) -> None:
     """Validate a plugin's own settings with its model, if it has one. ``name`` is the one that enabled it.
 

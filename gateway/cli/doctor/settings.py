@@ -210,10 +210,10 @@ def _models(settings: Settings) -> Iterator[Finding]:
     for key, name in _named_models(settings):
         provider, _, model = name.partition("/")
         if provider in known:
-            if (text := _lacking(settings, provider, built_in)) is not None:
-                yield warn(key, f"{key}: {name!r}: {text[0]}", text[1])
-            if (text := _unlisted(settings, catalog, provider, model, built_in)) is not None:
-                yield warn(key, f"{key}: {name!r}: {text[0]}", text[1])
+            if (found := _lacking(settings, provider, built_in)) is not None:
+                yield warn(key, f"{key}: {name!r}: {found[0]}", found[1])
+            if (found := _unlisted(settings, catalog, provider, model, built_in)) is not None:
+                yield warn(key, f"{key}: {name!r}: {found[0]}", found[1])
         # Names of models contain slashes too.
         elif near := get_close_matches(provider, known, n=1, cutoff=0.8):
             yield warn(key, f"{key}: {name!r} does not name a provider; did you mean {near[0]}?", _ADVICE)

@@ -15,13 +15,12 @@ from gateway.cli.options import AsJson, File
 from gateway.cli.output import echo_json, plain, print_table
 from gateway.cli.plugins.operator import Name, Operator, one_line_errors
 from gateway.contract.errors import PluginError
-from gateway.extensions.admission.admission import checked, rights
+from gateway.extensions.admission.admission import checked, is_installed, rights
 from gateway.extensions.admission.config_schema import PluginConfigError, plugin_config
 from gateway.extensions.admission.consent import describe_grant, describe_rest
 from gateway.extensions.admission.locations import Found
 from gateway.extensions.admission.manifest import Manifest, Schedule
 from gateway.extensions.admission.secrets import PluginSecrets
-from gateway.extensions.loader import has_plugin
 from gateway.plugin_services import read_parts
 from gateway.plugin_services.jobs import zone_of
 
@@ -164,7 +163,7 @@ def _modules(operator: Operator) -> list[Row]:
             enabled=entry not in plugins.disabled,
             rights=rights("full"),
             state=team.refusal(entry)
-            or ("ok" if has_plugin(entry, settings.plugin_base(entry)) else missing),
+            or ("ok" if is_installed(entry, settings.plugin_base(entry)) else missing),
             location="module",
             folder="",
         )

@@ -14,7 +14,7 @@ from gateway.cli.output import echo_json
 from gateway.cli.plugins.operator import Name, Operator, one_line_errors
 from gateway.contract.errors import PluginError, TrunklineError
 from gateway.extensions.activation import missing_required
-from gateway.extensions.admission.admission import checked, is_module
+from gateway.extensions.admission.admission import checked, is_installed, is_path
 from gateway.extensions.admission.secrets import PluginSecrets
 from gateway.settings import Settings, load_settings
 from gateway.settings.layers.editing import EditedFile
@@ -43,7 +43,7 @@ def enable(name: Name, as_json: AsJson = False, config: File = None) -> None:
         names = {entry}
         if operator.admission.owns(entry):
             names.add(operator.admission.admit(entry).manifest.name)
-        elif not (_exists(entry, settings) if _is_path(entry) else is_module(entry)):
+        elif not is_installed(entry, settings.plugin_base(entry)):
             advice = f"write ./{name}" if Path(name).exists() else "correct the name, or install it"
             raise PluginError(f"plugin {name!r} is not found; {advice}")
         operator.admission.check_team(entry, Path(entry).stem)
@@ -123,17 +123,9 @@ def unset_secret(name: Name, secret: Secret, as_json: AsJson = False, config: Fi
         _tell_secret(name, secret, "deleted", as_json)
 
 
-def _is_path(name: str) -> bool:
-    return "/" in name or name.endswith(".py")
-
-
-def _exists(entry: str, settings: Settings) -> bool:
-    return (settings.plugin_base(entry) / Path(entry).expanduser()).exists()
-
-
 def _entry(name: str, settings: Settings) -> str:
     """Return a name as the settings list it. A path at the command line begins in the working directory."""
-    if name.startswith("@") or not _is_path(name):
+    if name.startswith("@") or not is_path(name):
         return name
     path = Path(os.path.normpath(Path(name).expanduser().absolute()))
     for entry in settings.plugins.enabled:

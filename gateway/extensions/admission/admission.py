@@ -207,6 +207,16 @@ def _approve(found: Found, manifest: Manifest) -> str:
     return f"read it, then run `trunkline plugin approve {shown}`"
 
 
+def is_path(entry: str) -> bool:
+    """Return whether an entry of ``plugins.enabled`` is the path of a folder or a Python file."""
+    return "/" in entry or entry.endswith(".py")
+
+
+def is_installed(entry: str, base: Path) -> bool:
+    """Return whether there is what an entry names: a path, which is relative to ``base``, or a module."""
+    return (base / Path(entry).expanduser()).exists() if is_path(entry) else is_module(entry)
+
+
 def is_module(name: str) -> bool:
     """Return whether a name is a plugin module: one of ours, or one that Python finds. Does not import it."""
     return _has_module(f"plugins.{name}") or _has_module(name)
