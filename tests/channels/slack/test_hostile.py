@@ -94,7 +94,7 @@ def forged(body: bytes, secret: str, dice: Random) -> dict[str, str]:
     now = int(time.time())
     match dice.randrange(5):
         case 0:
-            return signed(body, secret, str(now + dice.choice([-301, -86_400, 301])))
+            return signed(body, secret, str(now + dice.choice([-301, -86_400, 400])))
         case 1:
             return signed(body + b" ", secret)
         case 2:
