@@ -121,16 +121,11 @@ class AccessPolicy:
         sender = Sender("" if bot else author)
         return self.role(channel, replace(message, sender=sender, role=None)) is not None
 
-    def admins(self, channel: str) -> tuple[str, ...]:
-        """Return the ids of a channel's admins, sorted, without those whom only a group makes admins."""
-        listed = self.admins_and_groups(channel)
-        return tuple(one for one in listed if one not in _groups_in(listed))
-
     def may_answer(self, channel: str, user: str, answerers: Collection[str]) -> bool:
         """Return whether a user is among those who may answer a question, or in one of their groups."""
         return self._names(channel, user, answerers)
 
-    def admins_and_groups(self, channel: str) -> tuple[str, ...]:
+    def admins(self, channel: str) -> tuple[str, ...]:
         """Return the ids of a channel's admins and the groups whose users are, sorted."""
         members = (one for one in self._members.list() if one.channel == channel and one.role == "admin")
         return tuple(sorted({*self.rules(channel).admins, *(one.user_id for one in members)}))

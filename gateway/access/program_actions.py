@@ -72,11 +72,9 @@ class ProgramPermissions:
         await self._access.grants.write(*ops)
 
     def answerers(self, action: ProgramAction) -> tuple[str, ...]:
-        """Return who may answer in the chat: the user, and ids and groups of the admins of its channel."""
-        channel = _address(action.address).channel
+        """Return who may answer in the chat besides admins: the user, if it is one of the chat's channel."""
         user = UserRef.parse(action.user)
-        own = (user.user,) if user.channel in ("", channel) else ()
-        return tuple(dict.fromkeys((*own, *self._access.policy.admins_and_groups(channel))))
+        return (user.user,) if user.channel in ("", _address(action.address).channel) else ()
 
     def _tool(self, action: ProgramAction) -> Tool:
         if not action.name.startswith(f"{self._plugin}:"):

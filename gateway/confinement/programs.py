@@ -175,5 +175,7 @@ class PermissionService(Protocol):
         ...
 
     def answerers(self, action: ProgramAction) -> tuple[str, ...]:
-        """Return the ids of the users who may answer in the chat: the user and the admins of the channel."""
+        """Return the ids of the users who may answer in the chat besides its admins: none for a user of
+        another channel.
+        """
         ...

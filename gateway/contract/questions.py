@@ -50,8 +50,8 @@ class Question(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field=
     Without ``choices``, or with ``free_text``, any text is an answer. With ``multiple`` an answer has one
     choice or more. ``owner`` gets the answer; of one owner, the same ``key`` asks once. Times are in
     milliseconds. ``role`` is the role that the message carried which led to the question. ``restored``: it
-    was read from the store, so an earlier process may have shown it. With ``for_admins`` answerers must still
-    be admins when they answer.
+    was read from the store, so an earlier process may have shown it. With ``admins``, who is an admin of the
+    channel at the time of the answer may answer, too.
     """
 
     key: str
@@ -66,7 +66,7 @@ class Question(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field=
     multiple: bool = False
     free_text: bool = False
     role: SenderRole | None = None
-    for_admins: bool = False
+    admins: bool = False
     restored: bool = False
     id: str = field(default_factory=lambda: secrets.token_urlsafe(12))
     created_at: int = field(default_factory=now_ms)

@@ -311,6 +311,7 @@ class QuestionService(Protocol):
         key: str,
         *,
         answerers: Sequence[str],
+        admins: bool = False,
         detail: str = "",
         choices: Sequence[Choice] = (),
         multiple: bool = False,
@@ -321,8 +322,9 @@ class QuestionService(Protocol):
 
         Each ``key`` of the plugin asks once: with an earlier key nothing is asked, and the result is the id
         of the first question. Only the users ``answerers`` may answer, by their ids on the platform, and the
-        owner of the gateway on the web page. Without ``choices``, or with ``free_text``, any text is an
-        answer. With ``multiple`` an answer has one choice or more.
+        owner of the gateway on the web page; with ``admins`` also who is an admin of the channel then.
+        Without ``choices``, or with ``free_text``, any text is an answer. With ``multiple`` an answer has one
+        choice or more.
 
         Waits until the gateway has started, except during ``activate``. Raises InvalidStateError there,
         InvalidRequestError for a question or an address that cannot be used, ForbiddenError for a private

@@ -116,6 +116,7 @@ class _OwnQuestions:
         key: str,
         *,
         answerers: Sequence[str],
+        admins: bool = False,
         detail: str = "",
         choices: Sequence[Choice] = (),
         multiple: bool = False,
@@ -128,6 +129,7 @@ class _OwnQuestions:
             key=key,
             address=Address(""),
             answerers=(answerers,) if isinstance(answerers, str) else tuple(answerers),
+            admins=admins,
             title=title,
             detail=detail,
             choices=tuple(choices),
@@ -191,7 +193,8 @@ def _check(question: Question) -> None:
         <= len(question.title)
         <= _LONGEST_TITLE,
         f"a detail has at most {_LONGEST_DETAIL:,} characters": len(question.detail) > _LONGEST_DETAIL,
-        "answerers names at least one id of a user": not question.answerers or not all(question.answerers),
+        "answerers names at least one id of a user": not (question.answerers or question.admins)
+        or not all(question.answerers),
         f"at most {_MOST_CHOICES} choices can be offered": len(values) > _MOST_CHOICES,
         "two choices have the same value": len(set(values)) < len(values),
         f"a choice needs a value of 1 to {_LONGEST_VALUE} characters, a label of at most {_LONGEST_LABEL} "

@@ -92,8 +92,7 @@ class GrantQuestions:
             return None
         session = await self._sessions.find(session_id)
         address = session.address
-        answerers = self._admins(address)
-        if answerers is None:
+        if not self._can_ask(address):
             return None
         self._asked_at[plugin] = now
         created = now_ms()
@@ -102,23 +101,22 @@ class GrantQuestions:
             owner=OWNER,
             session=session.id,
             address=address,
-            answerers=answerers,
+            answerers=(),
             title=f"The plugin {plugin} wants to {action}. Allow it?",
             detail="Always and Never also count after a restart, in all chats.",
             choices=_CHOICES,
-            for_admins=True,
+            admins=True,
             created_at=created,
             expires_at=created + self._timeout_ms,
         )
         return await self._questions.ask(question, subject=subject)
 
-    def _admins(self, address: Address) -> tuple[str, ...] | None:
-        """Return the admins of a chat who can be asked there; None if there are none."""
+    def _can_ask(self, address: Address) -> bool:
+        """Return whether a chat can show a question, and there is an admin to answer it."""
         channel = self._channels.get(address.channel)
         if isinstance(channel, FollowsSession):
-            return ()  # every user of the page has the gateway's token
-        admins = self._access.policy.admins(address.channel)
-        return admins if admins and isinstance(channel, AsksQuestions) else None
+            return True  # every user of the page has the gateway's token
+        return isinstance(channel, AsksQuestions) and bool(self._access.policy.admins(address.channel))
 
     def _effects(self, held: Held, answer: Answer) -> list[Op]:
         """Return what is committed with an answer: its audit rows, and a lasting decision."""

@@ -282,6 +282,7 @@ class _SessionChat:
             f"{session.adapter.title} {session.record.short_id}: {_cut(asked.prompt, _LONGEST_PROMPT)}",
             asked.key,
             answerers=ctx.permissions.answerers(action),
+            admins=True,
             detail=detail,
             choices=choices,
             timeout_ms=self._chats.sessions.settings.blocked_timeout_ms,
@@ -309,6 +310,7 @@ class _SessionChat:
             f"Resume {session.adapter.title} {record.short_id}?",
             f"{record.id}{_RESUME}",
             answerers=ctx.permissions.answerers(_action(record, asked)),
+            admins=True,
             detail=f"in {record.workdir}",
             choices=(
                 Choice("resume", "Resume", style="good", words=("yes", "y")),

@@ -345,7 +345,8 @@ class Questions:
             by = UserRef(question.address.channel, user)
         if shown is not None:
             self._note_place(held, shown)
-        await self._confirm(question, user)
+        if user is not None:
+            await self._confirm(question, user)
         if not held.is_open:
             raise await self._why_closed(question_id, session)
         if not question.accepts(values):
@@ -533,22 +534,21 @@ class Questions:
 
     def _is_answerer(self, question: Question, channel: str, user: str) -> bool:
         policy = self.access.policy
-        # Who was an admin when the question was asked may be none any more, such as after a restart.
-        is_entitled = not question.for_admins or policy.is_admin(UserRef(channel, user))
-        return is_entitled and policy.may_answer(channel, user, question.answerers)
+        as_admin = question.admins and policy.is_admin(UserRef(channel, user))
+        return as_admin or policy.may_answer(channel, user, question.answerers)
 
-    async def _confirm(self, question: Question, user: str | None) -> None:
+    async def _confirm(self, question: Question, user: str) -> None:
         """Refuse a user who may not use the bot any more."""
         address = question.address
         asked = InboundMessage(
             session=question.session,
             dedup_key=question.id,
             address=address,
-            sender=Sender(question.answerers[0] if user is None and question.answerers else user or ""),
+            sender=Sender(user),
             role=question.role,
         )
         await self.access.confirm(address.channel, asked)
-        if user is not None and self.access.policy.role(address.channel, asked) is None:
+        if self.access.policy.role(address.channel, asked) is None:
             raise UnauthorizedError("this user may not use the bot any more")
 
     def _claim(self, held: Held, values: Sequence[str], by: UserRef) -> Claim:

@@ -107,9 +107,10 @@ async def test_a_user_who_may_no_longer_use_the_bot_is_denied(tmp_path: Path) ->
         assert await permissions.decide(action(user="owner")) == "allow"
 
 
-async def test_the_user_and_the_admins_of_the_channel_may_answer(tmp_path: Path) -> None:
+async def test_a_user_may_answer_on_their_own_channel(tmp_path: Path) -> None:
     async with running(tmp_path) as (_, permissions):
-        assert permissions.answerers(action()) == ("ada", "root")
+        assert permissions.answerers(action()) == ("ada",)
+        assert permissions.answerers(action(user="letters:ada")) == ()
 
 
 async def test_a_plugin_cannot_decide_about_the_actions_of_another(tmp_path: Path) -> None:

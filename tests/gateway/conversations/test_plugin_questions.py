@@ -77,6 +77,21 @@ async def answered(chat: Chat, question_id: str, value: str = "red", user: str =
     await chat.host.settle(question_id, value, channel="letters", user=user)
 
 
+async def test_who_is_an_admin_when_they_answer_may_answer_where_admins_may(tmp_path: Path) -> None:
+    def letters(admin: str) -> dict[str, Any]:
+        return {"channels": {"letters": {"allow": "*", "admins": [admin]}}}
+
+    first, painter = Room(), Painter()
+    async with chatting(tmp_path, Brings(first), painter, **letters("ada")) as chat:
+        asked = [await painter.ask(key, answerers=[], admins=True) for key in ("one", "two")]
+        await first.until_asked()
+        await answered(chat, asked[0])
+    async with chatting(tmp_path, Brings(Room()), Painter(), **letters("bob")) as chat:
+        with pytest.raises(UnauthorizedError, match="only the user who was asked"):
+            await answered(chat, asked[1])
+        await answered(chat, asked[1], user="bob")
+
+
 async def acknowledged(chat: Chat, number: int = 1) -> None:
     async with asyncio.timeout(60):
         while sum(bool(row["acknowledged"]) for row in await rows(chat)) < number:

@@ -91,7 +91,7 @@ async def test_an_admin_allows_a_plugin_for_good_with_a_button(tmp_path: Path, c
         asking = asyncio.create_task(grants.ask("weather", GRANT, "talk to api.example.org", "s"))
         question = await room.until_asked()
         assert question.title == "The plugin weather wants to talk to api.example.org. Allow it?"
-        assert question.answerers == ("ada",)
+        assert (question.answerers, question.admins) == ((), True)
         questions: Questions = chat.gateway.parts.questions
         with pytest.raises(UnauthorizedError):
             await questions.settle(question.id, ["always"], channel="room", user="bob")
