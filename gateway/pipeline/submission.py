@@ -61,13 +61,18 @@ class Submission:
             raise InvalidStateError(
                 f"session {live.id!r} is already running a turn; abort the turn or wait for its end"
             )
-        receipt = (await self._intake.accept(message.address.channel, (message,)))[0]
-        if isinstance(responder, SendsAck):
-            await responder.send_ack(receipt.message_id)
-        if receipt.ignored or receipt.refused:
-            return None
-        session = await self._sessions.find(receipt.session)
-        answer = await self._outcome(session, receipt)
+        feed = Feed()
+        # Before it is accepted: what stops from then on ends this call, too.
+        self._feeds.add(feed)
+        try:
+            receipt = (await self._intake.accept(message.address.channel, (message,)))[0]
+            if isinstance(responder, SendsAck):
+                await responder.send_ack(receipt.message_id)
+            if receipt.ignored or receipt.refused:
+                return None
+            answer = await self._outcome(await self._sessions.find(receipt.session), receipt, feed)
+        finally:
+            self._feeds.discard(feed)
         if answer is not None and responder is not None:
             await _respond(responder, message, answer)
         return answer
@@ -79,9 +84,7 @@ class Submission:
                 OverloadedError("the gateway is stopping; the message will be answered after the restart")
             )
 
-    async def _outcome(self, session: Session, receipt: Receipt) -> Message | None:
-        feed = Feed()
-        self._feeds.add(feed)
+    async def _outcome(self, session: Session, receipt: Receipt, feed: Feed) -> Message | None:
         try:
             # From the accepted message on: an answer that is committed already is replayed to the feed.
             await session.follow(feed, receipt.seq)
@@ -91,7 +94,6 @@ class Submission:
                         return _find(session, receipt.answer_id)
         finally:
             session.remove_sink(feed)
-            self._feeds.discard(feed)
 
     async def _is_settled_by(self, frame: Frame, receipt: Receipt, session: Session) -> bool:
         """Return whether a frame shows that the message is settled, with or without an answer."""

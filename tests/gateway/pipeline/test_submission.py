@@ -222,6 +222,23 @@ async def test_who_waits_for_an_answer_is_let_go_when_the_gateway_stops(tmp_path
     assert stored[2:] == ["go", "You said: go", "and now?", "You said: and now?"]
 
 
+async def test_who_does_not_wait_yet_when_the_gateway_stops_is_let_go(tmp_path: Path) -> None:
+    class Late(Texts):
+        async def send_ack(self, text: str) -> None:
+            accepted.set()
+            await stopping.wait()
+
+    accepted, stopping = asyncio.Event(), asyncio.Event()
+    async with chatting(tmp_path, limits={"drain_seconds": 0}) as chat, asyncio.timeout(60):
+        chat.model.then(Reply((Say("On "), Gate(asyncio.Event()))))
+        waiter = asyncio.create_task(chat.host.submit(written("go"), Late()))
+        await accepted.wait()
+        chat.gateway.parts.submission.close()
+        stopping.set()
+        with pytest.raises(OverloadedError, match="answered after the restart"):
+            await waiter
+
+
 async def test_002_31_a_turn_has_a_model_an_agent_and_options_of_its_own(tmp_path: Path) -> None:
     agents: dict[str, Any] = {"clerk": {"temperature": 0.1, "max_tokens": 50, "stop_sequences": ("END",)}}
     async with chatting(tmp_path, agents=agents) as chat:
