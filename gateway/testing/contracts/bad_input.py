@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
 from msgspec import Struct
@@ -54,13 +54,16 @@ Response = Callable[[Dialect, str], Sequence[Piece]]
 """A response in a dialect; the text is the address of another server."""
 
 _CASE_SECONDS = 60.0
-_STALL_MS = 1_000
+_SILENT_HEAD = {"timeout": 300}
+_SILENT_STREAM = {"stream_timeout_ms": 200}
+"""Short, and no risk for the text before the silence: it arrives together with the head."""
 
 
 class BadInput(Struct, frozen=True, kw_only=True):
     """A case: the call ends with one of the ``errors``, or with an answer for which ``accepted`` is true.
 
-    ``text`` is the text before the failure, None for any; ``stalls`` means that the server stops sending.
+    ``text`` is the text before the failure, None for any; ``limits`` are the fields of a ProviderConfig that
+    end a call whose server falls silent.
     """
 
     name: str
@@ -68,7 +71,7 @@ class BadInput(Struct, frozen=True, kw_only=True):
     errors: tuple[type[ProviderError], ...] = ()
     accepted: Callable[[Message], bool] | None = None
     text: str | None = ""
-    stalls: bool = False
+    limits: Mapping[str, int] = {}
 
 
 def written(dialect: Dialect, reply: Reply, *, end: bool = True) -> bytes:
@@ -88,11 +91,10 @@ def check_of(case: BadInput) -> Check:
     """Return the check of a case."""
 
     async def check(setup: ProviderSetup) -> None:
-        limits = {"stream_timeout_ms": _STALL_MS, "timeout": _STALL_MS} if case.stalls else {}
         async with RudeServer(http_response(b"another host")) as other:
             async with (
                 RudeServer(*case.response(setup.dialect, other.url)) as rude,
-                setup.connected_to(rude.url, max_retries=0, **limits) as provider,
+                setup.connected_to(rude.url, max_retries=0, **case.limits) as provider,
             ):
                 await _check_outcome(case, provider)
                 await rude.wait_disconnected()
@@ -283,19 +285,19 @@ CASES: tuple[BadInput, ...] = (
         name="silence before the head",
         response=lambda _, __: ("hang",),
         errors=(StreamTimeoutError,),
-        stalls=True,
+        limits=_SILENT_HEAD,
     ),
     BadInput(
         name="silence in the head",
         response=lambda _, __: (b"HTTP/1.1 200 OK\r\nX: ", "hang"),
         errors=(StreamTimeoutError,),
-        stalls=True,
+        limits=_SILENT_HEAD,
     ),
     BadInput(
         name="silence in the middle",
         response=_partial(lambda _: ["hang"]),
         errors=(StreamTimeoutError,),
-        stalls=True,
+        limits=_SILENT_STREAM,
         text="Half",
     ),
     BadInput(name="a broken chunk", response=_in_chunks(b"zz\r\nhello"), errors=_BROKEN, text=None),
@@ -350,7 +352,7 @@ CASES: tuple[BadInput, ...] = (
         name="endless keep-alives",
         response=_partial(lambda d: [Drip(d.event("ping", b'{"type":"ping"}'), 50)]),
         errors=(StreamTimeoutError,),
-        stalls=True,
+        limits=_SILENT_STREAM,
         text="Half",
     ),
     BadInput(name="an endless stream", response=_partial(_endless), errors=_UNREADABLE, text="Half"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 from gateway import ErrorPart, ProviderError
 from gateway.provider_http import StreamTimeoutError
 from gateway.testing.chat import chatting
-from gateway.testing.contracts.bad_input import BAD_INPUT, CASES
+from gateway.testing.contracts.bad_input import BAD_INPUT, CASES, BadInput
 from gateway.testing.contracts.provider_calls import raised_by
 from gateway.testing.contracts.provider_setup import KEY, Check, ProviderSetup, named
 from gateway.testing.contracts.rude_server import Piece, RudeServer, http_response
@@ -23,24 +25,48 @@ ONE_OF_EACH = [setup for setup in (*PROVIDER_SETUPS, BEDROCK_WITH_A_KEY) if setu
 """One for every protocol, and one whose text comes in lists."""
 
 
-@pytest.mark.parametrize("setup", ONE_OF_EACH, ids=named)
 @pytest.mark.parametrize("check", BAD_INPUT, ids=named)
-async def test_bad_input_ends_in_a_named_error_or_a_mended_answer(setup: ProviderSetup, check: Check) -> None:
-    await check(setup)
+async def test_bad_input_ends_in_a_named_error_or_a_mended_answer(check: Check) -> None:
+    """All providers at the same time, since some of the cases end with a time limit."""
+
+    async def checked(setup: ProviderSetup) -> None:
+        try:
+            await check(setup)
+        except Exception as error:
+            error.add_note(f"provider: {setup.id}")
+            raise
+
+    async with asyncio.TaskGroup() as tasks:
+        for setup in ONE_OF_EACH:
+            tasks.create_task(checked(setup))
 
 
 @pytest.mark.parametrize("setup", {b.id: b for b in ONE_OF_EACH}.values(), ids=named)
 async def test_the_chat_gets_one_clear_answer_to_each(setup: ProviderSetup, tmp_path: Path) -> None:
+    """In one gateway for all cases with the same time limits; the gateways run at the same time."""
+    groups: dict[str, list[BadInput]] = {}
+    for case in CASES:
+        groups.setdefault(" ".join(case.limits), []).append(case)
+    async with asyncio.TaskGroup() as tasks:
+        for name, cases in groups.items():
+            tasks.create_task(answered_clearly(setup, cases, tmp_path / f"data {name}"))
+
+
+async def answered_clearly(setup: ProviderSetup, cases: Sequence[BadInput], folder: Path) -> None:
+    """Ask a gateway once for each case; all cases have the limits of the first."""
+    limits = cases[0].limits
     async with RudeServer() as other, RudeServer() as rude:
-        provider: dict[str, Any] = {"base_url": rude.url, "api_key": KEY, "max_retries": 0, "timeout": 2000}
+        provider: dict[str, Any] = {"base_url": rude.url, "api_key": KEY, "max_retries": 0}
         settings: dict[str, Any] = {
             "model": f"{setup.id}/fake-small",
-            "providers": {setup.id: {**provider, "region": "eu-west-1"}},
-            "stream_timeout_ms": 1_000,
+            "providers": {
+                setup.id: {**provider, "region": "eu-west-1", "timeout": limits.get("timeout", 60_000)}
+            },
+            "stream_timeout_ms": limits.get("stream_timeout_ms", 60_000),
             "limits": {"max_llm_calls": 2},
         }
-        async with chatting(tmp_path, **settings) as chat:
-            for case in CASES:
+        async with chatting(folder, **settings) as chat:
+            for case in cases:
                 rude.answer = tuple(case.response(setup.dialect, other.url))
                 answer = await chat.say("Hi", session=case.name)
                 errors = [part for part in answer.parts if isinstance(part, ErrorPart)]
