@@ -18,11 +18,17 @@ from gateway.settings import Settings
 from gateway.store import schema as t
 from gateway.testing.fake_models.server import FakeModels
 
+_PACE = 100
+"""Most tests do not have the fake enforce the platform's limits: no channel needs to wait for them."""
+
 
 def settings_of(
     directory: Path, models: FakeModels, fake: FakeSlack, small_model: str | None = None, **slack: Any
 ) -> Settings:
-    """Return the settings of a gateway that uses both fakes. By default, the model gets no envelopes."""
+    """Return the settings of a gateway that uses both fakes.
+
+    By default, the model gets no envelopes, and the channel does not wait for the platform's rate limits.
+    """
     account = {
         "enabled": True,
         **({} if "bot_token" in slack else {"bot_token": fake.bot_token}),
@@ -31,6 +37,7 @@ def settings_of(
         "api_base_url": fake.api_url,
         "allow": "*",
         "envelope": "off",
+        "pace": _PACE,
         **slack,
     }
     return Settings.model_validate(

@@ -214,7 +214,9 @@ async def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path) -> No
     webhook = Webhook("secret", handle, body_seconds=0.05)
     app = web.Application()
     app.router.add_post("/slack/events", webhook.serve)
-    runner = web.AppRunner(app)
+    runner = web.AppRunner(
+        app, lingering_time=0
+    )  # the rest of the body does not come after the answer, either
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()

@@ -210,7 +210,7 @@ async def test_a_room_where_somebody_writes_is_read_before_the_others(tmp_path: 
     async with FakeSlack() as fake:
         for number in range(60):
             fake.open_chat(f"room{number}")
-        async with gateway_at(fake, tmp_path) as gateway:
+        async with gateway_at(fake, tmp_path, pace=1) as gateway:
             fake.say("room59", "hello @trunkline")
             await settled(gateway, "done")
             assert len(fake.transcript.of("conversations.history")) < 61
@@ -243,7 +243,7 @@ async def test_what_was_said_before_the_bot_came_is_left_alone(tmp_path: Path) -
 
 
 async def test_all_limits_are_kept(tmp_path: Path) -> None:
-    async with FakeSlack() as fake, gateway_at(fake, tmp_path) as gateway:
+    async with FakeSlack() as fake, gateway_at(fake, tmp_path, pace=1) as gateway:
         fake.switches.limited = True
         for number in range(6):
             fake.say(f"@user{number}", "hello")

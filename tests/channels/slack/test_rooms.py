@@ -157,11 +157,14 @@ async def test_a_huge_thread_takes_few_calls(tmp_path: Path, silence: int) -> No
 
 async def test_a_thread_that_cannot_be_read_is_answered_without_it(tmp_path: Path) -> None:
     async with FakeSlack() as fake, FakeModels() as models, full(fake, tmp_path, models) as gateway:
+        fake.say("general", "hello @trunkline")
+        await settled(gateway, "done")  # only after the start reads no more threads
         root = fake.another_bot_says("general", "alert")
         fake.then(*[SLOW] * 9, method="conversations.replies")
         fake.say("general", "what is this? @trunkline", thread=root)
-        await settled(gateway, "done")
+        await settled(gateway, "done", "done")
         assert "what is this?" in asked(models)
+        assert "alert" not in asked(models)
     fake.transcript.check()
 
 

@@ -18,6 +18,8 @@ from gateway.store import schema as t
 from gateway.testing.fake_models.server import FakeModels
 
 PATIENCE = 60.0
+FAST = 100
+"""Pace of a channel whose platform does not enforce its limits: it does not wait for them."""
 
 
 async def until(true: Callable[[], object]) -> None:
@@ -69,7 +71,10 @@ async def lab(
     settings: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> AsyncGenerator[Lab]:
-    """Run a gateway whose only channel is Telegram, without envelopes. ``options`` are the bot's settings."""
+    """Run a gateway whose only channel is Telegram, without envelopes. ``options`` are the bot's settings.
+
+    By default, the channel keeps to the platform's limits only where the fake enforces them.
+    """
     if models is None:
         async with (
             FakeModels() as made,
@@ -85,7 +90,14 @@ async def lab(
         ):
             yield running
         return
-    telegram = {"token": fake.token, "api_base_url": fake.url, "allow": "*", "envelope": "off", **options}
+    telegram = {
+        "token": fake.token,
+        "api_base_url": fake.url,
+        "allow": "*",
+        "envelope": "off",
+        "pace": 1 if fake.limits.on else FAST,
+        **options,
+    }
     given = {
         "data_dir": directory,
         "model": "openai/fake-small",

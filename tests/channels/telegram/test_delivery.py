@@ -27,7 +27,7 @@ from gateway.store.outbox import Outbox
 from gateway.testing.chat import written
 from gateway.testing.fake_models.script import Gate, Reply, Say, Use
 from gateway.testing.fake_platform import FAULTS
-from tests.channels.telegram.lab import Lab, lab, until
+from tests.channels.telegram.lab import FAST, Lab, lab, until
 from tests.channels.telegram.pictures import png
 from tests.recordings import MP3, WAV, Speaking, ogg_opus
 
@@ -57,7 +57,7 @@ async def test_complete_pages_of_a_long_answer_are_not_edited_again(
     gates = [asyncio.Event() for _ in range(3)]
     pieces = [f"{number} " + "word " * 1_100 for number in range(4)]
     chat = fake.private() if private else fake.group("lab", "Ada", admin=True)
-    async with lab(tmp_path, fake, groups="always", pace=100) as running:
+    async with lab(tmp_path, fake, groups="always") as running:
         first, *others = pieces
         running.models.then(
             Reply((Say(first), *(one for pair in zip(gates, others, strict=True) for one in pair_of(*pair))))
@@ -105,7 +105,7 @@ async def test_a_telegram_that_never_shows_what_it_changed_is_asked_by_the_text(
     chat, other = fake.private("ada"), fake.private("bob")
     fake.then("drop_after" if applied else "drop_before", method="sendMessage")
     fake.answer_next("editMessageReplyMarkup", *[True] * 200)
-    async with lab(tmp_path, fake, streaming=False, pace=10) as running:
+    async with lab(tmp_path, fake, streaming=False) as running:
         fake.say(chat, "hello")
         fake.say(other, "hi")
         await running.answers(other, "You said: hi")
@@ -145,7 +145,7 @@ async def test_the_text_after_a_picture_is_streamed(
     tmp_path: Path, fake: FakeTelegram, private: bool
 ) -> None:
     chat = fake.private() if private else fake.group("lab", "Ada", admin=True)
-    async with lab(tmp_path, fake, Painting(), groups="always", pace=100) as running:
+    async with lab(tmp_path, fake, Painting(), groups="always") as running:
         gate = painting(running)
         fake.say(chat, "paint a cat")
         shown = ["before\n\n✓ paint", "photo", "document"]
@@ -166,7 +166,7 @@ async def test_a_crash_around_a_picture_neither_loses_nor_doubles_a_part(
     tmp_path: Path, fake: FakeTelegram, private: bool, fault: str, method: str
 ) -> None:
     chat = fake.private() if private else fake.group("lab", "Ada", admin=True)
-    how: dict[str, Any] = {"groups": "always", "pace": 100, "settings": {"limits": {"drain_seconds": 0}}}
+    how: dict[str, Any] = {"groups": "always", "settings": {"limits": {"drain_seconds": 0}}}
     async with lab(tmp_path, fake, Painting(), **how) as running:
         fake.then(fault, method=method)
         painting(running)
@@ -189,7 +189,7 @@ async def test_a_picture_that_nobody_may_send_does_not_end_the_answer(
 ) -> None:
     chat = fake.private()
     fake.chat(chat).refuses_documents = True
-    async with lab(tmp_path, fake, Painting(), pace=100) as running:
+    async with lab(tmp_path, fake, Painting()) as running:
         gate = painting(running)
         fake.say(chat, "paint a cat")
         refused = "⚠️ notes.txt could not be sent: not enough rights to send documents to the chat"
@@ -242,7 +242,7 @@ async def test_a_table_is_a_rich_message_also_while_it_grows(
     tmp_path: Path, fake: FakeTelegram, private: bool
 ) -> None:
     chat = fake.private() if private else fake.group("lab", "Ada", admin=True)
-    async with lab(tmp_path, fake, groups="always", pace=100) as running:
+    async with lab(tmp_path, fake, groups="always") as running:
         gate = asyncio.Event()
         running.models.then(Reply((Say("They are:\n\n"), Gate(gate), Say(SIZES))))
         if not private:
@@ -270,7 +270,7 @@ async def test_an_old_server_gets_a_grid(
 ) -> None:
     chat = fake.private() if private else fake.group("lab", "Ada", admin=True)
     fake.world.bot_api = version
-    async with lab(tmp_path, fake, groups="always", pace=100) as running:
+    async with lab(tmp_path, fake, groups="always") as running:
         for number in range(2):
             gate = asyncio.Event()
             running.models.then(Reply((Say("They are:\n\n"), Gate(gate), Say(SIZES))))
@@ -350,12 +350,18 @@ def pictures_shown(fake: FakeTelegram, chat: int) -> list[bytes]:
     return [fake.world.files.data(file["file_id"]) for file in shown]
 
 
-@pytest.mark.parametrize("private", [True, False])
-async def test_pictures_of_an_answer_are_one_album(tmp_path: Path, private: bool) -> None:
+async def test_pictures_of_an_answer_are_one_album(tmp_path: Path) -> None:
+    """In a private chat and in a group: both wait for the limits of the platform at the same time."""
+    async with asyncio.TaskGroup() as tasks:
+        for private in (True, False):
+            tasks.create_task(answer_with_albums(tmp_path / str(private), private=private))
+
+
+async def answer_with_albums(directory: Path, *, private: bool) -> None:
     async with FakeTelegram(limits=True) as fake:
         chat = fake.private() if private else fake.group("lab", "Ada", admin=True)
         files = (*PICTURES, b"one", b"two", b"three")
-        async with lab(tmp_path, fake, Gallery(*files), groups="always") as running:
+        async with lab(directory, fake, Gallery(*files), groups="always") as running:
             gate = painting(running)
             asked = fake.say(chat, "paint")
             shown = ["before\n\n✓ paint", *["photo"] * 3, *["document"] * 3]
@@ -377,7 +383,7 @@ async def test_a_crash_around_an_album_neither_loses_nor_doubles_a_picture(
     tmp_path: Path, fake: FakeTelegram, private: bool, fault: str
 ) -> None:
     chat = fake.private() if private else fake.group("lab", "Ada", admin=True)
-    how: dict[str, Any] = {"groups": "always", "pace": 100, "settings": {"limits": {"drain_seconds": 0}}}
+    how: dict[str, Any] = {"groups": "always", "settings": {"limits": {"drain_seconds": 0}}}
     async with lab(tmp_path, fake, Gallery(*PICTURES), **how) as running:
         fake.then(fault, method="sendMediaGroup")
         painting(running)
@@ -400,7 +406,7 @@ async def test_a_bad_picture_does_not_lose_the_others_of_its_album(
 ) -> None:
     chat = fake.private()
     pictures = (PICTURES[0], PICTURES[1][:-12], PICTURES[2])  # the second one is cut off
-    async with lab(tmp_path, fake, Gallery(*pictures), pace=100) as running:
+    async with lab(tmp_path, fake, Gallery(*pictures)) as running:
         running.models.then(Reply((Use("paint"),), "tools"), Reply((Say("Done."),)))
         fake.say(chat, "paint")
         await until(lambda: "Done." in fake.answers(chat))
@@ -436,7 +442,7 @@ async def test_names_are_marked_only_where_somebody_could_be_notified(
     tmp_path: Path, fake: FakeTelegram, private: bool
 ) -> None:
     chat = fake.private() if private else fake.group("lab", "Ada", admin=True)
-    async with lab(tmp_path, fake, groups="always", pace=100) as running:
+    async with lab(tmp_path, fake, groups="always") as running:
         gate = asyncio.Event()
         running.models.then(Reply((Say("I met **@ada**"), Gate(gate), Say(" and @bob"))))
         fake.then("drop_after", method="sendMessage")
@@ -690,7 +696,8 @@ def page_for(chat: int, page: Page, nonce: str, watermark: str | None = None) ->
 
 def channel_of(fake: FakeTelegram) -> Any:
     """Return a channel without a gateway, which it does not need to send messages."""
-    how: dict[str, Any] = {"token": fake.token, "api_base_url": fake.url}
+    pace = 1 if fake.limits.on else FAST
+    how: dict[str, Any] = {"token": fake.token, "api_base_url": fake.url, "pace": pace}
     host: Any = None
     return create(host, "telegram", Options(**how))
 
