@@ -49,6 +49,10 @@ description = "{MARKUP} helps"
 model = "openai/fake-large"
 tools = ["calculator", "gone_tool"]
 system_prompt = "{SECRETS[1]}"
+
+[providers.groq]
+api_key = "k"
+base_url = "http://127.0.0.1:1/v1"
 """
 
 
@@ -60,8 +64,7 @@ async def office(tmp_path: Path, logins: str = LOGINS) -> AsyncIterator[tuple[Se
     for folder, name, prompt in ((tmp_path / "agents", "store", SECRETS[2]), (saved, "poet", "Rhyme")):
         folder.mkdir(parents=True)
         (folder / f"{name}.md").write_text(f"---\ndescription: The {name}\nmode: plan\n---\n{prompt}\n")
-    groq = {"api_key": "k", "base_url": "http://127.0.0.1:1/v1"}
-    async with serving(tmp_path / "data", file=file, providers={"groq": groq}) as served:
+    async with serving(tmp_path / "data", file=file) as served:
         token = None if not logins else OWNER
         async with served.socket(token=token) as client:
             for session, agent in (("a", "desk"), ("b", "desk"), ("c", None)):
