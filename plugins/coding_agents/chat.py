@@ -162,8 +162,12 @@ class _SessionChat:
         self._chats = chats
         self._session = session
         self._wake = asyncio.Event()
-        self._wake.set()
+        """Something may have changed."""
+        self._urgent = asyncio.Event()
+        """The user has to learn of something now."""
         self._shown = ""
+        self._edit_at = 0.0
+        """The time of the event loop before which the message is not edited again."""
         self._judged = ""
         """The content that was judged: each is told once."""
         self._asked: AskedQuestion | None = None
@@ -174,10 +178,14 @@ class _SessionChat:
         unsubscribe = self._session.subscribe(self._heard)
         try:
             while not await self._update():
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_SECONDS):
-                        await self._wake.wait()
+                if self._is_calm():
+                    self._urgent.clear()
+                # Many events come at once, and platforms limit edits. A question, a notice and the end of the
+                # session do not wait for the next one.
+                await _wait(self._urgent, self._edit_at - asyncio.get_running_loop().time())
+                await _wait(self._wake, LOOK_SECONDS)
                 self._wake.clear()
+                self._urgent.clear()
         finally:
             unsubscribe()
 
@@ -187,7 +195,12 @@ class _SessionChat:
         if isinstance(event, machine.Stalled) and tasks is not None and content != self._judged:
             self._judged = content
             tasks.create_task(self._judge(event), name=f"judging {self._session.record.id}")
+        self._wake_up()
+
+    def _wake_up(self) -> None:
         self._wake.set()
+        if not self._is_calm():
+            self._urgent.set()
 
     async def _judge(self, stalled: machine.Stalled) -> None:
         """Tell the chat of a screen that stands still. A model's verdict only selects the text."""
@@ -208,7 +221,7 @@ class _SessionChat:
         try:
             await self._announce_notices()
             await self._update_question()
-            await self._update_message()
+            await self._update_message(ended=ended)
         except TrunklineError as error:
             if not error.retryable:
                 # A chat that is gone, or whose user may not use the bot any more: its notices can go.
@@ -216,16 +229,16 @@ class _SessionChat:
                 await session.change(notices=())
                 return ended
             await asyncio.sleep(RETRY_SECONDS)
-            self._wake.set()
+            self._wake_up()
             return False
-        if not ended:
-            # Many events come at once, and platforms limit edits.
-            await asyncio.sleep(EDIT_SECONDS if self._is_calm() else 0)
         return ended and not session.record.notices
 
     def _is_calm(self) -> bool:
+        """Return whether only the message may have to be edited."""
         record = self._session.record
-        return not record.notices and (record.question is None) == (self._asked is None)
+        asked = None if record.question is None else record.question.key
+        shown = None if self._asked is None else self._asked.key
+        return not record.notices and asked == shown and not self._session.ended.is_set()
 
     async def _announce_notices(self) -> None:
         session = self._session
@@ -318,13 +331,26 @@ class _SessionChat:
             ),
         )
 
-    async def _update_message(self) -> None:
-        """Edit the message of the session, if it would show something else."""
+    async def _update_message(self, *, ended: bool) -> None:
+        """Edit the message of the session, if it would show something else. Its end is shown at once."""
         session = self._session
         text = _session_text(session)
-        if text != self._shown:
-            await self._chats.announce(session.record, text, f"{session.record.id}:message")
-            self._shown = text
+        if text == self._shown:
+            return
+        now = asyncio.get_running_loop().time()
+        if now < self._edit_at and not ended:
+            self._wake.set()
+            return
+        self._edit_at = now + EDIT_SECONDS
+        await self._chats.announce(session.record, text, f"{session.record.id}:message")
+        self._shown = text
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    """Wait for an event, at most this long."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
 
 
 def _action(record: SessionRecord, asked: AskedQuestion) -> ProgramAction:

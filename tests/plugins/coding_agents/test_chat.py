@@ -8,18 +8,28 @@ import signal
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from msgspec import structs
 
-from gateway import Message, NotFoundError, now_ms
+from gateway import Message, NotFoundError, Plugin, now_ms
 from gateway.channel import Quoted, SessionKey, UnauthorizedError
+from gateway.extensions.registry import PluginRegistry
+from gateway.extensions.scope import Scope
 from gateway.testing.fake_models.script import Reply, Say
-from plugins.coding_agents.machine import STALL_MS
-from plugins.coding_agents.session import Session
+from plugins.coding_agents.adapters import find_adapter
+from plugins.coding_agents.adapters.contract import Fact
+from plugins.coding_agents.chat import EDIT_SECONDS, SessionChats
+from plugins.coding_agents.machine import STALL_MS, MachineState
+from plugins.coding_agents.records import AskedQuestion, SessionRecord
+from plugins.coding_agents.session import Session, SessionParts
 from tests.gateway.access.test_questions import Brings, Room
+from tests.gateway.extensions.test_registry import context_for
+from tests.plugins.coding_agents.fake_session import RECORD
 from tests.plugins.coding_agents.rig import Agents, agents, processes, until, until_shown, until_status
+from tests.virtual_time import VirtualTimeLoop
 
 pytestmark = pytest.mark.slow
 
@@ -75,19 +85,20 @@ async def place(tmp_path: Path, **settings: Any) -> AsyncGenerator[Place]:
         yield Place(rig, room)
 
 
-@pytest.mark.parametrize(
-    ("value", "typed", "user"),
-    [
-        ("once", "got y", "ada"),
-        ("always", "got y", "ada"),
-        ("deny", "got n", "ada"),
-        ("deny", "got n", "root"),
-    ],
-)
-async def test_a_button_answers_the_question_of_the_program(
-    tmp_path: Path, value: str, typed: str, user: str
-) -> None:
-    async with place(tmp_path) as chat:
+async def test_a_button_answers_the_question_of_the_program(tmp_path: Path) -> None:
+    async with asyncio.TaskGroup() as chats:
+        for value, typed, user in (
+            ("once", "got y", "ada"),
+            ("always", "got y", "ada"),
+            ("deny", "got n", "ada"),
+            ("deny", "got n", "root"),
+        ):
+            chats.create_task(answered_by(tmp_path / f"{value}-{user}", value, typed, user))
+
+
+async def answered_by(folder: Path, value: str, typed: str, user: str) -> None:
+    """Answer the question of a program with a button, and see its task end."""
+    async with place(folder) as chat:
         session = await chat.spawn()
         question = await chat.room.until_asked()
         assert [choice.text for choice in question.choices] == ["Once", "Always here", "Deny"]
@@ -134,10 +145,16 @@ async def test_an_always_is_not_asked_again_in_the_same_folder(tmp_path: Path) -
         await other.stop()
 
 
-@pytest.mark.parametrize(("rule", "typed"), [("allow", "got y"), ("deny", "got n")])
-async def test_rules_of_the_settings_come_first(tmp_path: Path, rule: str, typed: str) -> None:
+async def test_rules_of_the_settings_come_first(tmp_path: Path) -> None:
+    async with asyncio.TaskGroup() as chats:
+        for rule, typed in (("allow", "got y"), ("deny", "got n")):
+            chats.create_task(answered_by_rule(tmp_path / rule, rule, typed))
+
+
+async def answered_by_rule(folder: Path, rule: str, typed: str) -> None:
+    """Let a rule answer the question of a program."""
     rules = {"*": "allow", "coding_agents:shell:unknown": rule}
-    async with place(tmp_path, permissions=rules) as chat:
+    async with place(folder, permissions=rules) as chat:
         session = await chat.spawn()
         await until_shown(session, typed)
         assert chat.room.asked == []
@@ -172,6 +189,57 @@ async def test_a_button_outlives_the_gateway_and_is_applied_once(tmp_path: Path)
         assert session.tail(40).count("got y") == 1
         assert chat.room.asked == []
         await session.stop()
+
+
+def test_a_notice_and_a_question_do_not_wait_for_the_next_edit(tmp_path: Path) -> None:
+    """Only the message of a session is edited slowly."""
+    seen: list[tuple[float, str]] = []
+
+    async def save(_record: SessionRecord) -> None:
+        pass
+
+    async def test() -> None:
+        time = asyncio.get_running_loop().time
+
+        async def announce(_address: object, message: Message, _key: str) -> None:
+            seen.append((round(time(), 3), message.text))
+
+        async with asyncio.TaskGroup() as tasks:
+            parts = SessionParts(save, tasks.create_task, now_ms, asyncio.Lock())  # type: ignore[arg-type]
+            record = structs.replace(RECORD, status="busy", address=ADDRESS)
+            session = Session(record, find_adapter("shell"), tmp_path, parts, MachineState(status="busy"))
+            sessions = SimpleNamespace(observers=[])
+            registry = PluginRegistry(context_for)
+            ctx = context_for(registry, Plugin(), Scope("chat"), announce=announce, tasks=tasks)
+            SessionChats(ctx, sessions)  # type: ignore[arg-type]
+            sessions.observers[0](session)
+            await asyncio.sleep(1)
+            await session.tell("notice", "The disk is full.")
+            await asyncio.sleep(0.5)
+            asked = AskedQuestion(
+                key="q", digest="", tool="", prompt="Your name?", detail="", folder="", at=0, answerable=False
+            )
+            await session.change(question=asked)
+            await session.report(Fact("busy", cost_usd=1.0))
+            for cost in (2.0, 3.0):
+                await asyncio.sleep(0.5)
+                await session.report(Fact("busy", cost_usd=cost))
+            await asyncio.sleep(EDIT_SECONDS)
+            await session.lose("its keeper has ended")
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(test())
+    words = ("disk is full", "Your name?", "was lost", "error", "$3", "working")
+    told = [(at, next((word for word in words if word in text), text)) for at, text in seen]
+    end = 2.5 + EDIT_SECONDS
+    assert told == [
+        (0, "working"),
+        (1, "disk is full"),
+        (1.5, "Your name?"),
+        (EDIT_SECONDS, "$3"),
+        (end, "was lost"),
+        (end, "error"),
+    ], seen
 
 
 async def test_an_old_button_types_nothing(tmp_path: Path) -> None:
@@ -234,14 +302,20 @@ async def test_what_a_program_prints_is_shown_as_code_only(tmp_path: Path) -> No
         await session.stop()
 
 
-@pytest.mark.parametrize(
-    ("verdict", "told"),
-    [("waiting", "has not changed"), ("error", "seems to have failed"), ("working", ""), ("nonsense", "")],
-)
-async def test_a_models_verdict_on_a_still_screen_only_selects_a_message(
-    tmp_path: Path, verdict: str, told: str
-) -> None:
-    async with place(tmp_path, stall_model="script/one") as chat:
+async def test_a_models_verdict_on_a_still_screen_only_selects_a_message(tmp_path: Path) -> None:
+    async with asyncio.TaskGroup() as chats:
+        for verdict, told in (
+            ("waiting", "has not changed"),
+            ("error", "seems to have failed"),
+            ("working", ""),
+            ("nonsense", ""),
+        ):
+            chats.create_task(judged(tmp_path / verdict, verdict, told))
+
+
+async def judged(folder: Path, verdict: str, told: str) -> None:
+    """Let a model judge a screen that stands still."""
+    async with place(folder, stall_model="script/one") as chat:
         clock = Clock()
         parts = chat.rig.sessions._parts  # pyright: ignore[reportPrivateUsage]
         chat.rig.sessions._parts = structs.replace(parts, clock=clock)  # pyright: ignore[reportPrivateUsage]
