@@ -11,7 +11,7 @@ from channels.telegram.fake import FakeTelegram, Message
 from gateway.testing.fake_models.server import FakeModels
 from tests.channels.telegram.lab import until
 from tests.e2e.gateway_process import GatewayProcess
-from tests.plugins.coding_agents.forges.fakes import TOKEN, FakeForge, fake_forge
+from tests.plugins.coding_agents.forges.fakes import TOKEN, FakeForge, Scripted, fake_forge
 from tests.plugins.coding_agents.workspaces import forge as hosts
 
 TASK = "echo fixed > src/auth.py"
@@ -110,8 +110,11 @@ async def test_a_task_becomes_a_merged_pull_request_although_the_gateway_is_kill
 
         phone.say("/diff 1")
         await until(lambda: any("document" in one.media for one in telegram.messages(phone.chat)))
+        # The kill comes within the first look at the pull request: the next one is not a minute away then.
+        forge.then(Scripted(200, hold=True, method="GET", path="/pulls/5"))
         phone.say("/pr 1 Fix the login")
         await phone.sees(f"PR #5: {forge.url}/pull/5")
+        await until(forge.scripted.is_set)
         await gateway.stop(signal.SIGKILL)
         forge.pulls[0].state = "merged"
         assert await gateway.start()

@@ -40,6 +40,12 @@ class Scripted(Struct, frozen=True):
     """Do what was asked before this answer."""
     method: str = ""
     """The method of the request that gets it, by default any."""
+    path: str = ""
+    """The end of its path, by default any."""
+
+    def answers(self, request: web.Request) -> bool:
+        """Return whether a request gets it."""
+        return self.method in ("", request.method) and request.path.endswith(self.path)
 
 
 class FakePull(Struct):
@@ -110,7 +116,7 @@ class FakeForge:
         self.headers.append(request.headers)
         if request.method == "POST":
             self.bodies.append(await request.json())
-        if self._answers and self._answers[0].method in ("", request.method):
+        if self._answers and self._answers[0].answers(request):
             scripted = self._answers.popleft()
             if scripted.carry_out:
                 await handler(request)
