@@ -264,18 +264,23 @@ async def test_a_suspended_gateway_delays_no_program_and_goes_on_with_it(home: P
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:
-    """Yield a folder for the gateway, whose sessions end with the test."""
+    """Yield a folder for gateways, whose sessions end with the test."""
     yield tmp_path
-    end_all(tmp_path / "data")
+    for data in (tmp_path / "data", *tmp_path.glob("*/data")):
+        end_all(data)
 
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + RUNS))
-@pytest.mark.parametrize("channel", CHANNELS)
-async def test_a_gateway_that_is_killed_in_each_step_loses_and_repeats_nothing(
-    home: Path, channel: str, seed: int
-) -> None:
+async def test_a_gateway_that_is_killed_in_each_step_loses_and_repeats_nothing(home: Path, seed: int) -> None:
+    async with asyncio.TaskGroup() as gateways:
+        for channel in CHANNELS:
+            gateways.create_task(told_on(home / channel, channel, seed), name=channel)
+
+
+async def told_on(home: Path, channel: str, seed: int) -> None:
+    """Tell the story on a channel, and look at what is left of it."""
     binary = home / "bin" / "claude"
-    binary.parent.mkdir()
+    binary.parent.mkdir(parents=True)
     shutil.copy(PRETEND, binary)
     binary.chmod(0o755)
     async with (
@@ -295,7 +300,7 @@ async def test_a_gateway_that_is_killed_in_each_step_loses_and_repeats_nothing(
             await story.act()
         texts = await phone.texts()
 
-    told = (story.kills, texts)
+    told = (channel, story.kills, texts)
     assert story.log == [f"task {FIX}", "key '1'", f"task {MORE}", "key '1'"], told
     assert hub.log("fix") == ["Fix the login", "First"], told
     assert [(one.head, one.base) for one in forge.pulls] == [("fix", "main")], told
