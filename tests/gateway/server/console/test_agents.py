@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 from playwright.async_api import Browser, expect
 
 from gateway.contract.deltas import Tokens
@@ -16,9 +15,8 @@ from gateway.contract.messages import now_ms
 from gateway.models import Caller, Ledger
 from gateway.settings import AgentSettings
 from gateway.testing.served import Served, serving
-from tests.channels.websocket.test_page_axe import violations
 from tests.e2e.page_browser import chat
-from tests.gateway.server.console.test_frame import FOREIGN, ROWS, WIDTHS, is_narrow
+from tests.gateway.server.console.test_frame import FOREIGN, ROWS, WIDTHS, is_narrow, violations
 from tests.gateway.server.console.test_login import EYES, OWNER
 from tests.gateway.server.console.test_rooms import headers, sign_in
 
@@ -221,12 +219,11 @@ async def test_a_viewer_sees_agents_without_prompts_and_changes_nothing(
             assert not any(secret in content for secret in SECRETS)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_agents_are_accessible_in_german_at_every_width(
-    browser: Browser, foreign: Path, tmp_path: Path, scheme: Any
+    browser: Browser, foreign: Path, tmp_path: Path
 ) -> None:
     axe = (foreign / "node_modules" / "axe-core" / "axe.min.js").read_text()
-    how: dict[str, Any] = {"locale": "de-AT", "color_scheme": scheme, "bypass_csp": True}
+    how: dict[str, Any] = {"locale": "de-AT", "bypass_csp": True}
     async with (
         office(tmp_path, "") as (served, _file),
         chat(browser, f"{served.url}/console/agents/desk", connected=False, **how) as page,

@@ -7,16 +7,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import pytest
 from playwright.async_api import Browser, expect
 
 from gateway.store import Store
 from gateway.testing.fake_models.script import Refusal, Reply, Say, Use
 from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.served import serving
-from tests.channels.websocket.test_page_axe import violations
 from tests.e2e.page_browser import chat
-from tests.gateway.server.console.test_frame import FOREIGN, WIDTHS, is_narrow
+from tests.gateway.server.console.test_frame import FOREIGN, WIDTHS, is_narrow, violations
 from tests.gateway.why.cases import Case, line
 
 __all__ = ["FOREIGN"]
@@ -213,12 +211,11 @@ async def test_a_hundred_thousand_matches_scroll_with_two_hundred_rows(
         await expect(rows.first).to_contain_text("Talk 100000")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_conversations_are_accessible_in_german_at_every_width(
-    browser: Browser, foreign: Path, tmp_path: Path, scheme: Any
+    browser: Browser, foreign: Path, tmp_path: Path
 ) -> None:
     axe = (foreign / "node_modules" / "axe-core" / "axe.min.js").read_text()
-    how: dict[str, Any] = {"locale": "de-AT", "color_scheme": scheme, "bypass_csp": True}
+    how: dict[str, Any] = {"locale": "de-AT", "bypass_csp": True}
     async with FakeModels() as fake, line(tmp_path, fake) as case:
         await talk(case, fake)
         async with chat(

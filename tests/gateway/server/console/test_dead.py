@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 from playwright.async_api import Browser, Page, expect
 
 from gateway.contract.messages import new_id
@@ -13,9 +12,8 @@ from gateway.store.inbox import QUARANTINE, read_entry
 from gateway.testing.fake_models.script import Refusal
 from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.served import serving
-from tests.channels.websocket.test_page_axe import violations
 from tests.e2e.page_browser import chat
-from tests.gateway.server.console.test_frame import FOREIGN, WIDTHS, bury, is_narrow
+from tests.gateway.server.console.test_frame import FOREIGN, WIDTHS, bury, is_narrow, violations
 from tests.gateway.why.cases import Case, line
 
 __all__ = ["FOREIGN"]
@@ -152,12 +150,11 @@ async def test_a_viewer_sees_causes_and_reasons_without_texts(browser: Browser, 
             assert (status, "Two" in found, "ValueError" in found) == (200, False, True)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_dead_letters_are_accessible_in_german_at_every_width(
-    browser: Browser, foreign: Path, tmp_path: Path, scheme: Any
+    browser: Browser, foreign: Path, tmp_path: Path
 ) -> None:
     axe = (foreign / "node_modules" / "axe-core" / "axe.min.js").read_text()
-    how: dict[str, Any] = {"locale": "de-AT", "color_scheme": scheme, "bypass_csp": True}
+    how: dict[str, Any] = {"locale": "de-AT", "bypass_csp": True}
     async with FakeModels() as fake, line(tmp_path, fake) as case:
         await fill(case, fake)
         async with chat(

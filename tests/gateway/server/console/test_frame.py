@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import pytest
 from playwright.async_api import Browser, Page, Route, expect
 
 from gateway.contract.messages import new_id
 from gateway.store.inbox import QUARANTINE
 from gateway.testing.served import Served, serving, until
-from tests.channels.websocket.test_page_axe import violations
+from tests.channels.websocket import test_page_axe
 from tests.e2e.page_browser import chat
 from tests.gateway.server.console.test_login import OPS, OWNER, SERVER, browsing
 from tests.gateway.server.console.test_viewers import sign_in
 
 FOREIGN = Path(__file__).parents[3] / "channels" / "websocket" / "foreign"
+SCHEMES: tuple[Literal["light"], Literal["dark"]] = ("light", "dark")
 WIDTHS = (320, 390, 768, 1024, 1280, 1440)
 MARKUP = "<img src=x onerror=alert(1)> is no picture"
 ROWS = "#main tbody:not([aria-hidden]) tr"
@@ -35,6 +35,15 @@ async def bury(served: Served, count: int) -> None:
 async def is_narrow(page: Page) -> bool:
     """Return whether the page needs no sideways scrolling."""
     return await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+async def violations(page: Page, axe: str) -> list[str]:
+    """Return the violations that axe finds in the light and in the dark scheme, one line per rule."""
+    found: list[str] = []
+    for scheme in SCHEMES:
+        await page.emulate_media(color_scheme=scheme)
+        found += [f"{scheme}: {one}" for one in await test_page_axe.violations(page, axe)]
+    return found
 
 
 async def overlaps(page: Page, selector: str) -> list[str]:
@@ -87,12 +96,11 @@ async def test_the_frame_by_keyboard_with_hundreds_of_rows(browser: Browser, tmp
             await expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_the_frame_is_accessible_in_german_at_every_width(
-    browser: Browser, foreign: Path, tmp_path: Path, scheme: Any
+    browser: Browser, foreign: Path, tmp_path: Path
 ) -> None:
     axe = (foreign / "node_modules" / "axe-core" / "axe.min.js").read_text()
-    how: dict[str, Any] = {"locale": "de-AT", "color_scheme": scheme, "bypass_csp": True}
+    how: dict[str, Any] = {"locale": "de-AT", "bypass_csp": True}
     async with (
         serving(tmp_path) as served,
         chat(browser, f"{served.url}/console/dead", connected=False, **how) as page,
@@ -217,14 +225,13 @@ async def test_the_plan_of_an_older_text_is_not_shown(browser: Browser, tmp_path
         assert "40000" in file.read_text()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_a_setting_is_changed_by_keyboard_and_every_state_is_accessible(
-    browser: Browser, foreign: Path, tmp_path: Path, scheme: Any
+    browser: Browser, foreign: Path, tmp_path: Path
 ) -> None:
     axe = (foreign / "node_modules" / "axe-core" / "axe.min.js").read_text()
     file = tmp_path / "trunkline.toml"
     file.write_text("history_window = 20000\n")
-    how: dict[str, Any] = {"color_scheme": scheme, "bypass_csp": True}
+    how: dict[str, Any] = {"bypass_csp": True}
     async with (
         serving(tmp_path, file=file) as served,
         chat(browser, f"{served.url}/console/settings?q=history_window", connected=False, **how) as page,

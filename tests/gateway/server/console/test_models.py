@@ -12,9 +12,8 @@ from gateway.provider_http import HttpProvider
 from gateway.testing.fake_models.script import Refusal
 from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.served import Served, serving, until
-from tests.channels.websocket.test_page_axe import violations
 from tests.e2e.page_browser import chat
-from tests.gateway.server.console.test_frame import FOREIGN, WIDTHS, is_narrow
+from tests.gateway.server.console.test_frame import FOREIGN, WIDTHS, is_narrow, violations
 from tests.gateway.server.console.test_login import EYES, OWNER
 from tests.gateway.server.console.test_settings import forget_proof
 from tests.gateway.server.test_providers import NEW, OLD, SERVER, written
@@ -152,12 +151,11 @@ def held(served: Served) -> bool:
     return isinstance(made, HttpProvider) and made.limits is not None and made.limits.waiting > 0
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_models_are_accessible_in_german_at_every_width(
-    browser: Browser, foreign: Path, tmp_path: Path, scheme: Any
+    browser: Browser, foreign: Path, tmp_path: Path
 ) -> None:
     axe = (foreign / "node_modules" / "axe-core" / "axe.min.js").read_text()
-    how: dict[str, Any] = {"locale": "de-AT", "color_scheme": scheme, "bypass_csp": True}
+    how: dict[str, Any] = {"locale": "de-AT", "bypass_csp": True}
     async with FakeModels() as fake:
         file = written(tmp_path, fake, f'api_keys = ["{OLD}-1", "{OLD}-2"]')
         async with (

@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
 from playwright.async_api import Browser, expect
 
 from gateway.contract.deltas import Tokens
@@ -14,10 +13,9 @@ from gateway.contract.messages import now_ms
 from gateway.models import Caller, Ledger
 from gateway.store import schema as t
 from gateway.testing.served import Served, serving
-from tests.channels.websocket.test_page_axe import violations
 from tests.e2e.page_browser import chat
 from tests.gateway.models.test_ledger import NEW
-from tests.gateway.server.console.test_frame import FOREIGN, WIDTHS, is_narrow, overlaps
+from tests.gateway.server.console.test_frame import FOREIGN, WIDTHS, is_narrow, overlaps, violations
 
 __all__ = ["FOREIGN"]
 
@@ -128,12 +126,11 @@ async def test_conversations_of_a_room_are_summed_under_its_name(browser: Browse
             await expect(page.get_by_role("button", name="Room: Kitchen")).to_be_visible()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_money_is_accessible_in_german_at_every_width(
-    browser: Browser, foreign: Path, tmp_path: Path, scheme: Any
+    browser: Browser, foreign: Path, tmp_path: Path
 ) -> None:
     axe = (foreign / "node_modules" / "axe-core" / "axe.min.js").read_text()
-    how: dict[str, Any] = {"locale": "de-AT", "color_scheme": scheme, "bypass_csp": True}
+    how: dict[str, Any] = {"locale": "de-AT", "bypass_csp": True}
     async with (
         serving(tmp_path, budgets=BUDGETS) as served,
         chat(browser, f"{served.url}/console/money", connected=False, **how) as page,

@@ -7,15 +7,13 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-import pytest
 from playwright.async_api import Browser, Page, expect
 
 from gateway.testing.fake_models.script import Gate, Refusal, Reply, Say
 from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.served import serving
-from tests.channels.websocket.test_page_axe import violations
 from tests.e2e.page_browser import chat
-from tests.gateway.server.console.test_frame import FOREIGN, WIDTHS, is_narrow
+from tests.gateway.server.console.test_frame import FOREIGN, WIDTHS, is_narrow, violations
 
 __all__ = ["FOREIGN"]
 
@@ -80,12 +78,11 @@ async def test_now_is_live_in_all_tabs_by_one_stream(browser: Browser, tmp_path:
         await expect(needs).to_contain_text("openai rejects a key")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_now_is_accessible_in_german_at_every_width(
-    browser: Browser, foreign: Path, tmp_path: Path, scheme: Any
+    browser: Browser, foreign: Path, tmp_path: Path
 ) -> None:
     axe = (foreign / "node_modules" / "axe-core" / "axe.min.js").read_text()
-    how: dict[str, Any] = {"locale": "de-AT", "color_scheme": scheme, "bypass_csp": True}
+    how: dict[str, Any] = {"locale": "de-AT", "bypass_csp": True}
     done = asyncio.Event()
     async with (
         FakeModels() as fake,

@@ -15,10 +15,9 @@ from gateway.server import Server
 from gateway.tables.audit import AuditLog
 from gateway.testing.plugins import running
 from gateway.testing.served import serving, until
-from tests.channels.websocket.test_page_axe import violations
 from tests.e2e.page_browser import chat
 from tests.gateway.mcp.conftest import Servers
-from tests.gateway.server.console.test_frame import FOREIGN, WIDTHS, is_narrow
+from tests.gateway.server.console.test_frame import FOREIGN, WIDTHS, is_narrow, violations
 from tests.gateway.server.console.test_login import EYES, OWNER, SERVER
 
 __all__ = ["FOREIGN"]
@@ -212,12 +211,11 @@ async def test_plugins_by_keyboard_and_for_a_viewer(browser: Browser, tmp_path: 
         assert await panel.get_by_role("button").count() == 0
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_plugins_are_accessible_in_german_at_every_width(
-    browser: Browser, foreign: Path, tmp_path: Path, scheme: Any
+    browser: Browser, foreign: Path, tmp_path: Path
 ) -> None:
     axe = (foreign / "node_modules" / "axe-core" / "axe.min.js").read_text()
-    how: dict[str, Any] = {"locale": "de-AT", "color_scheme": scheme, "bypass_csp": True}
+    how: dict[str, Any] = {"locale": "de-AT", "bypass_csp": True}
     async with (
         serving(tmp_path, Beacon()) as served,
         chat(browser, f"{served.url}/console/plugins/beacon", connected=False, **how) as page,

@@ -19,9 +19,8 @@ from gateway.settings import load_settings
 from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.polling_platform import PollingPlatform
 from gateway.testing.served import serving
-from tests.channels.websocket.test_page_axe import violations
 from tests.e2e.page_browser import chat
-from tests.gateway.server.console.test_frame import FOREIGN, ROWS, WIDTHS, is_narrow
+from tests.gateway.server.console.test_frame import FOREIGN, ROWS, WIDTHS, is_narrow, violations
 from tests.gateway.server.console.test_login import EYES, OWNER
 from tests.gateway.why.cases import Case, Pier
 
@@ -274,12 +273,11 @@ async def test_a_viewer_sees_rooms_without_texts_and_changes_nothing(
             assert "cleo-of-the-list" not in await page.content()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_rooms_are_accessible_in_german_at_every_width(
-    browser: Browser, foreign: Path, tmp_path: Path, scheme: Any
+    browser: Browser, foreign: Path, tmp_path: Path
 ) -> None:
     axe = (foreign / "node_modules" / "axe-core" / "axe.min.js").read_text()
-    how: dict[str, Any] = {"locale": "de-AT", "color_scheme": scheme, "bypass_csp": True}
+    how: dict[str, Any] = {"locale": "de-AT", "bypass_csp": True}
     # Without a token the gateway asks for nothing on this machine.
     text = FILE[FILE.index("[agents") :]
     async with (

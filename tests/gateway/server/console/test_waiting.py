@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from playwright.async_api import Browser, expect
 
 from gateway.contract.messages import now_ms
@@ -14,9 +13,8 @@ from gateway.server.console.sessions import ConsoleSessions
 from gateway.testing.fake_models.script import Reply, Say, Use
 from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.served import serving, until
-from tests.channels.websocket.test_page_axe import violations
 from tests.e2e.page_browser import chat
-from tests.gateway.server.console.test_frame import FOREIGN, WIDTHS, is_narrow
+from tests.gateway.server.console.test_frame import FOREIGN, WIDTHS, is_narrow, violations
 from tests.gateway.server.console.test_login import OPS, SERVER, Door
 from tests.gateway.why.cases import Case, line
 
@@ -84,12 +82,11 @@ async def test_questions_are_decided_here_and_elsewhere(browser: Browser, tmp_pa
         await expect(question.get_by_role("button", name="Deny")).to_have_count(0)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_waiting_is_accessible_in_german_at_every_width(
-    browser: Browser, foreign: Path, tmp_path: Path, scheme: Any
+    browser: Browser, foreign: Path, tmp_path: Path
 ) -> None:
     axe = (foreign / "node_modules" / "axe-core" / "axe.min.js").read_text()
-    how: dict[str, Any] = {"locale": "de-AT", "color_scheme": scheme, "bypass_csp": True}
+    how: dict[str, Any] = {"locale": "de-AT", "bypass_csp": True}
     async with FakeModels() as fake, line(tmp_path, fake, **ASKING) as case:
         await ask(case, fake)
         async with chat(browser, f"{case.served.url}/console/waiting", connected=False, **how) as page:

@@ -9,7 +9,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import pytest
 from playwright.async_api import Browser, Locator, Page, expect
 from sqlalchemy import select
 
@@ -18,9 +17,8 @@ from gateway.store import schema as t
 from gateway.testing.fake_models.script import Gate, Refusal, Reply, Say, Use
 from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.served import until
-from tests.channels.websocket.test_page_axe import violations
 from tests.e2e.page_browser import chat
-from tests.gateway.server.console.test_frame import FOREIGN, WIDTHS, is_narrow
+from tests.gateway.server.console.test_frame import FOREIGN, WIDTHS, is_narrow, violations
 from tests.gateway.why.cases import Case, kinds, line
 
 __all__ = ["FOREIGN"]
@@ -248,12 +246,11 @@ async def test_the_pause_before_an_attempt_can_be_ended(browser: Browser, tmp_pa
             assert status == 409
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_why_is_accessible_in_german_at_every_width(
-    browser: Browser, foreign: Path, tmp_path: Path, scheme: Any
+    browser: Browser, foreign: Path, tmp_path: Path
 ) -> None:
     axe = (foreign / "node_modules" / "axe-core" / "axe.min.js").read_text()
-    how: dict[str, Any] = {"locale": "de-AT", "color_scheme": scheme, "bypass_csp": True}
+    how: dict[str, Any] = {"locale": "de-AT", "bypass_csp": True}
     async with (
         FakeModels() as first,
         FakeModels() as second,
