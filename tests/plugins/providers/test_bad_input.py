@@ -17,6 +17,7 @@ from gateway.testing.contracts.provider_calls import raised_by
 from gateway.testing.contracts.provider_setup import KEY, Check, ProviderSetup, named
 from gateway.testing.contracts.rude_server import Piece, RudeServer, http_response
 from plugins.providers.candidates import BEDROCK_WITH_A_KEY, PROVIDER_SETUPS
+from tests.plugins.providers.at_once import check_all
 
 pytestmark = pytest.mark.slow
 
@@ -27,18 +28,7 @@ ONE_OF_EACH = [setup for setup in (*PROVIDER_SETUPS, BEDROCK_WITH_A_KEY) if setu
 
 @pytest.mark.parametrize("check", BAD_INPUT, ids=named)
 async def test_bad_input_ends_in_a_named_error_or_a_mended_answer(check: Check) -> None:
-    """All providers at the same time, since some of the cases end with a time limit."""
-
-    async def checked(setup: ProviderSetup) -> None:
-        try:
-            await check(setup)
-        except Exception as error:
-            error.add_note(f"provider: {setup.id}")
-            raise
-
-    async with asyncio.TaskGroup() as tasks:
-        for setup in ONE_OF_EACH:
-            tasks.create_task(checked(setup))
+    await check_all(check, ONE_OF_EACH)
 
 
 @pytest.mark.parametrize("setup", {b.id: b for b in ONE_OF_EACH}.values(), ids=named)

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from gateway.models import TRIGGERS, Trigger
 from gateway.testing.contracts.bad_input import BAD_INPUT
 from gateway.testing.contracts.fallback_contract import stands_in
 from gateway.testing.contracts.provider_contract import CHECKS
-from gateway.testing.contracts.provider_setup import Check, ProviderSetup, named
+from gateway.testing.contracts.provider_setup import Check, named
 from gateway.testing.contracts.trial import COLUMNS
 from plugins.providers.candidates import BEDROCK_WITH_A_KEY, PROVIDER_SETUPS
+from tests.plugins.providers.at_once import check_all
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("setup", [*PROVIDER_SETUPS, BEDROCK_WITH_A_KEY], ids=named)
 @pytest.mark.parametrize("check", CHECKS, ids=named)
-async def test_004_33_the_contract_holds(setup: ProviderSetup, check: Check) -> None:
-    await check(setup)
+async def test_004_33_the_contract_holds(check: Check) -> None:
+    await check_all(check, [*PROVIDER_SETUPS, BEDROCK_WITH_A_KEY])
 
 
-@pytest.mark.parametrize("setup", PROVIDER_SETUPS, ids=named)
 @pytest.mark.parametrize("trigger", TRIGGERS)
-async def test_004_35_every_provider_stands_in(setup: ProviderSetup, trigger: Trigger) -> None:
-    await stands_in(setup, trigger)
+async def test_004_35_every_provider_stands_in(trigger: Trigger) -> None:
+    await check_all(partial(stands_in, trigger=trigger), PROVIDER_SETUPS)
 
 
 def test_a_trial_is_of_every_check_once() -> None:
