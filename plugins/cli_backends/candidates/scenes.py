@@ -178,8 +178,9 @@ async def a_crash_is_reported(cli: Cli) -> None:
 
 async def a_stall_is_reported(cli: Cli) -> None:
     """Check that a program without output is ended, even one that ignores SIGTERM."""
-    for scene in ("hang", "stubborn"):
-        await _play_to_failure(cli, scene, "TIMEOUT", "Half", stall_timeout_ms=_SILENCE_MS)
+    async with asyncio.TaskGroup() as tasks:
+        for scene in ("hang", "stubborn"):
+            tasks.create_task(_play_to_failure(cli, scene, "TIMEOUT", "Half", stall_timeout_ms=_SILENCE_MS))
 
 
 async def noise_is_ignored(cli: Cli) -> None:
@@ -196,9 +197,9 @@ async def floods_are_bounded(cli: Cli) -> None:
 
 async def processes_left_behind_are_ended(cli: Cli) -> None:
     """Check that a child of the program that keeps the pipes open is ended with it."""
-    await _play_to_failure(cli, "orphan", "PROCESS_EXIT", "Half")
-    await _play_to_failure(cli, "half a line", "PROCESS_EXIT", "Half")
-    await _play_to_failure(cli, "question", "PROCESS_EXIT")
+    async with asyncio.TaskGroup() as tasks:
+        for scene, text in (("orphan", "Half"), ("half a line", "Half"), ("question", "")):
+            tasks.create_task(_play_to_failure(cli, scene, "PROCESS_EXIT", text))
 
 
 CHECKS: Mapping[str, Sequence[Callable[[Cli], Awaitable[None]]]] = {

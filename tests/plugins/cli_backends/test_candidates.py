@@ -54,7 +54,8 @@ SCENES = {
 @pytest.mark.parametrize("scene", SCENES)
 async def test_the_chat_gets_one_clear_answer(scene: str, tmp_path: Path) -> None:
     binary, arguments = fake_program(tmp_path, "claude-code", scene)
-    own = {"binary": binary, "extra_args": arguments, "stall_timeout_ms": 5000, "api_key": "sk-very-secret"}
+    stall = 1000 if SCENES[scene] == "TIMEOUT" else 60_000
+    own = {"binary": binary, "extra_args": arguments, "stall_timeout_ms": stall, "api_key": "sk-very-secret"}
     plugins, before = {"cli_backends": {"plugins": {"claude-code": own}}}, children()
     async with chatting(
         tmp_path / "data", CliBackends(), model="claude-code/default", plugins=plugins
