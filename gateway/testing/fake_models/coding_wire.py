@@ -153,6 +153,7 @@ class CodexDialect(LenientDialect):
 
     path = "/codex/v1"
     chat_routes = ("/responses",)
+    socket_route = "/responses"
 
     def parse(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> ModelRequest:
         """Return the user's last message, and the tool results after it."""

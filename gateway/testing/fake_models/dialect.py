@@ -96,6 +96,16 @@ class PublicList(Protocol):
         ...
 
 
+@runtime_checkable
+class TriesSocket(Protocol):
+    """A dialect whose program tries a WebSocket first. The fake server has none, and says so."""
+
+    @property
+    def socket_route(self) -> str:
+        """The route of the WebSocket, which is refused with 426: the program uses HTTP then, at once."""
+        ...
+
+
 TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 

@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from gateway.testing.fake_models.dialect import Dialect, PublicList, Wire
+from gateway.testing.fake_models.dialect import Dialect, PublicList, TriesSocket, Wire
 from gateway.testing.fake_models.script import (
     Answer,
     Bytes,
@@ -103,6 +103,8 @@ class FakeModels:
             for route in dialect.chat_routes:
                 app.router.add_post(dialect.path + route, partial(self._chat, dialect))
             app.router.add_get(dialect.path + dialect.models_route, partial(self._models, dialect))
+            if isinstance(dialect, TriesSocket):
+                app.router.add_get(dialect.path + dialect.socket_route, _refuse_socket)
             if key_path := _key_path(dialect):
                 app.router.add_get(key_path, partial(self._check_key, dialect))
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
@@ -176,6 +178,10 @@ class FakeModels:
             self.left.set()
             raise
         return response
+
+
+async def _refuse_socket(request: web.Request) -> web.StreamResponse:
+    raise web.HTTPUpgradeRequired
 
 
 def _key_path(dialect: Dialect) -> str:

@@ -12,6 +12,7 @@ import pytest
 from gateway.contract.messages import ToolResultPart
 from gateway.contract.provider import ChatOptions, ToolDefinition
 from gateway.testing.contracts.provider_calls import assistant, connected, deltas_of, text_of, user
+from gateway.testing.fake_models.coding_wire import CodexDialect
 from gateway.testing.fake_models.script import Faults, ModelRequest, Refusal, Reply, Say, echo, words
 from gateway.testing.fake_models.server import FakeModels
 from plugins.providers.openai import create
@@ -83,3 +84,13 @@ def test_the_same_seed_spoils_the_same_answers() -> None:
     assert 30 < sum(isinstance(reply, Refusal) for reply in many) < 90
     whole = Reply(tuple(map(Say, words("You said: Hi there", 4))))
     assert 60 < sum(isinstance(reply, Reply) and reply.moves == whole.moves for reply in many) < 180
+
+
+async def test_codex_is_told_at_once_that_there_are_no_websockets() -> None:
+    """With another status than 426 it tries five times, for seven seconds."""
+    async with (
+        FakeModels(dialects=(CodexDialect(),)) as fake,
+        aiohttp.ClientSession() as client,
+        client.get(f"{fake.url}/codex/v1/responses") as answer,
+    ):
+        assert answer.status == 426
