@@ -35,6 +35,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import aiohttp.connector
+
 ROOT = Path(__file__).parents[1]
 _REQUEST_BYTES = 1 << 17
 
@@ -204,8 +206,12 @@ def _become(job: _Job, path: Sequence[str]) -> None:
     if job.terminal:
         os.setsid()
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    authorities = os.environ.get("SSL_CERT_FILE")
     os.environ.clear()
     os.environ.update(job.environment)
+    if os.environ.get("SSL_CERT_FILE") != authorities:
+        # aiohttp reads the authorities when it is imported.
+        aiohttp.connector._SSL_CONTEXT_VERIFIED.set_default_verify_paths()  # pyright: ignore[reportPrivateUsage]
     os.chdir(job.cwd)
     time.tzset()
     locale.setlocale(locale.LC_CTYPE, "")

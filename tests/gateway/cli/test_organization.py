@@ -118,11 +118,9 @@ class Member:
         self.personal.parent.mkdir(parents=True)
         self.personal.write_text(f'organization = "{host.url}"\nfetch.allow = ["127.0.0.1/32"]\n')
         self.cache = home / "cache/trunkline"
-        # A variable of Python itself makes it a fresh process, which reads the authorities.
         self.environ = {
             "SSL_CERT_FILE": str(host.authority),
             "XDG_CACHE_HOME": str(home / "cache"),
-            "PYTHONUNBUFFERED": "1",
             "SECRET": "hunter2",
         }
 
@@ -153,7 +151,8 @@ def member(tmp_path: Path, host: Host) -> Member:
 def test_004_T19_the_file_of_an_organization_is_the_lowest_layer(member: Member, host: Host):
     (member.home / "config").mkdir()
     (member.home / "config/trunkline.toml").write_text("max_tokens = 5\n")
-    shown = member.shown()
+    # A variable of Python itself makes it a started process, which has imported nothing before.
+    shown = member.shown(PYTHONUNBUFFERED="1")
     assert shown["system_prompt"] == ("Be brief.", "organization", f"{host.url}:1")
     assert shown["limits.max_llm_calls"] == (9, "organization", f"{host.url}:4")
     assert shown["max_tokens"] == (5, "operator", "config/trunkline.toml:1")

@@ -41,7 +41,6 @@ class Member:
         environ = {
             "SSL_CERT_FILE": str(self.host.authority),
             "XDG_CACHE_HOME": str(self.home / "cache"),
-            "PYTHONUNBUFFERED": "1",
         }
         return trunkline(*args, home=self.home, **environ)
 
