@@ -246,7 +246,7 @@ async def test_discord_refuses_an_endpoint_that_accepts_every_signature(fake: Fa
 async def listening(routes: Sequence[web.AbstractRouteDef]) -> AsyncGenerator[str]:
     app = web.Application()
     app.add_routes(routes)
-    runner = web.AppRunner(app)
+    runner = web.AppRunner(app, lingering_time=0)  # a body that does not come, does not come later, either
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()

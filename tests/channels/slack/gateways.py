@@ -18,7 +18,7 @@ from gateway.settings import Settings
 from gateway.store import schema as t
 from gateway.testing.fake_models.server import FakeModels
 
-_PACE = 100
+PACE = 100
 """Most tests do not have the fake enforce the platform's limits: no channel needs to wait for them."""
 
 
@@ -37,7 +37,7 @@ def settings_of(
         "api_base_url": fake.api_url,
         "allow": "*",
         "envelope": "off",
-        "pace": _PACE,
+        "pace": PACE,
         **slack,
     }
     return Settings.model_validate(

@@ -14,6 +14,7 @@ from gateway.app import Gateway
 from gateway.testing.contracts.channel_contract import ChannelCheck, checks_for
 from gateway.testing.contracts.channel_platform import Platform, until
 from gateway.testing.fake_platform import Fault
+from tests.channels.slack.gateways import PACE
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +46,7 @@ class SlackPlatform(Platform):
 
     def settings(self) -> Mapping[str, Any]:
         tokens = {"bot_token": self.fake.bot_token, "app_token": self.fake.app_token}
-        return {**tokens, "api_base_url": self.fake.api_url, "allow": "*"}
+        return {**tokens, "api_base_url": self.fake.api_url, "allow": "*", "pace": PACE}
 
     async def connected(self, gateway: Gateway, url: str) -> None:
         await until(lambda: self.fake.sockets.live)

@@ -14,6 +14,7 @@ from gateway.app import Gateway
 from gateway.testing.contracts.channel_contract import ChannelCheck, checks_for
 from gateway.testing.contracts.channel_platform import Platform, until
 from gateway.testing.fake_platform import Fault
+from tests.channels.telegram.lab import FAST
 
 pytestmark = pytest.mark.slow
 
@@ -48,7 +49,7 @@ class TelegramPlatform(Platform):
         await self.fake.__aexit__(*failure)
 
     def settings(self) -> Mapping[str, Any]:
-        return {"token": self.fake.token, "api_base_url": self.fake.url, "allow": "*"}
+        return {"token": self.fake.token, "api_base_url": self.fake.url, "allow": "*", "pace": FAST}
 
     async def connected(self, gateway: Gateway, url: str) -> None:
         await until(lambda: gateway.health()["telegram"][0])
