@@ -53,8 +53,8 @@ _MARKED = {
     "chromium_path": pytest.mark.browser,
     "foreign": pytest.mark.node,
 }
+_SHELL = "chromium-headless-shell"
 _BROWSERS = (
-    "chromium-headless-shell",
     "chromium",
     "chromium-browser",
     "google-chrome",
@@ -96,7 +96,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for fixture in getattr(item, "fixturenames", ()):
             if fixture in _MARKED:
                 item.add_marker(_MARKED[fixture])
-            if fixture == "shared_chromium":
+            if fixture in ("shared_chromium", "whole_chromium"):
                 item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
     # The longest tests mostly wait: first, they overlap with all others; last, every worker would wait.
     items.sort(key=lambda item: item.path.stem not in _LONG)
@@ -153,9 +153,13 @@ def migrated_postgres_url(_postgres_template: str) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def chromium_path() -> Path:
-    """The Chromium (or Chrome) to drive."""
+    """The Chromium (or Chrome) to drive; its headless shell takes 60 % of the processor time."""
+    return _found_browser(_SHELL, *_BROWSERS)
+
+
+def _found_browser(*names: str) -> Path:
     named = os.environ.get("TRUNKLINE_TEST_CHROMIUM")
-    found = named or next(filter(None, map(shutil.which, _BROWSERS)), None)
+    found = named or next(filter(None, map(shutil.which, names)), None)
     if not found:
         _lacking("no Chromium: none is on the path, and TRUNKLINE_TEST_CHROMIUM names none")
     # Only tests that have a Chromium need Playwright.
@@ -168,7 +172,7 @@ def chromium_path() -> Path:
 
 @asynccontextmanager
 async def _launched(path: Path) -> AsyncIterator[Browser]:
-    """A headless browser with a microphone that beeps. As root its own sandbox is not to be had."""
+    """A headless browser, its microphone beeps. As root its own sandbox is not to be had."""
     # Only tests that have a Chromium need Playwright.
     from playwright.async_api import async_playwright
 
@@ -183,6 +187,13 @@ async def _launched(path: Path) -> AsyncIterator[Browser]:
 async def shared_chromium(chromium_path: Path) -> AsyncIterator[Browser]:
     """One browser for all tests, which saves a third of their time. They run in its loop."""
     async with _launched(chromium_path) as browser:
+        yield browser
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def whole_chromium() -> AsyncIterator[Browser]:
+    """The browser that people use. It has a microphone, and the shell has none."""
+    async with _launched(_found_browser(*_BROWSERS)) as browser:
         yield browser
 
 

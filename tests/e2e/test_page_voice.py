@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
 from tests.e2e.page_browser import answers, chat, message_field, questions, say, words
@@ -22,6 +23,14 @@ _LENGTH = """(audio) => new Promise((done) => {
     audio.load();
 })"""
 MAY_LISTEN: dict[str, Any] = {"permissions": ["microphone"]}
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def browser(whole_chromium: Browser) -> AsyncIterator[Browser]:
+    """The browser, in which nothing is open; what a test leaves open is closed."""
+    yield whole_chromium
+    for context in whole_chromium.contexts:
+        await context.close()
 
 
 async def speaking(turn: Turn) -> AsyncIterator[Frame]:

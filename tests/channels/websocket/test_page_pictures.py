@@ -145,6 +145,7 @@ async def test_each_state_of_the_page_has_its_picture(browser: Browser, tmp_path
             address = page.url
             models.then(Refusal(401, "invalid_api_key: Incorrect API key provided"))
             await page.get_by_role("link", name="New chat").click()
+            await expect(page.get_by_role("heading", name="What can I do for you?")).to_be_visible()
             await say(page, "And indoors?")
             await expect(answers(page).locator(".error-part")).to_be_visible()
             broken = page.url
