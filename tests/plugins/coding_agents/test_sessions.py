@@ -50,6 +50,13 @@ from tests.plugins.coding_agents.rig import (
 
 pytestmark = pytest.mark.slow
 
+LETTERS: dict[str, Any] = {"letters": {"enabled": False, "allow": "*"}}
+ADA: dict[str, Any] = {
+    "owner": "letters:ada",
+    "address": {"channel": "letters", "account": "bot", "chat": "room"},
+}
+"""A user who may use the bot on a channel that is off: no rule answers a question, and no chat shows it."""
+
 
 async def test_003_01_a_session_has_agent_workdir_id_and_status(tmp_path: Path) -> None:
     work = tmp_path / "work"
@@ -166,8 +173,8 @@ async def test_003_09_what_cannot_start_is_refused(tmp_path: Path) -> None:
 
 
 async def test_003_10_running_blocked_and_completed_are_observed(tmp_path: Path) -> None:
-    async with agents(tmp_path) as rig:
-        session = await rig.spawn()
+    async with agents(tmp_path, channels=LETTERS) as rig:
+        session = await rig.spawn(**ADA)
         seen = [session.record.public_status]
         session.subscribe(lambda _event: seen.append(session.record.public_status))
         await until_status(session, "ready")
@@ -228,8 +235,8 @@ async def test_003_13_a_session_is_reaped_after_30_minutes_without_input_and_out
 
 
 async def test_003_13_a_blocked_session_is_announced_once_and_stopped_after_a_day(tmp_path: Path) -> None:
-    async with agents(tmp_path) as rig:
-        session = await rig.spawn("read -p 'Overwrite the file? [y/n] ' answer")
+    async with agents(tmp_path, channels=LETTERS) as rig:
+        session = await rig.spawn("read -p 'Overwrite the file? [y/n] ' answer", **ADA)
         await until_status(session, "blocked")
         since = session.record.blocked_at
         told = session.record.told
@@ -243,8 +250,8 @@ async def test_003_13_a_blocked_session_is_announced_once_and_stopped_after_a_da
 
 
 async def test_a_question_takes_no_text_and_one_answer(tmp_path: Path) -> None:
-    async with agents(tmp_path) as rig:
-        session = await rig.spawn("read -p 'Overwrite the file? [y/n] ' answer; echo got $answer")
+    async with agents(tmp_path, channels=LETTERS) as rig:
+        session = await rig.spawn("read -p 'Overwrite the file? [y/n] ' answer; echo got $answer", **ADA)
         await until_status(session, "blocked")
         asked = session.record.question
         assert asked is not None
