@@ -243,12 +243,21 @@ async def test_what_was_said_before_the_bot_came_is_left_alone(tmp_path: Path) -
 
 
 async def test_all_limits_are_kept(tmp_path: Path) -> None:
-    async with FakeSlack() as fake, gateway_at(fake, tmp_path, pace=1) as gateway:
+    """More answers are in progress at once than Slack lets streams begin and end in a minute."""
+    rooms = [f"room{number}" for number in range(20)]
+    finish = asyncio.Event()
+    async with FakeSlack() as fake, FakeModels() as models:
         fake.switches.limited = True
-        for number in range(6):
-            fake.say(f"@user{number}", "hello")
-            fake.say("general", f"hi {number} @trunkline")
-        await settled(gateway, *["done"] * 12)
+        models.then(*[Reply((Say("One "), Gate(finish), Say("two.")))] * 60)
+        async with gateway_at(fake, tmp_path, models, pace=1) as gateway:
+            for room in rooms * 3:
+                fake.say(room, "count @trunkline")
+            await fake.until(lambda: len(models.requests) == 60)
+            # Half of the limit, because each stream has to be ended, too.
+            await fake.until(lambda: len(fake.transcript.of("chat.startStream")) >= 12)
+            finish.set()
+            await settled(gateway, *["done"] * 60)
+        assert [fake.answers(room) for room in rooms] == [["One two."] * 3] * 20
         assert [call.method for call in fake.transcript.calls if call.status == 429] == []
     fake.transcript.check()
 
