@@ -37,7 +37,8 @@ MOST_CHANGES = 1_000
 _MOST_COMPARED_BYTES = 2_000_000
 _CUT = f"only the first {MOST_CHARACTERS:,} characters are kept"
 _COLUMNS = (
-    "id session answer path added removed before after diff note at root mode new_mode blob new_blob unkept"
+    "id session answer path added removed before after diff note at root mode new_mode blob new_blob "
+    "unkept seq"
 )
 
 # A turn may end after its session was deleted; its changes then belong to no session.
@@ -48,14 +49,14 @@ _PUT = OwnStatement(
     "CAST(?3 AS TEXT), CAST(?4 AS TEXT), CAST(?5 AS INTEGER), CAST(?6 AS INTEGER), CAST(?7 AS TEXT), "
     "CAST(?8 AS TEXT), CAST(?9 AS TEXT), CAST(?10 AS TEXT), CAST(?11 AS BIGINT), "
     "CAST(?12 AS TEXT), CAST(?13 AS INTEGER), CAST(?14 AS INTEGER), CAST(?15 AS TEXT), CAST(?16 AS TEXT), "
-    "CAST(?17 AS TEXT) "
+    "CAST(?17 AS TEXT), (SELECT COALESCE(MAX(seq), 0) + 1 FROM file_change WHERE session = CAST(?2 AS TEXT)) "
     "WHERE EXISTS (SELECT 1 FROM sessions WHERE id = CAST(?2 AS TEXT))",
 )
 _TRIM = OwnStatement(
     39,
     t.file_change,
-    "DELETE FROM file_change WHERE session = ?1 AND id <= "  # noqa: S608
-    f"(SELECT id FROM file_change WHERE session = ?1 ORDER BY id DESC LIMIT 1 OFFSET {MOST_CHANGES})",
+    "DELETE FROM file_change WHERE session = ?1 AND seq <= "  # noqa: S608
+    f"(SELECT seq FROM file_change WHERE session = ?1 ORDER BY seq DESC LIMIT 1 OFFSET {MOST_CHANGES})",
 )
 _DROP = Write("delete", 37, t.file_change, "id")
 _SET_STATE = Write("update", 36, t.file_change, "id state")
@@ -195,7 +196,7 @@ class ChangeLog:
             f.session == session, f.answer.in_(answers), f.state.in_((known, begun))
         )
         async with self._lock:
-            rows = await self._store.read(lambda c: c.execute(query.order_by(f.id)).mappings().all())
+            rows = await self._store.read(lambda c: c.execute(query.order_by(f.seq)).mappings().all())
             by_path: dict[str, list[RowMapping]] = {}
             for row in rows:
                 by_path.setdefault(row["path"], []).append(row)
@@ -253,7 +254,7 @@ class ChangeLog:
 def read_changes(connection: Connection, session: str, answer: str | None = None) -> ChangeSummary:
     """Read what a session changed, or one of its answers."""
     f = t.file_change.c
-    query = select(t.file_change).where(f.session == session, f.state == "").order_by(f.id)
+    query = select(t.file_change).where(f.session == session, f.state == "").order_by(f.seq)
     if answer is not None:
         query = query.where(f.answer == answer)
     found: dict[str, list[ChangedFile]] = {}

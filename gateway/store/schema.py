@@ -651,9 +651,11 @@ file_change = Table(
     Column("new_blob", Text, nullable=False, server_default=""),
     Column("unkept", Text, nullable=False, server_default="the gateway did not keep contents then"),
     Column("state", Text, nullable=False, server_default=""),
-    Index("file_change_session", "session", "id"),
+    Column("seq", Integer, nullable=False, server_default="0"),
+    Index("file_change_session", "session", "seq"),
 )
 """Changes of files by tools: ``answer`` is the id of the turn's answer, ``before`` and ``after`` are the
-texts, null for no file. ``note`` says what of them is not kept.
+texts, null for no file. ``note`` says what of them is not kept. ``seq`` is their order in the session: the
+clock, with which ids begin, may be set back.
 ``blob`` and ``new_blob`` are ids of the whole contents in git, empty for no file, and ``unkept`` is why they
 are not there. ``state`` is empty, reverting, reverted or restoring."""

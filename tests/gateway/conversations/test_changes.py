@@ -150,7 +150,8 @@ async def test_the_newest_changes_of_a_session_are_kept(tmp_path: Path, root: Pa
         # One row stands for the oldest of more than fit.
         copies = [
             {"id": f"{n:08}", "session": "s", "answer": "x", "path": f"/{n}", "added": 0, "removed": 0,
-             "before": None, "after": "x", "diff": "", "note": "", "at": 1}
+             "before": None, "after": "x", "diff": "", "note": "", "at": 1,
+             "seq": n - MOST_CHANGES}
             for n in range(MOST_CHANGES)
         ]  # fmt: skip
         with chat.gateway.parts.store.engine.begin() as connection:

@@ -219,6 +219,21 @@ async def test_a_revert_that_a_kill_cut_off_is_finished_at_the_next_start(
         assert (await changes_of(chat)).files == 0
 
 
+async def test_changes_keep_their_order_when_the_clock_is_set_back(tmp_path: Path, root: Path) -> None:
+    (root / "a").write_text("0")
+    async with chatting(tmp_path / "data", **enabled(root)) as chat:
+        first = await change(chat, use("read", path="a"), use("edit", path="a", old="0", new="1"))
+        # What is recorded while the clock is ahead: an id that begins with a later time.
+        later = update(t.file_change).values(id="ffffffff-ffff-7fff-bfff-ffffffffffff", at=2**47)
+        with chat.gateway.parts.store.engine.begin() as connection:
+            connection.execute(later)
+        second = await change(chat, use("edit", path="a", old="1", new="2"))
+        [summed] = (await changes_of(chat)).changes
+        assert (summed.before, summed.after) == ("0", "2")
+        assert await revert(chat, first, second) == Reverted((f"{root}/a",), {})
+        assert (root / "a").read_text() == "0"
+
+
 async def test_the_contents_are_private_and_deleted_with_the_session(tmp_path: Path, root: Path) -> None:
     async with chatting(tmp_path / "data", **enabled(root)) as chat:
         await change(chat, use("write", path="a", content="1"))

@@ -92,6 +92,28 @@ def test_what_an_older_version_kept_is_still_there(engine: Engine):
         assert connection.execute(text("SELECT count(*) FROM member")).scalar_one() == 0
 
 
+def test_changes_of_files_that_an_older_version_recorded_keep_their_order(engine: Engine):
+    names = [c.name for c in t.sessions.columns if not c.nullable and c.server_default is None]
+    session = dict.fromkeys(names, 1)
+    with engine.begin() as connection:
+        migrate.run_migrations(connection, "0035")
+        connection.execute(
+            t.sessions.insert(),
+            [
+                {**session, **dict.fromkeys(("channel", "owner", "address", "title"), ""), "id": id_}
+                for id_ in "st"
+            ],
+        )
+        for id_, of in (("c", "s"), ("a", "s"), ("b", "t")):
+            columns = "id, session, answer, path, added, removed, diff, note, at"
+            row = f"'{id_}', '{of}', 'x', 'p', 1, 0, '', '', 1"
+            connection.execute(text(f"INSERT INTO file_change ({columns}) VALUES ({row})"))
+    migrate.upgrade(engine)
+    with engine.connect() as connection:
+        numbers = text("SELECT id, seq FROM file_change ORDER BY id")
+        assert [tuple(row) for row in connection.execute(numbers)] == [("a", 1), ("b", 1), ("c", 2)]
+
+
 def test_an_empty_database_is_at_no_revision_and_a_new_one_at_the_newest(engine: Engine):
     assert migrate.current(engine) is None
     migrate.upgrade(engine)
