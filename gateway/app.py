@@ -386,7 +386,7 @@ class Gateway:
         undo = Undo(store, self.channels, intake, deliverer, changes)
         forks = Forks(store, sessions, self.channels, self.profiles)
         own = (titles, forks, Shares(store, settings.share, self.redactor), undo, branches, search)
-        sources = sessions, self.models, self.profiles, caller, spending
+        sources = sessions, self.models, self.profiles, caller
         completions = PluginCompletions(self.registry, *sources, lambda: self.model)
         parts = intake, submission, ephemeral, inbox, sessions, questions, access
         host = self._host(*parts, *own, changes, Uploads(store))

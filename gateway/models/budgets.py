@@ -84,7 +84,7 @@ class Budget(Struct, frozen=True, kw_only=True):
     """A spending limit, with amounts for a warning, for an approval and for a hard stop.
 
     At ``warn`` the chat gets a notice, at ``ask`` a user has to approve, at ``stop`` calls are refused.
-    ``unpriced`` allows or refuses calls without a known price.
+    ``unpriced`` allows or refuses calls without a known price. ``key`` is where the limit is set.
     """
 
     name: str
@@ -95,6 +95,7 @@ class Budget(Struct, frozen=True, kw_only=True):
     ask: Nano | None
     stop: Nano | None
     unpriced: Literal["allow", "refuse"]
+    key: str
 
     @classmethod
     def of(cls, name: str, written: BudgetSettings) -> Budget:
@@ -106,7 +107,23 @@ class Budget(Struct, frozen=True, kw_only=True):
             every=written.per,
             only=frozenset(written.only),
             unpriced=written.unpriced,
+            key=f"budgets.{name}",
             **amounts,
+        )
+
+    @classmethod
+    def of_plugin(cls, plugin: str, usd: float) -> Budget:
+        """Build the budget that a plugin's manifest sets for each conversation."""
+        return cls(
+            name=plugin,
+            scope="plugin",
+            every="ever",
+            only=frozenset(),
+            warn=None,
+            ask=None,
+            stop=to_nano(Decimal(str(usd))),
+            unpriced="allow",
+            key=f"capabilities.llm.budget of {plugin!r}",
         )
 
     @property
@@ -184,9 +201,16 @@ class Budgets:
     def __bool__(self) -> bool:
         return bool(self.all)
 
-    async def accounts_for(self, caller: Caller, now: int) -> list[Account]:
-        """Return the accounts that a call is charged to."""
+    async def accounts_for(
+        self, caller: Caller, now: int, plugin_limit: float | None = None
+    ) -> list[Account]:
+        """Return the accounts that a call is charged to.
+
+        ``plugin_limit`` is what the calling plugin may spend in the session, in US dollars.
+        """
         accounts: list[Account] = []
+        if plugin_limit is not None:
+            accounts.append(await self._plugin_account(caller, plugin_limit))
         for budget in self.all:
             if budget.scope == "plugin" and not caller.plugin:
                 continue
@@ -228,6 +252,18 @@ class Budgets:
         return self._accounts.setdefault(
             account_id, Account(account_id, budget, when, spent, granted, warned_at)
         )
+
+    async def _plugin_account(self, caller: Caller, limit: float) -> Account:
+        budget, of_session = Budget.of_plugin(caller.plugin, limit), {"session": caller.session}
+        account_id = f"{budget.key}|{caller.session}"
+        account = self._accounts.get(account_id)
+        if account is None:
+            spent = await self._ledger.spent(0, "plugin", {caller.plugin}, only=of_session)
+            self._evict_idle()
+            account = Account(account_id, budget, period_at("ever", 0), spent)
+            account = self._accounts.setdefault(account_id, account)
+        account.budget = budget  # An update of the plugin may have changed the limit.
+        return account
 
     def _evict_idle(self) -> None:
         """Drop the oldest accounts without a running call."""

@@ -157,10 +157,20 @@ class Ledger:
         self._submit((DROP_SPEND, (call_id,)))
 
     async def spent(
-        self, since: int, dimension: Dimension | None, keys: Collection[str], until: int | None = None
+        self,
+        since: int,
+        dimension: Dimension | None,
+        keys: Collection[str],
+        until: int | None = None,
+        only: Mapping[str, str] | None = None,
     ) -> int:
-        """Return the amount spent or reserved between two times: for some keys of a dimension, or all."""
-        query = select(func.coalesce(func.sum(t.spend.c.nano_usd), 0)).where(*_between(since, until, {}))
+        """Return the amount spent or reserved between two times: for some keys of a dimension, or all.
+
+        ``only`` restricts other dimensions to one key each.
+        """
+        query = select(func.coalesce(func.sum(t.spend.c.nano_usd), 0)).where(
+            *_between(since, until, only or {})
+        )
         if dimension is not None:
             query = query.where(_key(dimension).in_(keys))
         return await self._store.read(lambda c: int(c.execute(query).scalar_one()))

@@ -294,7 +294,7 @@ class Spending:
 
         This may lower the ``max_tokens`` of the meter's options. Raises BudgetExceededError.
         """
-        accounts = await self.budgets.accounts_for(meter.caller, meter.at)
+        accounts = await self.budgets.accounts_for(meter.caller, meter.at, turn.plugin_limit)
         if not accounts:
             return
         self._check_price(meter, accounts)
@@ -350,7 +350,7 @@ class Spending:
 
     def _exceeded(self, turn: Turn, account: Account, why: str) -> BudgetExceededError:
         self._events.refused(turn, account)
-        text = f"{account.summary()}, {why}{account.reset_text()} (see budgets.{account.budget.name})"
+        text = f"{account.summary()}, {why}{account.reset_text()} (see {account.budget.key})"
         return BudgetExceededError(text, elsewhere=account.budget.scope in ("provider", "model"))
 
     async def _warn(self, turn: Turn, accounts: Sequence[Account]) -> None:

@@ -292,8 +292,7 @@ class Compactor:
         assembler = Assembler(turn.session.id, options.message_id)
         usage, finished = MetadataDelta(options.message_id, 0, 0, 0.0), False
         try:
-            if self._spending.budgets:
-                await self._spending.permit(turn, meter)
+            await self._spending.permit(turn, meter)
             async with (
                 asyncio.timeout(_SUMMARY_SECONDS),
                 aclosing(route.provider.stream([asked], meter.options)) as stream,

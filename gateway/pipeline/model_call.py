@@ -263,10 +263,9 @@ class ModelCaller:
         key, counters = (route.provider.id, route.model), self._counters
         begun, waiting = time.monotonic(), True
         try:
-            if self._spending.budgets:
-                await self._spending.permit(turn, meter)
-                # Asking a person for more budget may have added parts to the answer.
-                first = turn.writer.next_index
+            await self._spending.permit(turn, meter)
+            # Asking a person for more budget may have added parts to the answer.
+            first = turn.writer.next_index
             async with aclosing(route.provider.stream(messages, meter.options)) as stream:
                 async for delta in stream:
                     if waiting and not isinstance(delta, MetadataDelta):

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable
-from weakref import WeakValueDictionary
 
 from msgspec import Struct
 
-from gateway.contract.errors import BudgetExceededError, OverloadedError, ProviderResolutionError
+from gateway.contract.errors import OverloadedError, ProviderResolutionError
 from gateway.conversations.titles import HiddenTurn
 from gateway.extensions.generation import Lease
 from gateway.extensions.registry import PluginRegistry
-from gateway.models import Agents, ContextWindow, Models, Spending
-from gateway.models.ledger import to_usd
+from gateway.models import Agents, ContextWindow, Models
 from gateway.pipeline.intake import own_entry
 from gateway.pipeline.model_call import ModelCaller
 from gateway.session import Session, Sessions
@@ -23,8 +20,6 @@ from gateway.store.inbox import Entry
 _MOST_AT_ONCE = 4
 """Calls of one plugin at once: a plugin whose own hook calls a model would otherwise call itself for ever."""
 _MOST_TOKENS = 32_000
-_MOST_SESSIONS = 10_000
-"""Sessions whose spending is in memory; that of others is read again from the ledger."""
 
 
 class Completion(Struct, frozen=True):
@@ -40,10 +35,17 @@ class _PluginTurn(HiddenTurn):
     """A model call of a plugin, as a turn that no user sees."""
 
     def __init__(
-        self, session: Session, entry: Entry, plugin: str, prompt: str, lease: Lease, max_tokens: int
+        self,
+        session: Session,
+        entry: Entry,
+        plugin: str,
+        prompt: str,
+        lease: Lease,
+        max_tokens: int,
+        budget: float | None,
     ) -> None:
         super().__init__(session, entry, session.row.agent or "main", prompt, lease, max_tokens)
-        self.plugin = plugin
+        self.plugin, self.plugin_limit = plugin, budget
 
 
 class PluginCompletions:
@@ -59,7 +61,6 @@ class PluginCompletions:
         models: Models,
         agents: Agents,
         caller: ModelCaller,
-        spending: Spending,
         default_model: Callable[[], str],
     ) -> None:
         self._registry = registry
@@ -68,9 +69,6 @@ class PluginCompletions:
         self._models = models
         self._agents = agents
         self._caller = caller
-        self._ledger = spending.ledger
-        self._spent: OrderedDict[tuple[str, str], float] = OrderedDict()
-        self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._running: Counter[str] = Counter()
 
     async def complete(
@@ -89,15 +87,7 @@ class PluginCompletions:
             raise OverloadedError(f"the plugin {plugin!r} makes {_MOST_AT_ONCE} model calls already")
         self._running[plugin] += 1
         try:
-            if budget is None:
-                return await self._call(plugin, session, prompt, system, model, max_tokens)
-            # One after the other, so that calls at once do not exceed the budget together.
-            lock = self._locks.setdefault((plugin, session), asyncio.Lock())
-            async with lock:
-                spent = await self._check(plugin, session, budget)
-                made = await self._call(plugin, session, prompt, system, model, max_tokens)
-                self._spent[plugin, session] = spent + (made.cost or 0.0)
-                return made
+            return await self._call(plugin, session, prompt, system, model, max_tokens, budget)
         finally:
             self._running[plugin] -= 1
 
@@ -113,7 +103,14 @@ class PluginCompletions:
         return (await self._models.window(route)).limit(None)
 
     async def _call(
-        self, plugin: str, session: str, prompt: str, system: str, model: str, max_tokens: int
+        self,
+        plugin: str,
+        session: str,
+        prompt: str,
+        system: str,
+        model: str,
+        max_tokens: int,
+        budget: float | None,
     ) -> Completion:
         found = await self._sessions.find(session)
         running = found.turn
@@ -124,7 +121,7 @@ class PluginCompletions:
         )
         with self._registry.lease() as lease:
             longest = max(1, min(max_tokens, _MOST_TOKENS))
-            turn = _PluginTurn(found, entry, plugin, prompt, lease, longest)
+            turn = _PluginTurn(found, entry, plugin, prompt, lease, longest, budget)
             small = self._agents.get(turn.agent).small_model
             name = model or small or self._agents.model_of(found.row) or self._default_model()
             _, stop = await self._caller.call(turn, await self._models.resolve(name), system, ())
@@ -132,19 +129,3 @@ class PluginCompletions:
         cost = None if usage.cost is None else float(usage.cost)
         text = turn.build_message(stop).text
         return Completion(text, usage.input_tokens, usage.output_tokens, cost)
-
-    async def _check(self, plugin: str, session: str, budget: float) -> float:
-        """Return what the plugin spent in this session. Raises BudgetExceededError at its budget."""
-        spent = self._spent.get((plugin, session))
-        if spent is None:
-            rows = await self._ledger.usage_by("plugin", 0, 1 << 60, session=session, plugin=plugin)
-            spent = float(to_usd(sum(row.nano_usd or 0 for row in rows)))
-            self._spent[plugin, session] = spent
-            if len(self._spent) > _MOST_SESSIONS:
-                self._spent.popitem(last=False)
-        if spent >= budget:
-            raise BudgetExceededError(
-                f"the plugin {plugin!r} has spent its ${budget:g} in this conversation "
-                "(capabilities.llm.budget in its plugin.yml)"
-            )
-        return spent

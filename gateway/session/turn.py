@@ -138,6 +138,8 @@ class Turn:
     """The task of a nested run in plain words, for the questions that it asks; empty for others."""
     plugin = ""
     """The plugin whose own model call it is; empty for all turns of messages."""
+    plugin_limit: float | None = None
+    """What this plugin may spend in the session, in US dollars; None without a limit."""
     runs = 0
     """Number of all nested runs for its message, at every depth."""
     depth = 0

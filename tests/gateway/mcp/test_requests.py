@@ -80,5 +80,5 @@ async def test_a_server_gets_a_model_only_if_that_is_granted(servers: Servers) -
         assert (told["role"], told["content"]["text"]) == ("assistant", "Something.")
         assert [message.text for message in chat.model.calls[1].messages] == ["Say something."]
     async with servers.chat(capabilities={**files, "llm": {"enabled": True, "budget": 0.0}}) as chat:
-        assert "has spent its $0" in (await use(chat, "demo_run", what="sample")).output
+        assert "of this plugin's budget is spent" in (await use(chat, "demo_run", what="sample")).output
         assert [message.text for message in chat.model.calls[-1].messages] != ["Say something."]
