@@ -146,9 +146,11 @@ class Delivery:
         try:
             await self._update(ts, page, outbound)
         except RefusedError as refused:
-            if refused.error != "message_not_found":
+            is_late = outbound.final and refused.error == "edit_window_closed"
+            if refused.error != "message_not_found" and not is_late:
                 raise
-            # An answer must not be lost with its message: it is placed again.
+            # An answer must not be lost with its message: it is placed again. So is one that the workspace
+            # does not let the bot edit any more, but only once it is complete.
             raise PlacementMismatch(str(refused)) from refused
 
     async def delete(self, placed: Placed, address: Address) -> None:

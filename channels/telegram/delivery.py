@@ -161,11 +161,10 @@ class Delivery:
             if under_file or not await self._show_rich(address, "editMessageText", page, **more):
                 await self._call(address, method, arguments, **more)
         except RefusedError as refused:
-            if refused.says(*MISSING):
-                log.info("a message to edit was deleted", chat=address.chat)
-            elif refused.migrated_to is not None:
+            if refused.migrated_to is not None or refused.says(*MISSING):
+                # An answer must not be lost with a message that somebody deleted: it is placed again.
                 raise PlacementMismatch(refused.reason) from refused
-            elif not (refused.says(SAME) or (_is_voice(page) and refused.says(_NO_EDITABLE_MEDIA))):
+            if not (refused.says(SAME) or (_is_voice(page) and refused.says(_NO_EDITABLE_MEDIA))):
                 error = self._delivery_error(chat, refused)
                 # ``place`` has other ways to show a file; an edit does not.
                 if isinstance(error, PlacementRefused) and (

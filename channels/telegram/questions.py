@@ -31,6 +31,7 @@ from gateway.channel import (
     InvalidRequestError,
     Placed,
     PlacementDeferred,
+    PlacementMismatch,
     PlacementRefused,
     Question,
     UnauthorizedError,
@@ -85,7 +86,10 @@ class Questions:
         words = styled(_outcome(question, answer))
         page = TextPage(words.text, words.entities)
         under_file = _question(question)[1] is not None
-        await self._delivery.edit(question.address, shown.platform_id, page, under_file=under_file)
+        try:
+            await self._delivery.edit(question.address, shown.platform_id, page, under_file=under_file)
+        except PlacementMismatch as mismatch:
+            log.info("a question is gone", chat=question.address.chat, reason=str(mismatch))
 
     async def decide(self, query: CallbackQuery) -> None:
         """Store the answer of a pressed button; ``answer`` shows the result afterwards."""

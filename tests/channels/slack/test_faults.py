@@ -87,6 +87,23 @@ async def test_an_answer_whose_message_was_deleted_is_posted_again_and_once(
     fake.transcript.check()
 
 
+@pytest.mark.parametrize("chat", ["@ada", "general"])
+async def test_an_answer_that_takes_longer_than_the_workspace_allows_edits_is_posted_again_and_once(
+    tmp_path: Path, chat: str
+) -> None:
+    go_on = asyncio.Event()
+    async with FakeSlack() as fake, FakeModels() as models, gateway_at(fake, tmp_path, models) as gateway:
+        fake.switches.edit_window = 60
+        models.then(Reply((Say("One "), Gate(go_on), Say("two."))))
+        fake.say(chat, "count @trunkline")
+        await fake.until(lambda: fake.answers(chat) == ["One"])
+        fake.state.stamps.skew = 120
+        go_on.set()
+        await settled(gateway, "done")
+        assert fake.answers(chat) == ["One two."]
+    fake.transcript.check()
+
+
 async def test_a_long_answer_streams_over_several_messages(tmp_path: Path) -> None:
     words = [f"word{number} " for number in range(1500)]
     async with FakeSlack() as fake, FakeModels() as models, gateway_at(fake, tmp_path, models) as gateway:

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import func, select
 
 from channels.telegram.fake import FakeTelegram, Message
 from gateway import Plugin, Tool, tool_from
 from gateway.channel import Address, Watermarks
+from gateway.store import schema as t
 from gateway.testing.fake_models.script import Gate, Reply, Use
 from gateway.testing.fake_platform import FAULTS, Fault
 from tests.channels.telegram.lab import Lab, lab, until
@@ -91,6 +93,25 @@ async def test_a_button_decides(
         assert fake.answers(chat)[0] == shown
         assert len(shell.ran) == ran
         assert prompts(fake, chat) == []
+    fake.transcript.check()
+
+
+async def test_the_end_of_a_question_that_was_deleted_is_shown_nowhere(
+    tmp_path: Path, fake: FakeTelegram
+) -> None:
+    chat, shell = fake.private(), Shell()
+    async with lab(tmp_path, fake, shell, settings=ASK) as running:
+        prompt = await asked(running, chat)
+        fake.delete(chat, prompt.id)
+        fake.say(chat, "yes")
+        await until(lambda: shell.ran)
+        await running.settled()
+        unclosed = select(func.count()).where(t.question.c.closed == 0)
+        read = running.gateway.parts.store.read
+        async with asyncio.timeout(20):
+            while await read(lambda c: c.execute(unclosed).scalar_one()):
+                await asyncio.sleep(0.01)
+        assert len(fake.transcript.of("editMessageText")) == 1
     fake.transcript.check()
 
 

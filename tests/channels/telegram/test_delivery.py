@@ -577,6 +577,23 @@ async def test_a_page_that_was_deleted_is_not_an_error(tmp_path: Path, fake: Fak
     fake.transcript.check()
 
 
+async def test_an_answer_whose_message_was_deleted_is_placed_again_and_once(
+    tmp_path: Path, fake: FakeTelegram
+) -> None:
+    go_on = asyncio.Event()
+    group = fake.group("Lab", "Ada", admin=True)
+    async with lab(tmp_path, fake, groups="always") as running:
+        running.models.then(Reply((Say("One "), Gate(go_on), Say("two."))))
+        fake.say(group, "count", "Ada")
+        await until(lambda: fake.answers(group) == ["One"])
+        shown = next(one.id for one in fake.messages(group) if one.sender.is_bot)
+        fake.delete(group, shown)
+        go_on.set()
+        await running.answers(group, "One two.")
+        assert await running.states() == ["done"]
+    fake.transcript.check()
+
+
 async def test_a_text_is_not_found_in_a_message_with_a_file(fake: FakeTelegram) -> None:
     """The file may belong to another conversation of the same chat; it cannot be edited into a text."""
     chat = fake.private()
