@@ -9,6 +9,7 @@ from pathlib import Path
 from gateway import Message, Plugin, PluginContext
 from gateway.channel import Address, InboundMessage, OutboundMessage, Placed, Sender, Streaming
 from gateway.contract.messages import now_ms
+from gateway.pipeline.intake import Bounds
 from gateway.store.inbox import Entry
 from gateway.testing.chat import Chat, chatting, written
 from gateway.testing.fake_models.script import Gate, Reply, Say
@@ -213,6 +214,20 @@ async def test_after_a_crash_only_the_last_wording_is_answered(tmp_path: Path) -
         await wall.say("third", "3")
         await until(lambda: len(wall.shown) == 2)
         assert heard(chat) == ["second", "You said: second", "third"]
+
+
+async def test_a_new_wording_beyond_the_messages_that_are_loaded_replaces_the_old_one(tmp_path: Path) -> None:
+    async with chatting(tmp_path, limits={"drain_seconds": 0}) as chat:
+        chat.model.then(Reply((Gate(asyncio.Event()),)))
+        for n in range(1, Bounds().session + 10):
+            await chat.accept(f"text {n}", dedup_key=str(n), order=n)
+        last = await chat.accept("text 2, corrected", dedup_key="2:a", revises="2", order=1000)
+    async with chatting(tmp_path) as chat:
+        await chat.answer(last)
+        asked = [call.messages[-1].text for call in chat.model.calls]
+        assert "text 2" not in asked
+        assert asked[-1] == "text 2, corrected"
+        assert asked.count("text 3") == 1
 
 
 async def test_a_new_wording_that_a_crash_cut_off_is_answered(tmp_path: Path) -> None:
