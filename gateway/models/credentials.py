@@ -37,9 +37,7 @@ class Keyring:
         return f"the keyring ({self._backend.name})"
 
     def get(self, name: str) -> str | None:
-        """Return a text, or None. Like all methods here, raises SettingsError if the keyring does not answer.
-        Return a text, or None. Like all methods here, raises SettingsError if the keyring does not answer.
-        """
+        """Return a text, or None. All methods here raise SettingsError if the keyring does not answer."""
         return self._call("get_password", name)
 
     def set(self, name: str, text: str) -> None:

@@ -203,9 +203,7 @@ def _set_variables(environ: Mapping[str, str], variables: Variables) -> Iterator
 
 
 async def default_model(environ: Mapping[str, str], providers: ProviderRegistry) -> str:
-    """Return the model to use when none is configured: by an API key, a local server, or the built-in demo.
-    Return the model to use when none is configured: by an API key, a local server, or the built-in demo.
-    """
+    """Return the model to use when none is configured: by an API key, a local server, or the demo."""
     for provider_id, model in providers.first_models():
         variables = providers.variables(provider_id)["api_key"]
         if any(map(environ.get, variables)) or providers.configured(provider_id).api_key:

@@ -480,6 +480,8 @@ class Intake:
         session.overload_reported = entry.refused or session.overload_reported
         entry.attempts = self._dispatcher.expect(session)
         self._dispatcher.announce(session, entry)
+        # It may have left memory while the sessions of other messages were loaded.
+        self._sessions.keep(session)
         return _Arrival(session, entry)
 
     def _is_full(self, session: Session, entry: Entry) -> bool:

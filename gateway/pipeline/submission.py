@@ -91,7 +91,7 @@ class Submission:
             while True:
                 for event in await feed.take():
                     if await self._is_settled_by(event.frame, receipt, session):
-                        return _find(session, receipt.answer_id)
+                        return next((m for m in session.messages() if m.id == receipt.answer_id), None)
         finally:
             session.remove_sink(feed)
 
@@ -104,17 +104,10 @@ class Submission:
                 return message.id == receipt.answer_id
             case Replayed():
                 # A message that was settled without an answer before the feed began sends no frame at all.
-                return not await self._inbox.is_open(receipt.message_id) and not _is_running(receipt, session)
+                is_open, turn = await self._inbox.is_open(receipt.message_id), session.turn
+                return not is_open and (turn is None or turn.message_id != receipt.answer_id)
             case _:
                 return False
-
-
-def _is_running(receipt: Receipt, session: Session) -> bool:
-    return session.turn is not None and session.turn.message_id == receipt.answer_id
-
-
-def _find(session: Session, answer_id: str) -> Message | None:
-    return next((m for m in reversed(session.messages()) if m.id == answer_id), None)
 
 
 async def _respond(responder: Responder, message: InboundMessage, answer: Message) -> None:

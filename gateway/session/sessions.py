@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
+from weakref import WeakValueDictionary
 
 from gateway.contract.channel import Address
 from gateway.contract.errors import InvalidStateError, NotFoundError, TrunklineError
@@ -68,13 +69,15 @@ class Sessions:
         self._window = window
         self._max_bytes = max_bytes
         self._sessions: OrderedDict[str, Session] = OrderedDict()
+        self._held = WeakValueDictionary[str, Session]()
+        """These, and those that left memory but are still in use: a second object would not know the turn."""
         self._loader = SessionLoader(store, window)
         self._weights: dict[str, int] = {}
         self._weight = 0
 
     def get(self, session_id: str) -> Session | None:
         """Return a session that is in memory, or None."""
-        return self._sessions.get(session_id)
+        return self._held.get(session_id)
 
     def get_loaded(self, session_id: str) -> Session:
         """Return a session that must be in memory, because a message of it is being answered."""
@@ -89,7 +92,7 @@ class Sessions:
 
     async def find(self, session_id: str) -> Session:
         """Return an existing session. Raises NotFoundError."""
-        session = self._sessions.get(session_id) or await self._load(session_id)
+        session = self.get(session_id) or await self._load(session_id)
         if session is None:
             raise NotFoundError(f"no session {session_id!r}")
         return session
@@ -100,20 +103,30 @@ class Sessions:
         """Return the session, created on first use. ``fresh`` marks an id that was just generated and is not
         stored.
         """
-        session = self._sessions.get(session_id)
+        session = self.get(session_id)
         # A fresh id cannot be in the database, so its query is spared.
         if session is None and not fresh:
             session = await self._load(session_id)
         if session is None:
             row = SessionRow(id=session_id, channel=channel, owner=owner, address=address)
-            session = self._keep(self._create(row, [], []))
+            session = self._add(self._create(row, [], []))
             if self.events.wants(SessionCreated):
                 self.events.emit(SessionCreated(session_id, channel, owner))
         # A chat that the bot wrote in first belongs to the first user who writes there.
         session.row.owner = session.row.owner or owner
-        self._sessions.move_to_end(session_id)
-        self._update_weight(session)
+        self.keep(session)
         return session
+
+    def keep(self, session: Session) -> None:
+        """Keep a session in memory as the newest, also one that left it meanwhile, unless it was deleted."""
+        if self.get(session.id) is session:
+            self._sessions[session.id] = session
+            self._sessions.move_to_end(session.id)
+            # Each time, because it grows.
+            self._weight += session.weight - self._weights.get(session.id, 0)
+            self._weights[session.id] = session.weight
+            if self._weight > self._max_bytes:
+                self._make_room()
 
     def temporary(self, session_id: str, channel: str, owner: str, address: Address) -> Session:
         """Return a new session that is neither stored nor found by its id."""
@@ -172,6 +185,7 @@ class Sessions:
         nested = await self._store.read(lambda c: read_nested(c, session_id))
         for each in (session_id, *nested):
             self._drop(each)
+            self._held.pop(each, None)
         also = await self._store.read(lambda c: session_ops(c, session_id, nested))
         await self._store.write(*also, (DROP_SESSION, (session_id,)), (DROP_CHILDREN, (session_id,)))
         for each in (session_id, *nested):
@@ -183,12 +197,13 @@ class Sessions:
         """Remove a session that was created for a message which belongs to another session."""
         if session.idle and session.is_empty and not session.row.messages:
             self._drop(session.id)
+            self._held.pop(session.id, None)
             if session.saved:
                 self._store.submit([(DROP_SESSION, (session.id,))])
 
     def close(self, session_id: str) -> None:
         """Abort the running turn of a session; an idle session leaves memory later."""
-        session = self._sessions.get(session_id)
+        session = self.get(session_id)
         if session is not None and session.turn is not None:
             session.turn.abort()
 
@@ -196,7 +211,7 @@ class Sessions:
         stored = await self._loader.load(session_id)
         if stored is None:
             return None
-        session, row = self._keep(self._create(*stored)), stored[0]
+        session, row = self._add(self._create(*stored)), stored[0]
         if session.row is row and self.events.wants(SessionResumed, session_id):
             self.events.emit(SessionResumed(session_id, row.channel, row.owner, row.messages))
         return session
@@ -216,23 +231,13 @@ class Sessions:
             self.events,
         )
 
-    def _keep(self, session: Session) -> Session:
+    def _add(self, session: Session) -> Session:
         # Two requests may have loaded it at once; both must get the same object, which holds the turn.
-        present = self._sessions.get(session.id)
-        if present is not None:
-            return present
-        self._sessions[session.id] = session
-        self.on_load(session)
-        self._update_weight(session)
-        return session
-
-    def _update_weight(self, session: Session) -> None:
-        """Update the recorded size of a session: it grows while it is kept."""
-        weight = session.weight
-        self._weight += weight - self._weights.get(session.id, 0)
-        self._weights[session.id] = weight
-        if self._weight > self._max_bytes:
-            self._make_room()
+        present = self._held.setdefault(session.id, session)
+        if present is session:
+            self.on_load(session)
+            self.keep(session)
+        return present
 
     def _drop(self, session_id: str) -> None:
         self._sessions.pop(session_id, None)

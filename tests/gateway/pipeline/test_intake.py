@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
-from gateway import NotFoundError, Plugin, PluginContext, Transform, TurnContext
+from gateway import ImagePart, Message, NotFoundError, Plugin, PluginContext, Transform, TurnContext
 from gateway.channel import Cursor, InvalidRequestError, OverloadedError, Rejected
-from gateway.contract.deltas import TextDelta
+from gateway.contract.deltas import Complete, TextDelta
 from gateway.contract.events import ChatMessage
 from gateway.contract.messages import now_ms
+from gateway.session.frames import Frame
 from gateway.store import schema as t
 from gateway.testing.chat import Chat, chatting, written
 from gateway.testing.fake_models.script import Gate, Reply, Say
@@ -68,6 +69,29 @@ async def test_the_same_message_in_one_batch_is_accepted_once(tmp_path: Path) ->
         assert len({receipt.message_id for receipt in twice}) == 1
         await chat.answer(twice[0].answer_id)
         assert len(chat.model.calls) == 1
+
+
+async def test_a_batch_for_more_sessions_than_memory_has_room_for_is_answered_in_them(tmp_path: Path) -> None:
+    gate = asyncio.Event()
+    async with chatting(tmp_path) as chat:
+        sessions, names = chat.gateway.parts.sessions, [f"s{n}" for n in range(4)]
+        picture = ImagePart("x" * 90_000, "image/png")
+        for name in names:
+            await chat.say("hi", name)
+            seen = Message(session_id=name, role="assistant", parts=(picture,), for_model=False)
+            await sessions.get_loaded(name).add_message(seen, [])
+        sessions._max_bytes = 150_000
+        chat.model.then(*(Reply((Gate(gate), Say("Now."))) for _ in names))
+        receive = chat.gateway.parts.intake.receiver("test")
+        receipts = await receive(*(written("and now?", name) for name in names))
+        watchers = [await chat.watch(name) for name in names]
+        gate.set()
+        for receipt, watcher in zip(receipts, watchers, strict=True):
+            await watcher.until(lambda frame, own=receipt.answer_id: _completes(frame, own))
+
+
+def _completes(frame: Frame, answer_id: str) -> bool:
+    return isinstance(frame, Complete) and frame.message_id == answer_id
 
 
 async def test_a_repeated_message_that_claims_another_session_makes_none(tmp_path: Path) -> None:

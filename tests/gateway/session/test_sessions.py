@@ -220,6 +220,23 @@ async def test_idle_sessions_leave_memory_when_it_is_full_and_come_back(tmp_path
     await store.close()
 
 
+async def test_a_session_that_somebody_still_holds_is_not_loaded_a_second_time(tmp_path: Path) -> None:
+    store = Store.open(f"sqlite:///{tmp_path}/t.db", "full", unexpected)
+    sessions = Sessions(store, window=10, max_bytes=10_000)
+    held = await a_session(sessions, "held")
+    for n in range(5):
+        await a_session(sessions, f"s{n}")
+    assert held not in sessions.live()
+    assert sessions.get("held") is held
+    assert await sessions.find("held") is held
+    sessions.keep(held)
+    assert held in sessions.live()
+    await sessions.delete("held")
+    sessions.keep(held)
+    assert sessions.get("held") is None
+    await store.close()
+
+
 async def test_a_reader_gets_what_left_memory_from_the_store(tmp_path: Path) -> None:
     store = Store.open(f"sqlite:///{tmp_path}/t.db", "full", unexpected)
     session = await a_session(Sessions(store, window=2), "s")
