@@ -280,7 +280,10 @@ class Host:
         session.remove_sink(feed)
         feed.offer(Event(session_id, 0, LogChanged(around[-1][1].id)))
         for seq, message in around:
-            feed.offer(Event(session_id, seq, MessageFrame(message)))
+            shown = session.rendered(message)
+            feed.offer(
+                Event(session_id, seq, MessageFrame(message, None if shown is message else shown.text))
+            )
         await session.follow(feed, 0, viewer=True)
 
     def unfollow(self, session_id: str, feed: Feed) -> None:

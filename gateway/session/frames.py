@@ -88,8 +88,13 @@ class LogChanged(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="t
     gap: str | None = None
 
 
-class Replayed(Struct, frozen=True, gc=False, tag_field="type", tag="replayed"):
-    """The end of the replay; every later event is live."""
+class Replayed(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", tag="replayed"):
+    """The end of the replay; every later event is live.
+
+    ``earlier`` says that the log has messages before those that were sent.
+    """
+
+    earlier: bool = False
 
 
 Frame = (

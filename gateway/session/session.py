@@ -307,7 +307,6 @@ class Session:
             feed.offer(Event(self.id, 0, LogChanged()))
         for event in self._replay(after, older, changed, characters):
             feed.offer(event)
-        feed.offer(Event(self.id, self.seq, Replayed()))
 
     async def _read_older(self, after: int) -> list[tuple[int, Message]]:
         """Read the messages after a number that are not in memory any more."""
@@ -321,7 +320,7 @@ class Session:
         # A reader that comes back with an older number missed the change, and gets the whole log again.
         self.row.undone_at = self.seq
         for feed in self._sinks:
-            for event in (*events, Event(self.id, self.seq, Replayed())) if isinstance(feed, Feed) else ():
+            for event in events if isinstance(feed, Feed) else ():
                 feed.offer(event)
         self.bus.notify()
 
@@ -660,21 +659,20 @@ class Session:
         characters: int | None,
     ) -> list[Event]:
         # All that the model still gets would be more than a feed holds.
-        log = ([entry for entry in older if entry[0] < self._log_start()] + self._log)[-_REPLAYED:]
-        entries = {message.id: (seq, message) for seq, message in log if seq > after}
+        log = [entry for entry in older if entry[0] < self._log_start()] + self._log
+        entries = {message.id: (seq, message) for seq, message in log[-_REPLAYED:] if seq > after}
         # A reader knows the older content of these. The log has the newest content of all others.
         renewed = {m.id: (seq, m) for seq, m in (*changed, *self._changed) if 0 < after < seq}
-        missed = [
-            Event(self.id, seq, self._frame(message))
-            for seq, message in sorted((renewed | entries).values(), key=itemgetter(0))
-        ]
+        found = sorted((renewed | entries).values(), key=itemgetter(0))
+        missed = [Event(self.id, seq, self._frame(message)) for seq, message in found]
         turn = self.turn
         if turn is not None and not turn.committed:
             last = missed[-1].seq if missed else after
             for at, frame in turn.replay(after, characters):
                 # A reader drops events numbered below its own number, so a replay never goes back.
                 missed.append(Event(self.id, max(at, last), frame, at))
-        return missed + [Event(self.id, self.seq, frame) for frame in self.asked.values()]
+        ends = *self.asked.values(), Replayed(earlier=not after and len(log) > _REPLAYED)
+        return missed + [Event(self.id, self.seq, frame) for frame in ends]
 
 
 def _size_of_log(log: Iterable[tuple[int, Message]]) -> int:

@@ -143,10 +143,10 @@ class Sessions:
         return await self._store.read(lambda c: read_sessions(c, limit, before, before_id, wanted))
 
     async def read(
-        self, session_id: str, after: int = 0, last: int | None = None
+        self, session: str, after: int = 0, last: int | None = None, upto: int | None = None
     ) -> list[tuple[int, Message]]:
-        """Read the stored messages of a session."""
-        return await self._store.read(lambda c: read_messages(c, session_id, after=after, last=last))
+        """Read the stored messages of a session; see ``read_messages``."""
+        return await self._store.read(lambda c: read_messages(c, session, after=after, upto=upto, last=last))
 
     async def errors(self, session_id: str, last: int) -> tuple[int, list[ErrorRecord]]:
         """Return the number of errors in a session's answers, and the newest of them, oldest first."""

@@ -53,6 +53,15 @@ export async function showSession(id) {
   return response?.ok ? await response.json() : null;
 }
 
+/**
+ * Return messages of a session before a number and after another one: the newest `last` of them, oldest first. `next` is
+ * null if there are no others.
+ * @returns {Promise<{messages: {seq: number, message: object}[], next: number | null} | null>}
+ */
+export function listMessages(id, before, after, last) {
+  return json(`/api/sessions/${encodeURIComponent(id)}/messages`, { before, after, last, html: true });
+}
+
 /** @returns {Promise<{files: number, added: number, removed: number, changes: object[]} | null>} of one answer */
 export async function listChanges(id, answer) {
   const query = new URLSearchParams({ answer });

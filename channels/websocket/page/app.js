@@ -173,6 +173,7 @@ const deeds = {
   edit: ({ id, text }) => client.edit(id, text),
   regenerate: (answer) => client.regenerate(answer),
   version: (id) => client.switchTo(id),
+  earlier: (inGap) => client.fetchEarlier(inGap),
   "edit-last": () => views.thread.editLast(),
   watch: (log) => client.watch(log),
   menu: (opener) => views.sidebar.toggle(true, opener),

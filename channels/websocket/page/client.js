@@ -2,7 +2,7 @@
  * Client of the gateway: one method per user action, which sends the frames for it. It holds the state and
  * calls `onChange` with each new state.
  */
-import { changeSession, deleteSession, editMessage, forkSession, isDenied, listBranches, listChildren, listSessions, regenerateAnswer, settleApproval, showSession, signIn, switchVersion } from "./api.js";
+import { changeSession, deleteSession, editMessage, forkSession, isDenied, listBranches, listChildren, listMessages, listSessions, regenerateAnswer, settleApproval, showSession, signIn, switchVersion } from "./api.js";
 import { Connection } from "./connection.js";
 import { dropDrafts } from "./drafts.js";
 import { isSessionId, newId } from "/shared/ids.js";
@@ -10,10 +10,13 @@ import { t } from "/shared/language.js";
 import { plainText } from "./message_state.js";
 import { Outbox } from "./outbox.js";
 import { initialState, isTask, reduce, sessionInfo } from "./state.js";
+import { holeOf } from "./thread_state.js";
 
 const TRY_AGAIN_MS = 2_000;
 /** Most characters of files in a frame, which may have 1 MB. */
 const MOST_INLINE = 700_000;
+/** Most messages that are fetched at once: from before the first one, and in a gap. */
+const [PAGE, MOST] = [100, 1_000];
 
 export class Client {
   #outbox = new Outbox();
@@ -95,6 +98,18 @@ export class Client {
   /** Load an older message of the open session. Return whether it was requested. */
   showMessage(message) {
     return this.#connection.send({ type: "show", session: this.state.current, message_id: message });
+  }
+
+  /** Fetch messages of the open session from before the first one, or those in its gap; once at a time. */
+  async fetchEarlier(inGap) {
+    const session = this.state.current;
+    const thread = this.state.threads[session];
+    const { before, after } = holeOf(thread, inGap);
+    if (["earlier", "gap"].includes(thread.fetching) || before === null) return;
+    this.#dispatch({ type: "fetching", session, fetching: inGap ? "gap" : "earlier" });
+    const page = await listMessages(session, before, after, inGap ? MOST : PAGE);
+    this.#dispatch({ type: "fetched", session, inGap, before, page });
+    if (page === null) this.notify(t("thread.failed"));
   }
 
   stop() {

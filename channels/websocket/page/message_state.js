@@ -23,6 +23,7 @@
  * @property {boolean} queued
  * @property {boolean} hidden
  * @property {boolean} live it arrived while the page was open, and is not history
+ * @property {number | null} seq its number in the log, if it is known
  * @property {string} [stopReason]
  * @property {object} metadata
  * @property {number | null} [createdAt] milliseconds since the epoch
@@ -65,14 +66,16 @@ function shownUpload({ name, preview }) {
  * @param {object} wire the Message
  * @param {[number, string][]} [html] rendered parts
  * @param {Message} [held]
+ * @param {number | null} [seq] where it was sent; a replaced message keeps its number
  * @returns {Message}
  */
-export function storedMessage(wire, html = [], held = undefined) {
+export function storedMessage(wire, html = [], held = undefined, seq = null) {
   const rendered = new Map(html);
   const parts = (wire.parts ?? []).map((part, index) => storedPart(part, rendered.get(index), held?.parts[index]));
   return {
     ...blank(wire.id, wire.role),
     parts,
+    seq: held?.seq ?? seq,
     metadata: wire.metadata ?? {},
     createdAt: wire.created_at ?? null,
     stopReason: wire.metadata?.stop_reason,
@@ -148,7 +151,7 @@ export function plainText(message) {
 
 function blank(id, role) {
   return {
-    id, role, parts: [], status: "done", queued: false, hidden: false, live: false, metadata: {}, rateLimit: null, approvals: [],
+    id, role, parts: [], seq: null, status: "done", queued: false, hidden: false, live: false, metadata: {}, rateLimit: null, approvals: [],
   };
 }
 

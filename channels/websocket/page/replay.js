@@ -22,7 +22,7 @@ export function statesOf(thread) {
     let wait = Math.min(LONGEST_PAUSE_MS, pause);
     for (const shown of message.role === "assistant" ? growing(message) : [{ wait: 0, message }]) {
       const messages = { ...thread.messages, [id]: { ...shown.message, live: false } };
-      states.push({ wait: wait + shown.wait, thread: { ...thread, order: [...before, id], messages, awaiting: false } });
+      states.push({ wait: wait + shown.wait, thread: { ...thread, order: [...before, id], messages, earlier: null, awaiting: false } });
       wait = 0;
     }
     ended = (message.createdAt ?? 0) + (message.metadata.duration_ms ?? 0);

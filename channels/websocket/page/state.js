@@ -27,7 +27,7 @@
  */
 import { t } from "/shared/language.js";
 import { asksApproval, plainText } from "./message_state.js";
-import { emptyThread, withAccepted, withEvent } from "./thread_state.js";
+import { emptyThread, withAccepted, withEvent, withFetched, withReplayed } from "./thread_state.js";
 
 const UNNAMED = /^chat-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
 
@@ -70,6 +70,10 @@ export function reduce(state, action) {
       return withInfo(state, action.info);
     case "missing":
       return withThread(state, action.session, (thread) => ({ ...thread, missing: true }));
+    case "fetching":
+      return withThread(state, action.session, (thread) => ({ ...thread, fetching: action.fetching }));
+    case "fetched":
+      return withThread(state, action.session, (thread) => withFetched(thread, action));
     case "branches":
       return { ...state, branches: { ...state.branches, [action.session]: byShown(action.branches) } };
     case "removed":
@@ -169,7 +173,7 @@ function withFrame(state, frame, at) {
     case "error":
       return withError(state, frame);
     case "replayed":
-      return withThread(state, frame.session, (thread) => ({ ...thread, loaded: true }));
+      return withThread(state, frame.session, (thread) => withReplayed(thread, frame));
     case "log_changed":
       return withThread(state, frame.session, (thread) => ({ ...emptyThread(), awaiting: thread.awaiting, gap: frame.gap ?? null }));
     case "pong":

@@ -10,13 +10,46 @@
  * @property {string | null} running the answer in progress
  * @property {boolean} missing whether the server reported that the session does not exist
  * @property {string | null} gap the message after which messages may be left out
+ * @property {boolean | null} earlier whether the log has messages before the first one; null if none were ever left out
+ * @property {"earlier" | "gap" | "failed" | null} fetching what is being fetched, or that the last fetch failed
  * @property {boolean} awaiting a message was accepted and its answer has not begun
  */
 import { acceptedMessage, askingNotice, renderedMessage, runningAnswer, storedMessage, withApproval, withDelta, withoutApproval } from "./message_state.js";
 
 /** @returns {Thread} */
 export function emptyThread() {
-  return { seq: 0, loaded: false, order: [], messages: {}, running: null, missing: false, gap: null, awaiting: false };
+  return { seq: 0, loaded: false, order: [], messages: {}, running: null, missing: false, gap: null, earlier: null, fetching: null, awaiting: false };
+}
+
+/** Return the thread after its replay. @param {Thread} thread */
+export function withReplayed(thread, { earlier }) {
+  return { ...thread, loaded: true, earlier: earlier ? true : thread.earlier, fetching: thread.fetching === "failed" ? null : thread.fetching };
+}
+
+/**
+ * Return the numbers that messages which are not loaded lie between: those in the gap, else those before the first one.
+ * @param {Thread} thread @param {boolean} inGap
+ */
+export function holeOf(thread, inGap) {
+  const behind = thread.order.slice(inGap ? thread.order.indexOf(thread.gap) + 1 : 0);
+  const next = behind.find((id) => thread.messages[id].seq !== null);
+  return { after: inGap ? thread.messages[thread.gap]?.seq ?? 0 : 0, before: thread.messages[next]?.seq ?? null };
+}
+
+/**
+ * Return the thread with messages that were fetched for its gap, or from before the first one.
+ * @param {Thread} thread @param {{inGap: boolean, before: number, page: object | null}} fetched `page` is null after a failure
+ */
+export function withFetched(thread, { inGap, before, page }) {
+  const held = { ...thread, fetching: page === null ? "failed" : null };
+  // Another log is shown by now.
+  if (page === null || holeOf(thread, inGap).before !== before) return held;
+  const found = page.messages.filter(({ message }) => !(message.id in thread.messages)).map((one) => fromLog(one));
+  const at = thread.order.findIndex((id) => thread.messages[id].seq === before);
+  const order = [...thread.order.slice(0, at), ...found.map(({ id }) => id), ...thread.order.slice(at)];
+  const messages = { ...thread.messages, ...Object.fromEntries(found.map((message) => [message.id, message])) };
+  const rest = inGap ? { gap: page.next === null ? null : thread.gap } : { earlier: page.next !== null };
+  return { ...held, order, messages, ...rest };
 }
 
 /**
@@ -57,14 +90,18 @@ function applied(thread, frame) {
 }
 
 function withStored(thread, frame) {
-  const { message, html, rendered, rendered_html } = frame;
-  const stored = storedMessage(message, html, thread.messages[message.id]);
+  const { message } = frame;
   // It is also the first one of the replay, or within it: none are left out.
   if (thread.gap === message.id && message.id in thread.messages) thread = { ...thread, gap: null };
-  const shown = rendered_html === undefined ? stored : renderedMessage(stored, rendered, rendered_html);
-  const next = put(thread, shown);
+  const next = put(thread, fromLog(frame, thread.messages[message.id]));
   if (message.role === "user") return next;
   return { ...next, awaiting: false, running: thread.running === message.id ? null : thread.running };
+}
+
+/** Return the message of a frame, or of a list of the log. @param {Message} [held] */
+function fromLog({ message, html, rendered, rendered_html, seq }, held) {
+  const stored = storedMessage(message, html, held, seq);
+  return rendered_html === undefined ? stored : renderedMessage(stored, rendered, rendered_html);
 }
 
 /** Begin an answer; if it was begun before, discard its content, which is from a lost run. */

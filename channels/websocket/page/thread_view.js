@@ -24,22 +24,27 @@ export class ThreadView extends HTMLElement {
   #empty = emptyState();
   #missing = missingState();
   #waiting = h("div", { class: "waiting" });
+  #more = h("button", { type: "button", onclick: () => this.#fetch(false) });
+  #begin = h("p", { tabindex: "-1" }, t("thread.begin"));
+  #earlier = h("div", { class: "earlier", hidden: true }, this.#more, this.#begin);
   /** Ends the still bars of a conversation that is loading; null if none is. */
   #endLoading = null;
   #following = true;
   /** The message that the user was taken to; it stays in place while it is highlighted. */
   #revealed = null;
+  /** The message that keeps its place on the screen until the user scrolls, after others were inserted. */
+  #kept = null;
   #lastTop = 0;
   #shown = {};
 
   connectedCallback() {
     if (this.firstChild) return;
-    const column = h("div", { class: "column" }, this.#empty, this.#missing, this.#waiting, this.#list, this.#thinking);
+    const column = h("div", { class: "column" }, this.#empty, this.#missing, this.#waiting, this.#earlier, this.#list, this.#thinking);
     this.#scroller.append(column);
     this.append(this.#scroller, this.#jump);
     this.#scroller.addEventListener("scroll", () => this.#scrolled(), { passive: true });
     this.#scroller.addEventListener("click", (event) => event.target.closest("summary") && this.#letGo());
-    new ResizeObserver(() => (this.#following ? this.#toEnd() : this.#toRevealed())).observe(column);
+    new ResizeObserver(() => this.#resized()).observe(column);
   }
 
   /** @param {{session: string | null, thread?: import("./thread_state.js").Thread, outbox: readonly object[], branches?: Record<string, import("./api.js").Version[]>}} props */
@@ -49,7 +54,11 @@ export class ThreadView extends HTMLElement {
     if (before.session === session && before.thread === thread && before.outbox === outbox && before.branches === branches) return;
     this.#shown = props;
     if (before.session !== session) this.#enter();
+    const fetched = before.session === session && isFetching(before.thread) && !isFetching(thread);
+    if (fetched && !this.#following) this.#keep();
     announce(this.#renderList(thread, outbox.filter((entry) => entry.session === session)));
+    this.#renderEarlier(thread);
+    if (fetched) this.#fetched(before.thread, thread);
     this.#empty.hidden = this.#list.childElementCount > 0 || (session !== null && !thread?.loaded) || Boolean(thread?.missing);
     this.#missing.hidden = !thread?.missing;
     this.#thinking.hidden = !thread?.awaiting;
@@ -101,8 +110,60 @@ export class ThreadView extends HTMLElement {
     this.#revealed?.scrollIntoView({ block: "center" });
   }
 
+  #resized() {
+    if (this.#following) this.#toEnd();
+    else if (this.#revealed) this.#toRevealed();
+    else if (this.#kept?.message.isConnected) this.#toKept();
+  }
+
+  /** Keep the first visible message where it is. */
+  #keep() {
+    const message = [...this.#list.children].find((child) => child.dataset.id && this.#topOf(child) + child.clientHeight > 0);
+    this.#kept = message ? { message, top: this.#topOf(message) } : null;
+  }
+
+  #toKept() {
+    this.#scroller.scrollTop += this.#topOf(this.#kept.message) - this.#kept.top;
+    this.#lastTop = this.#scroller.scrollTop;
+  }
+
+  #topOf(message) {
+    return message.getBoundingClientRect().top - this.#scroller.getBoundingClientRect().top;
+  }
+
+  #fetch(inGap) {
+    this.dispatchEvent(new CustomEvent("earlier", { bubbles: true, detail: inGap }));
+  }
+
+  #renderEarlier(thread) {
+    const { earlier = null, fetching } = thread ?? {};
+    // The focus goes with the button, unless it finds a place first.
+    if (earlier !== true && document.activeElement === this.#more) this.#begin.hidden = false, this.#begin.focus({ preventScroll: true });
+    this.#earlier.hidden = earlier === null;
+    this.#more.hidden = earlier !== true;
+    this.#begin.hidden = earlier !== false;
+    this.#more.textContent = t(fetching === "earlier" ? "thread.fetching" : "thread.earlier");
+    this.#more.setAttribute("aria-disabled", String(isFetching(thread)));
+  }
+
+  /** Say what was fetched, and stay at the message that was read. */
+  #fetched(before, { order, gap }) {
+    const known = new Set(before.order);
+    const fresh = order.filter((id) => !known.has(id));
+    if (fresh.length) announce([h("p", {}, t("thread.found", { count: fresh.length }))]);
+    // The button in the gap is gone, and reading goes on after it.
+    if (before.gap !== gap && document.activeElement === document.body) this.#focus(fresh[0]);
+    if (this.#kept) this.#toKept();
+  }
+
+  #focus(id) {
+    const message = [...this.#list.children].find((child) => child.dataset.id === id);
+    message?.setAttribute("tabindex", "-1");
+    message?.focus({ preventScroll: true });
+  }
+
   #enter() {
-    this.#revealed = null;
+    this.#revealed = this.#kept = null;
     this.#list.replaceChildren();
     this.follow();
   }
@@ -116,7 +177,7 @@ export class ThreadView extends HTMLElement {
       this.#list,
       items,
       (item) => item.client_msg_id ?? item.id,
-      (item) => (item.day ? h("p", { class: "day" }, item.day) : h(item.client_msg_id ? "tl-pending" : "tl-message")),
+      (item) => this.#create(item),
       (element, item) => {
         if (item.day) return;
         const blocks = element.render(item, this.#shown.branches?.[item.id]);
@@ -126,11 +187,19 @@ export class ThreadView extends HTMLElement {
     return fresh;
   }
 
+  #create({ day, id, client_msg_id: unsent }) {
+    if (!day) return h(unsent ? "tl-pending" : "tl-message");
+    return h("p", { class: "day" }, day, id === "gap" && h("button", { type: "button", onclick: () => this.#fetch(true) }, t("thread.fill")));
+  }
+
   /** Stop following the end when the user scrolls up; follow it again when the end is reached. */
   #scrolled() {
     const { scrollTop, scrollHeight, clientHeight } = this.#scroller;
     if (scrollHeight - scrollTop - clientHeight < NEAR_END_PX) this.#following = true;
     else if (scrollTop < this.#lastTop) this.#following = false;
+    if (scrollTop !== this.#lastTop) this.#kept = null;
+    const { earlier, fetching } = this.#shown.thread ?? {};
+    if (scrollTop < this.#lastTop && scrollTop < clientHeight && earlier && !fetching) this.#fetch(false);
     this.#lastTop = scrollTop;
     this.#jump.hidden = this.#following;
   }
@@ -145,6 +214,10 @@ export class ThreadView extends HTMLElement {
     this.#scroller.scrollTop = this.#list.childElementCount > 0 ? this.#scroller.scrollHeight : 0;
     this.#lastTop = this.#scroller.scrollTop;
   }
+}
+
+function isFetching(thread) {
+  return thread?.fetching === "earlier" || thread?.fetching === "gap";
 }
 
 /** Put a heading before the first message of each day, and a line where messages are left out. */

@@ -123,6 +123,7 @@ class MessageQuery(Struct, frozen=True):
     """A range of messages."""
 
     after: Annotated[int, Meta(ge=0, le=_MAX_SEQ, description="Only messages with a higher seq")] = 0
+    before: Annotated[int, Meta(ge=1, le=_MAX_SEQ, description="Only messages with a lower seq")] = _MAX_SEQ
     last: Annotated[int, Meta(ge=1, le=1000, description="Only the newest so many")] = 200
     branch: (
         Annotated[
@@ -310,17 +311,21 @@ class LoggedMessage(Struct, frozen=True):
     """A message and its sequence number in the session.
 
     ``html`` has the parts of an answer that pages show as HTML, each with its index; it is safe to insert.
+    ``rendered`` is Markdown by a plugin's renderer, to show instead of the parts, with its HTML.
     """
 
     seq: int
     message: Message
     html: list[tuple[int, str]] | UnsetType = UNSET
+    rendered: str | UnsetType = UNSET
+    rendered_html: str | UnsetType = UNSET
 
 
 class MessageList(Struct, frozen=True):
-    """Messages, oldest first."""
+    """Messages, oldest first. ``next`` is the ``before`` of the page of earlier ones, null without any."""
 
     messages: list[LoggedMessage]
+    next: int | None = None
 
 
 class ErrorList(Struct, frozen=True):
@@ -409,12 +414,7 @@ class SessionRoutes:
 
     def routes(self) -> list[Route]:
         """Return the routes."""
-        return [
-            *self._read_routes(),
-            *self._write_routes(),
-            *self._undo_routes(),
-            *self._share_routes(),
-        ]
+        return [*self._read_routes(), *self._write_routes(), *self._undo_routes(), *self._share_routes()]
 
     def _undo_routes(self) -> list[Route]:
         one = "/api/sessions/{id}"
@@ -624,14 +624,15 @@ class SessionRoutes:
     async def _messages(self, call: Call[SessionPath, MessageQuery, Nothing, None]) -> MessageList:
         session = await existing(self._host, call.path.id)
         asked = call.query
+        upto = asked.before - 1
         if isinstance(asked.branch, str):
             whole = await self._host.branches.read(session, asked.branch)
-            found = [one for one in whole if one[0] > asked.after][-asked.last :]
+            found = [one for one in whole if asked.after < one[0] <= upto]
         else:
-            found = await self._host.sessions.read(session.id, asked.after, asked.last)
-        if asked.html:
-            return MessageList([LoggedMessage(seq, one, await _html_of(one)) for seq, one in found])
-        return MessageList([LoggedMessage(seq, message) for seq, message in found])
+            found = await self._host.sessions.read(session.id, asked.after, asked.last + 1, upto)
+        shown = found[-asked.last :]
+        logged = [await _logged(session, seq, message, html=asked.html) for seq, message in shown]
+        return MessageList(logged, shown[0][0] if len(found) > len(shown) else None)
 
     async def _children(self, call: Call[SessionPath, Nothing, Nothing, None]) -> ChildList:
         rows = await self._host.sessions.children(await existing(self._host, call.path.id))
@@ -776,6 +777,15 @@ def key_of(in_body: str | UnsetType, in_header: str | UnsetType) -> str:
     if len(given) > 1:
         raise InvalidRequestError("client_msg_id and Idempotency-Key differ")
     return given.pop() if given else new_id()
+
+
+async def _logged(session: Session, seq: int, message: Message, *, html: bool) -> LoggedMessage:
+    shown = session.rendered(message)
+    if shown is message:
+        return LoggedMessage(seq, message, await _html_of(message) if html else UNSET)
+    from gateway.server.pages.blocks import render_html  # the Markdown parser, for pages only
+
+    return LoggedMessage(seq, message, UNSET, shown.text, render_html(shown.text) if html else UNSET)
 
 
 async def _html_of(message: Message) -> list[tuple[int, str]] | UnsetType:

@@ -13,11 +13,21 @@ import pytest
 from aiohttp import ClientError
 
 from gateway.contract.messages import Message, Metadata, TextPart
+from gateway.contract.plugin import Plugin, PluginContext
 from gateway.testing.fake_models.script import Gate, Refusal, Reply, Say, Tokens, Use
 from gateway.testing.served import Served, serving, until
 from tests.documents import word
 
 pytestmark = pytest.mark.slow
+
+
+class Carder(Plugin):
+    """Renders messages of the type ``card``."""
+
+    name = "carder"
+
+    async def activate(self, ctx: PluginContext) -> None:
+        ctx.register_message_renderer("card", lambda message: f"**{message.text}**")
 
 
 async def answered(served: Served, session: str, text: str, **body: Any) -> dict[str, Any]:
@@ -136,6 +146,50 @@ async def test_messages_are_read_after_a_number_or_from_the_end(tmp_path: Path) 
         _, after = await served.ask("GET", f"/api/sessions/s/messages?after={seqs[3]}")
         assert [message["seq"] for message in last["messages"]] == seqs[-2:]
         assert [message["seq"] for message in after["messages"]] == seqs[4:]
+
+
+async def test_messages_are_read_back_to_the_beginning_page_by_page(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        for n in range(3):
+            await answered(served, "s", str(n))
+        _, whole = await served.ask("GET", "/api/sessions/s/messages")
+        assert whole["next"] is None
+        found = list[Any]()
+        page: dict[str, Any] = {"next": 2**53}
+        sizes = list[int]()
+        while page["next"] is not None:
+            query = {"last": 4, "before": page["next"]}
+            _, page = await served.ask("GET", "/api/sessions/s/messages", params=query)
+            sizes.append(len(page["messages"]))
+            found = [*page["messages"], *found]
+        assert (found, sizes) == (whole["messages"], [4, 2])
+        # An exact page has no other one before it.
+        query = {"last": 2, "before": found[2]["seq"]}
+        _, first = await served.ask("GET", "/api/sessions/s/messages", params=query)
+        assert first == {"messages": found[:2], "next": None}
+        query = {"after": found[0]["seq"], "before": found[5]["seq"], "last": 3}
+        _, between = await served.ask("GET", "/api/sessions/s/messages", params=query)
+        assert between == {"messages": found[2:5], "next": found[2]["seq"]}
+
+
+async def test_messages_are_listed_as_their_plugin_renders_them(tmp_path: Path) -> None:
+    async with serving(tmp_path, Carder()) as served:
+        await answered(served, "s", "Hi")
+        card = Message(session_id="s", role="assistant", parts=(TextPart("Ace"),), custom_type="card")
+        await (await served.gateway.parts.sessions.find("s")).add_message(card, [])
+        _, plain = await served.ask("GET", "/api/sessions/s/messages?last=1")
+        _, shown = await served.ask("GET", "/api/sessions/s/messages?last=1&html=true")
+        async with served.socket() as client:
+            await client.send(type="resume", session="s", after=0)
+            await client.until("replayed")
+            await client.send(type="show", session="s", message_id=card.id)
+            await client.until("log_changed")
+            sent = await client.until(lambda frame: frame.get("message", {}).get("id") == card.id)
+    assert plain["messages"][0]["message"]["parts"][0]["content"] == "Ace"
+    assert plain["messages"][0]["rendered"] == "**Ace**"
+    assert "rendered_html" not in plain["messages"][0]
+    assert shown["messages"][0]["rendered_html"] == "<p><strong>Ace</strong></p>\n"
+    assert sent["rendered"] == "**Ace**"
 
 
 async def test_answers_are_read_with_their_html_when_it_is_asked_for(tmp_path: Path) -> None:
@@ -376,6 +430,7 @@ BAD_ADDRESSES = {
     "/api/sessions?before=99999999999999999": 400,
     "/api/sessions/s/messages?after=-1": 400,
     "/api/sessions/s/messages?last=1.5": 400,
+    "/api/sessions/s/messages?before=0": 400,
     "/api/sessions/nobody": 404,
     "/api/sessions/%00": 400,
     "/api/sessions/%ED%A0%80": 404,
@@ -576,7 +631,9 @@ async def test_messages_of_another_version_are_read_without_showing_it(tmp_path:
         ]
         last = {"branch": first["message_id"], "last": 1}
         _, newest = await served.ask("GET", url, params=last)
-        assert newest["messages"] == other["messages"][1:]
+        assert newest == {"messages": other["messages"][1:], "next": other["messages"][1]["seq"]}
+        _, before = await served.ask("GET", url, params=last | {"before": newest["next"]})
+        assert before == {"messages": other["messages"][:1], "next": None}
         _, later = await served.ask("GET", url, params=last | {"after": other["messages"][1]["seq"]})
         assert later["messages"] == []
         assert (await served.ask("GET", url, params={"branch": second["message_id"]}))[1] == shown

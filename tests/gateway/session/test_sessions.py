@@ -266,7 +266,9 @@ async def test_a_reader_gets_the_end_of_a_log_that_is_longer_than_its_feed(tmp_p
             shown = texts(e.frame.message for e in events if isinstance(e.frame, MessageFrame))
             assert shown == [str(n) for n in range(count - 500, count)]
             assert isinstance(events[0].frame, LogChanged) is not is_whole
-            assert isinstance(events[-1].frame, Replayed)
+            frame = events[-1].frame
+            assert isinstance(frame, Replayed)
+            assert frame.earlier is (not is_whole or not after)
             session.remove_sink(feed)
         # The same with most of them in the store alone.
         session.cut_context()
