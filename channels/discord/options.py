@@ -131,6 +131,10 @@ class Options(SharedOptions):
         """Return the path to which Discord posts interactions."""
         return self.interactions_path or f"/{channel_id.replace('.', '/')}/interactions"
 
+    def posted_path(self, channel_id: str) -> str | None:
+        """Return the path to which Discord posts interactions, or None if they come over the gateway."""
+        return self.route(channel_id) if self.public_key else None
+
     @staticmethod
     def questions(given: Mapping[str, str]) -> Mapping[str, str]:
         """Return the settings that the first setup asks for, each with a hint where to find the value."""

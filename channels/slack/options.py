@@ -137,6 +137,10 @@ class Options(SharedOptions):
         """Return the path to which Slack sends deliveries."""
         return self.path or f"{_folder(channel_id)}/events"
 
+    def posted_path(self, channel_id: str) -> str | None:
+        """Return the path to which Slack posts, or None for an outgoing connection."""
+        return self.route(channel_id) if self.mode == "http" else None
+
     def installing(self, channel_id: str) -> tuple[str, str]:
         """Return the paths where an installation begins and ends."""
         return f"{_folder(channel_id)}/install", f"{_folder(channel_id)}/oauth_redirect"

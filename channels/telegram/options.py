@@ -145,6 +145,10 @@ class Options(SharedOptions):
             raise ValueError("must be a URL that begins with http:// or https://")
         return url.rstrip("/").removesuffix("/bot")
 
+    def posted_path(self, _channel_id: str) -> str | None:
+        """Return the path to which Telegram posts updates, or None if they are fetched."""
+        return None if self.mode == "polling" else urlsplit(self.webhook_url or "").path or "/"
+
     @model_validator(mode="after")
     def _has_webhook_settings(self) -> Self:
         if self.mode == "polling":

@@ -137,9 +137,10 @@ def channel_options(settings: Settings, name: str, account: str | None = None) -
 
     The module may have ``Options``, a pydantic model, which may have ``check(table)`` to validate fields
     together (``table`` is the name of their table, for its errors), and ``check_id(id, room=…)``, which
-    raises ValueError for what cannot be an id of a user or a room. Otherwise the result is a mapping, with
-    the account's values over the shared ones; ``OPTIONS`` of the module then names the keys. Raises
-    SettingsError for an unknown or broken channel, an unknown key or an invalid setting.
+    raises ValueError for what cannot be an id of a user or a room, and ``posted_path(channel_id)``, the path
+    to which the platform posts, or None. Otherwise the result is a mapping, with the account's values over
+    the shared ones; ``OPTIONS`` of the module then names the keys. Raises SettingsError for an unknown or
+    broken channel, an unknown key or an invalid setting.
     """
     module = _channel_module(name)
     model: type[BaseModel] | None = getattr(module, "Options", None)

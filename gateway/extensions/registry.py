@@ -109,10 +109,7 @@ class ChannelRegistry(Registry[Channel]):
         taken = {route: other.id for other in self.list() for route in _routes(other)}
         for route in _routes(entry):
             if (owner := taken.get(route, entry.id)) != entry.id:
-                raise SettingsError(
-                    f"{table_of(entry.id)}: the path {route[1]} is also that of [{table_of(owner)}]; "
-                    "set another one here"
-                )
+                raise SettingsError(same_path(entry.id, owner, route[1]))
         unregister = super().register(entry)
         self.on_add(entry)
 
@@ -122,6 +119,13 @@ class ChannelRegistry(Registry[Channel]):
                 self.on_remove(entry)
 
         return remove
+
+
+def same_path(channel_id: str, owner: str, path: str) -> str:
+    """Return the complaint about a channel with a path that another one already has."""
+    return (
+        f"{table_of(channel_id)}: the path {path} is also that of [{table_of(owner)}]; set another one here"
+    )
 
 
 def _routes(channel: Channel) -> Iterator[tuple[str, str]]:

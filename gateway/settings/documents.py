@@ -44,6 +44,7 @@ def parse_document(text: str, suffix: str, shown: str, base: Path) -> list[Entry
 
     Raises SettingsError.
     """
+    text = text.removeprefix("\ufeff")  # editors on Windows write a byte order mark
     try:
         if suffix == ".toml":
             tree, lines = _toml(text, shown), _toml_lines(text)

@@ -223,7 +223,7 @@ def _target(match: re.Match[str], entry: Entry, environ: Mapping[str, str]) -> s
 def _file(name: str, entry: Entry) -> str:
     file = entry.base / Path(name).expanduser()
     try:
-        return file.read_text(encoding="utf-8").rstrip("\r\n")
+        return file.read_text(encoding="utf-8-sig").rstrip("\r\n")
     except (OSError, ValueError) as error:  # a UnicodeDecodeError, or a zero byte in the name
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise SettingsError(

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, field_validator
 
-from gateway.settings.section import Section
+from gateway.settings.section import Section, not_blank
 
 MASK = "**********"
 
@@ -43,8 +43,8 @@ def sounds_secret(name: str) -> bool:
 
 
 def _not_blank(secret: SecretStr | None) -> SecretStr | None:
-    if secret is not None and not secret.get_secret_value().strip():
-        raise ValueError("must not be blank; give it a value, or remove the line")
+    if secret is not None:
+        not_blank(secret.get_secret_value())
     return secret
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+T = TypeVar("T")
 
 _WRITTEN = Annotated[int, Field(ge=0)] | Annotated[str, Field(pattern=r"^[0-9.]+ ?(ms|s|m|h|d)?$")]
 _DURATION = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)\s*")
@@ -30,6 +32,13 @@ def _counted_in(unit: str) -> Callable[[object], object]:
         return int(count)
 
     return counted
+
+
+def not_blank(value: T) -> T:
+    """Return a value that is not blank. A variable without its value must not choose a default."""
+    if isinstance(value, str) and not value.strip():
+        raise ValueError("must not be blank; give it a value, or remove the line")
+    return value
 
 
 MILLISECONDS = BeforeValidator(_counted_in("ms"), json_schema_input_type=_WRITTEN)

@@ -16,6 +16,7 @@ from msgspec import Struct, structs
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     Field,
     IPvAnyNetwork,
     PrivateAttr,
@@ -55,7 +56,7 @@ from gateway.settings.secrets import (
     token_names,
     without_passwords,
 )
-from gateway.settings.section import Days, Milliseconds, Minutes, Seconds, Section
+from gateway.settings.section import Days, Milliseconds, Minutes, Seconds, Section, not_blank
 from gateway.settings.store import ClusterSettings, StoreSettings
 from gateway.settings.validation import (
     hint,
@@ -325,11 +326,14 @@ def _real_folder(path: Path) -> Path:
     return path
 
 
+DataDir = Annotated[Path, BeforeValidator(not_blank), AfterValidator(Path.expanduser)]
+
+
 class RemoteFields(Section):
     """The settings that decide where the file of an organization is."""
 
     organization: Annotated[str, AfterValidator(_https)] = ""
-    data_dir: Annotated[Path, AfterValidator(Path.expanduser)] = Path("data")
+    data_dir: DataDir = Path("data")
     fetch_allow: tuple[IPvAnyNetwork, ...] = ()
 
 
@@ -447,7 +451,7 @@ class Settings(BaseSettings):
         default=None,
         description="Time zone of the times that models are told, like Europe/Berlin; the machine's if unset",
     )
-    data_dir: Annotated[Path, AfterValidator(Path.expanduser)] = Field(
+    data_dir: DataDir = Field(
         default=Path("data"),
         description="Data directory (database, keys, logs), relative to the working directory; default data",
     )

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from gateway.settings.section import Days, Milliseconds, Section
+from gateway.settings.section import Days, Milliseconds, Section, not_blank
 
 
 class StoreSettings(Section):
     """The database."""
 
-    url: str | None = Field(
+    url: Annotated[str, AfterValidator(not_blank)] | None = Field(
         default=None, repr=False, description="SQLAlchemy URL of the database; SQLite in data_dir if unset"
     )
     wait_ms: Milliseconds = Field(

@@ -25,6 +25,7 @@ from gateway.contract.errors import (
     ProviderError,
     ProviderResolutionError,
     SettingsError,
+    StoreError,
     TrunklineError,
     is_cancellation_requested,
 )
@@ -41,16 +42,12 @@ def listener(settings: Settings) -> Iterator[Finding]:
         text = "server.token is not set, although allowed_origins or trusted_proxies let others connect"
         yield warn("token", text, "set server.token, or everyone who reaches the gateway is its admin")
     url = running_gateway(settings)
-    if url is None:
-        yield _port(server.host, server.port)
+    if url is None or not _is_locked(settings):
+        yield _port(server.host, server.port) if url is None else _used_by_another(settings)
         for finding in settings_checks.channels(settings):
             if finding.status != "ok":
                 yield finding
         yield from asyncio.run(_probe_all(settings))
-        return
-    if not _is_locked(settings):
-        text = f"{server.host}:{server.port} is in use by a gateway that does not use {store_file(settings)}"
-        yield fail("port", text, "choose another server.port, or set data_dir to that of the gateway")
         return
     yield ok("port", f"a gateway runs at {url}")
     try:
@@ -82,15 +79,24 @@ async def providers(gateway: Gateway) -> AsyncGenerator[Finding]:
             yield ok(f"provider {name}", f"{where}, from the plugin {plugin}" if plugin else where)
 
 
+def _used_by_another(settings: Settings) -> Finding:
+    try:
+        store = str(store_file(settings))
+    except StoreError:
+        store = "the database of these settings"
+    text = f"{settings.server.host}:{settings.server.port} is in use by a gateway that does not use {store}"
+    return fail("port", text, "choose another server.port, or set data_dir to that of the gateway")
+
+
 def _is_locked(settings: Settings) -> bool:
     """Return whether a gateway holds the lock of the SQLite file; True for a database server."""
-    file = store_file(settings)
-    if file is None:
-        return True
     try:
+        file = store_file(settings)
+        if file is None:
+            return True
         with Path(f"{file}.lock").open("rb") as locked:
             fcntl.flock(locked, fcntl.LOCK_SH | fcntl.LOCK_NB)  # released at once; a start would wait for it
-    except FileNotFoundError:
+    except (FileNotFoundError, StoreError):
         return False
     except OSError:
         return True

@@ -6,7 +6,7 @@ Starts nothing and makes no request. Plugins are loaded, but not activated.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
@@ -31,6 +31,7 @@ from gateway.extensions.loader import (
     enabled_channels,
     load_plugin,
 )
+from gateway.extensions.registry import same_path
 from gateway.models.catalog import Catalog
 from gateway.models.credentials import CredentialStore
 from gateway.settings import ProviderSettings, Settings, table_of
@@ -58,9 +59,16 @@ def find_mistakes(settings: Settings) -> list[Finding]:
 
 
 def channels(settings: Settings) -> Iterator[Finding]:
-    """Check the settings of each enabled channel."""
-    for each in enabled_channels(settings):
-        yield channel(settings, *each)
+    """Check the settings of each enabled channel, and that no two have one path for their platform."""
+    owners: dict[str, str] = {}
+    for name, account, channel_id in enabled_channels(settings):
+        found = channel(settings, name, account, channel_id)
+        options = channel_options(settings, name, account) if found.status == "ok" else None
+        posted_path: Callable[[str], str | None] = getattr(options, "posted_path", lambda _: None)
+        if (path := posted_path(channel_id)) and owners.setdefault(path, channel_id) != channel_id:
+            advice = f"correct [{table_of(channel_id)}]"
+            found = fail(found.name, same_path(channel_id, owners[path], path), advice)
+        yield found
 
 
 def channel(settings: Settings, name: str, account: str | None, channel_id: str) -> Finding:

@@ -28,7 +28,7 @@ class EditedFile:
         if path.suffix != ".toml":
             raise SettingsError(f"{path}: only TOML files are edited; name one with --config")
         try:
-            self._before = path.read_text(encoding="utf-8") if path.exists() else ""
+            self._before = path.read_text(encoding="utf-8-sig") if path.exists() else ""
             self._first = self._before
             self._document = tomlkit.parse(self._before)
         except (OSError, UnicodeDecodeError, TOMLKitError) as error:
@@ -119,7 +119,7 @@ class EditedFile:
         draft = self.path.with_name(f".{self.path.name}.part")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            if self.path.exists() and self.path.read_text(encoding="utf-8") != self._before:
+            if self.path.exists() and self.path.read_text(encoding="utf-8-sig") != self._before:
                 raise SettingsError(f"{self.path}: was changed meanwhile; try again")
             # The file may have secrets, so it keeps its mode.
             mode = stat.S_IMODE(self.path.stat().st_mode) if self.path.exists() else 0o644

@@ -128,3 +128,10 @@ def test_mistakes_of_all_layers_are_told_together(project: Path):
 def test_schema_is_the_file_in_config(project: Path):
     done = run("schema", cwd=project)
     assert done.stdout == (ROOT / "config/schema.json").read_text(encoding="utf-8")
+
+
+def test_a_file_with_a_byte_order_mark_is_changed(project: Path):
+    file = project / "config/trunkline.toml"
+    file.write_text("\ufeff[server]\nport = 81\n")
+    assert run("set", "server.port", "82", cwd=project).returncode == 0
+    assert file.read_text() == "[server]\nport = 82\n"

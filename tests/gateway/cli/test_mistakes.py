@@ -48,6 +48,31 @@ REFUSED = {
         f'[channels.telegram]\ntoken = "{TOKEN}"\nmode = "webhook"',
         "channels.telegram: mode webhook needs webhook_url",
     ),
+    "one path for two bots": (
+        f'''[channels.telegram]
+mode = "webhook"
+webhook_url = "https://bot.example.org/telegram"
+webhook_secret = "abc"
+accounts.a.token = "{TOKEN}"
+accounts.b.token = "2{TOKEN}"''',
+        "channels.telegram.accounts.b: the path /telegram is also that of [channels.telegram.accounts.a]; "
+        "set another one here",
+    ),
+    "one path for two platforms": (
+        f'''[channels.slack]
+mode = "http"
+path = "/hook"
+bot_token = "xoxb-1"
+signing_secret = "abc"
+[channels.telegram]
+token = "{TOKEN}"
+mode = "webhook"
+webhook_url = "https://bot.example.org/hook"
+webhook_secret = "abc"''',
+        "channels.telegram: the path /hook is also that of [channels.slack]",
+    ),
+    "blank address of the store": ('store.url = ""', 'own.toml:1: store.url = "" must not be blank'),
+    "blank data directory": ('data_dir = ""', 'own.toml:1: data_dir = "" must not be blank'),
     "blank token": ('[channels.telegram]\ntoken = " "', "must not be blank"),
     "token of another kind": ('[channels.telegram]\ntoken = "abc"', "must be a bot's token"),
     "missing token of an account": ("[channels.telegram.accounts.sales]", "channels.telegram"),

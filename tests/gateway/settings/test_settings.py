@@ -114,6 +114,20 @@ def test_004_T19_json_may_have_comments_and_trailing_commas(tmp_path: Path, suff
     assert (settings.server.port, settings.max_tokens) == (9, 5)
 
 
+@pytest.mark.parametrize("suffix", ["toml", "json"])
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path, suffix: str):
+    text = "[server]\r\nport = 81\r\n" if suffix == "toml" else '{"server": {"port": 81}}'
+    write(tmp_path / f"config/trunkline.{suffix}", "\ufeff" + text)
+    assert load_settings(environ={}, cwd=tmp_path).server.port == 81
+
+
+def test_a_secret_of_a_file_has_no_byte_order_mark(load: Load, tmp_path: Path):
+    write(tmp_path / "token.txt", "\ufeff" + TOKEN + "\r\n")
+    given = load(f'server.token = "{{file:{tmp_path}/token.txt}}"').server.token
+    assert given is not None
+    assert given.get_secret_value() == TOKEN
+
+
 def test_004_T19_tables_merge_and_values_replace(tmp_path: Path):
     home = tmp_path / "xdg"
     write(
