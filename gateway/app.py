@@ -100,6 +100,7 @@ from gateway.store.retention import Retention
 from gateway.store.steps import Steps
 from gateway.supervisor import Supervisor, run_after, watch_health
 from gateway.tables import PluginTables
+from gateway.tables.clock import TrustedClock
 from gateway.tables.uploads import Uploads
 from gateway.version import VERSION
 
@@ -269,7 +270,9 @@ class Gateway:
 
     def _start_background(self, tasks: asyncio.TaskGroup, parts: RunningGateway) -> None:
         for name, work in {
-            "retention": Retention(parts.store, *self.settings.store.kept_days).run(),
+            "retention": Retention(parts.store, *self.settings.store.kept_days).run(
+                TrustedClock(parts.store).now
+            ),
             "tool outputs": self.outputs.run(),
             "titles": parts.titles.run(),
             "search": parts.search.run(),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import structlog
 from sqlalchemy import Table, select
 
-from gateway.contract.messages import now_ms
 from gateway.store import schema as t
 from gateway.store.database import Store
 from gateway.store.inbox import FORGET_INBOX
@@ -42,14 +42,14 @@ class Retention:
         self._days = days
         self._trail_days = trail_days
 
-    async def run(self, first: float = _FIRST_SECONDS) -> None:
-        """Clean up after ``first`` seconds, then once an hour, until cancelled."""
+    async def run(self, clock: Callable[[], Awaitable[int]], first: float = _FIRST_SECONDS) -> None:
+        """Clean up after ``first`` seconds, then once an hour, until cancelled. ``clock`` returns ms."""
         # The first run comes early: a gateway that restarts more than once an hour must clean up, too.
         pause = first
         while True:
             await asyncio.sleep(pause)
             pause = _INTERVAL_SECONDS
-            removed = await self.clean(now_ms())
+            removed = await self.clean(await clock())
             if removed:
                 log.info("removed old settled rows", rows=removed)
 

@@ -1,4 +1,5 @@
-"""Tables of plugins: durable JSON values by key, scoped to a plugin. Also uploads and the audit log.
+"""Tables of plugins: durable JSON values by key, scoped to a plugin. Also uploads, the audit log, and the
+clock of retention.
 
 In: reads and writes of plugins through ``ctx.table``. Out: rows of the store. Imported by ``conversations``,
 ``app``, ``server`` and ``cli``.

@@ -14,10 +14,12 @@ from sqlalchemy.exc import DBAPIError
 from gateway.cli.doctor.finding import Finding, fail, ok, warn
 from gateway.cli.store_reader import reader, store_file
 from gateway.contract.errors import StoreError, WeakDurabilityError
+from gateway.contract.messages import now_ms
 from gateway.settings import Settings
 from gateway.store import migrate
 from gateway.store import schema as t
 from gateway.store.engine import connect, open_engine
+from gateway.tables.clock import find_jump
 
 _GIB = 1 << 30
 _TOO_LITTLE, _LITTLE = _GIB // 10, _GIB
@@ -48,7 +50,7 @@ def _opened(settings: Settings) -> Iterator[Finding]:
                 connection.execute(text("SELECT 1"))
             damage = migrate.find_damage(engine)
             revision = migrate.current(engine)
-            unseen = [*_unseen_rooms(engine, settings)] if revision == migrate.head() else []
+            more = [*_unseen_rooms(engine, settings), *_jump(engine)] if revision == migrate.head() else []
         finally:
             engine.dispose()
     except (StoreError, DBAPIError) as error:
@@ -62,7 +64,7 @@ def _opened(settings: Settings) -> Iterator[Finding]:
         return
     yield ok("store", f"{shown} opens")
     yield schema(revision)
-    yield from unseen
+    yield from more
 
 
 def _unseen_rooms(engine: Engine, settings: Settings) -> Iterator[Finding]:
@@ -84,6 +86,14 @@ def _unseen_rooms(engine: Engine, settings: Settings) -> Iterator[Finding]:
                     f"no message was seen in the room {json.dumps(chat)} of the settings",
                     f"compare its id with `trunkline channels rooms {name}`",
                 )
+
+
+def _jump(engine: Engine) -> Iterator[Finding]:
+    """Find that retention does not believe the clock."""
+    with connect(engine) as connection:
+        jump = find_jump(connection, now_ms())
+    if jump:
+        yield warn("retention", jump, "set the clock if it is wrong; nothing has to be done if it is right")
 
 
 def schema(revision: str | None) -> Finding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -16,8 +17,11 @@ from gateway.cli import app
 from gateway.cli.doctor.machine import clock
 from gateway.cli.doctor.plugins import OWN_COMMANDS
 from gateway.cli.doctor.store import durability, schema
+from gateway.contract.messages import now_ms
 from gateway.extensions.process.attacks import ATTACKS, CONTROLS
 from gateway.settings import Settings
+from gateway.store import Store
+from gateway.tables.clock import TrustedClock
 from gateway.testing.chat import chatting
 from gateway.testing.fake_models.server import FakeModels
 from tests.gateway.cli.processes import Terminal, gateway, trunkline
@@ -87,7 +91,7 @@ def test_commands_that_two_plugins_have_are_found(tmp_path: Path, command: list[
         (tmp_path / f"{name}.py").write_text(PLUGIN.format(name=name, commands=commands))
     config = tmp_path / "own.toml"
     config.write_text('plugins.enabled = ["one.py", "two.py", "./nothing"]\n')
-    runner = CliRunner(env={"TRUNKLINE_DATA_DIR": str(tmp_path / "data")})
+    runner = CliRunner(env={"TRUNKLINE_DATA_DIR": str(tmp_path / "data"), "TRUNKLINE_SERVER__PORT": "0"})
     done = runner.invoke(app, [*command, "--json", "--config", str(config)])
     found = [(each["name"], each["status"], each["detail"]) for each in json.loads(done.stdout)]
     assert ("plugin one.py", "ok", "loads") in found
@@ -113,10 +117,14 @@ def test_a_running_gateway_is_asked_for_its_channels(tmp_path: Path) -> None:
 
 
 def test_the_gateway_of_another_directory_does_not_make_the_port_ok(tmp_path: Path) -> None:
+    wrong = "[store]\nurl = 'nonsense'\n[channels.pigeon]\n"
     with gateway(tmp_path) as running:
         found = findings(tmp_path / "data", TRUNKLINE_SERVER__PORT=running.port)
+        mistaken = findings(tmp_path / "data", wrong, TRUNKLINE_SERVER__PORT=running.port)
     assert found["port"]["status"] == "fail"
     assert "is in use by a gateway that does not use " in found["port"]["detail"]
+    for name in ("port", "store", "channel pigeon"):
+        assert mistaken[name]["status"] == "fail"
 
 
 def test_wrong_settings_are_told_and_the_machine_is_looked_at(tmp_path: Path) -> None:
@@ -275,8 +283,6 @@ async def test_a_provider_that_is_not_there_is_a_failure(tmp_path: Path) -> None
 
 async def in_a_process(home: Path, model: str, base_url: str, key: str) -> dict[str, str]:
     """What the doctor says of a model; nothing of what it says may hold the key."""
-    import asyncio
-
     done = await asyncio.to_thread(
         trunkline,
         "doctor",
@@ -300,3 +306,19 @@ def test_a_provider_whose_settings_lack_something_is_a_failure(tmp_path: Path) -
     found = findings(tmp_path, 'model = "azure/ours"\n', AZURE_OPENAI_ENDPOINT="")
     assert found["model"]["status"] == "fail"
     assert "providers.azure.base_url is missing" in found["model"]["detail"]
+
+
+def test_a_clock_that_jumped_ahead_is_a_warning(tmp_path: Path) -> None:
+    async def read_at(*times: int) -> None:
+        store = Store.open(f"sqlite:///{tmp_path}/data/trunkline.db", "full", lambda _: None)
+        for at in times:
+            await TrustedClock(store).read_at(at)
+        await store.close()
+
+    (tmp_path / "data").mkdir()
+    before = now_ms() - 10 * 86_400_000
+    asyncio.run(read_at(before))
+    assert "retention" not in findings(tmp_path)
+    asyncio.run(read_at(before, now_ms()))
+    found = findings(tmp_path)["retention"]
+    assert (found["status"], "(10 days), so old rows are not removed" in found["detail"]) == ("warn", True)

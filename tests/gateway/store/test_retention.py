@@ -13,6 +13,7 @@ from gateway.store import Store
 from gateway.store import schema as t
 from gateway.store.inbox import Entry
 from gateway.store.retention import Retention
+from gateway.tables.clock import TrustedClock
 
 DAY = 86_400_000
 
@@ -55,11 +56,13 @@ async def test_more_rows_than_fit_in_one_chunk_are_removed(tmp_path: Path) -> No
 async def test_a_gateway_that_never_runs_for_an_hour_cleans_up_too(tmp_path: Path) -> None:
     store = Store.open(f"sqlite:///{tmp_path}/t.db", "full", unexpected)
     old = entry("old", 40, now_ms())
-    await store.write(old.accept())
+    await store.write(old.accept(), entry("recent", 2, now_ms()).accept())
     await store.write(*old.settle_silently())
     async with asyncio.timeout(60):
-        running = asyncio.create_task(Retention(store, days=30).run(first=0))
-        while await store.read(lambda c: c.execute(select(t.inbox.c.id)).first()):
+        running = asyncio.create_task(Retention(store, days=30).run(TrustedClock(store).now, first=0))
+        while await store.read(
+            lambda c: c.execute(select(t.inbox.c.id).where(t.inbox.c.state == "done")).first()
+        ):
             await asyncio.sleep(0.01)
         running.cancel()
     await store.close()
