@@ -68,7 +68,7 @@ def set_up_logs(settings: LogSettings, folder: Path | None = None, node: str | N
         cache_logger_on_first_use=True,
     )
     stream = logging.StreamHandler(sys.stderr)
-    stream.setFormatter(logging.Formatter("%(name)s: %(message)s") if console else _JsonFormatter(node))
+    stream.setFormatter(_TextFormatter("%(name)s: %(message)s") if console else _JsonFormatter(node))
     foreign: list[logging.Handler] = [stream]
     if log_file is not None:
         foreign.append(log_file)
@@ -88,6 +88,18 @@ class _StandardError:
             self._file.flush()
 
     debug = info = warning = warn = error = critical = exception = fatal = log = msg
+
+
+class _TextFormatter(logging.Formatter):
+    """Formatter of records of other libraries for a terminal."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """Return the line of a record."""
+        return printable(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:
+        """Return the lines of an exception."""
+        return printable_lines(super().formatException(ei))
 
 
 class _JsonFormatter(logging.Formatter):
@@ -123,7 +135,7 @@ class _Output:
         line = "" if self._console is not None and self._log_file is None else _to_json(event)
         if self._log_file is not None:
             self._log_file.write(line)
-        return line if self._console is None else self._console(logger, method, event)
+        return line if self._console is None else self._console(logger, method, _for_terminal(event))
 
 
 class _LogFile(RotatingFileHandler):
@@ -174,6 +186,24 @@ def _to_json(event: Event) -> str:
         return _encode(event).decode()
     except (TypeError, ValueError, RecursionError):  # such as lone surrogates, or keys that are no text
         return str(structlog.processors.JSONRenderer()(None, "", event))
+
+
+def _for_terminal(event: Event) -> Event:
+    """Escape what could steer a terminal or begin a line: users and plugins write some of the texts."""
+    shown = {key: printable(value) if isinstance(value, str) else value for key, value in event.items()}
+    return shown | {key: printable_lines(str(event[key])) for key in ("exception", "stack") if key in event}
+
+
+def printable(text: str) -> str:
+    """Return the text with control characters, and marks that reverse its direction, escaped."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def printable_lines(text: str) -> str:
+    """Return the lines of a text, each escaped."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def _truncate(_logger: Any, _method: str, event: Event) -> Event:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -64,6 +65,34 @@ def test_people_get_words() -> None:
     assert "hello" in text
     assert "session" in text
     assert "{" not in text.splitlines()[0]
+
+
+def test_a_text_cannot_steer_the_terminal_or_forge_a_line() -> None:
+    code = """
+import logging
+import structlog
+from gateway.logs import set_up_logs
+from gateway.settings import LogSettings
+
+set_up_logs(LogSettings(format="console"))
+text = "a\\x1b[2J\\nforged: \\x9b\\u202eb"
+log = structlog.get_logger("trunkline")
+log.info(text, reason=text)
+try:
+    raise ValueError(text)
+except ValueError:
+    log.exception("it failed")
+    logging.getLogger("library").exception(text)
+logging.getLogger("library").warning(text)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    # The colors are the renderer's own.
+    plain = re.sub("\x1b\\[[0-9;]*m", "", done.stderr)
+    assert plain.replace("\n", "").isprintable()
+    assert len([line for line in plain.splitlines() if line.startswith("forged: ")]) == 2, (
+        "in tracebacks alone"
+    )
+    assert r"a\x1b[2J\nforged: \x9b\u202eb" in plain
 
 
 @pytest.mark.parametrize(("level", "events"), [("debug", 4), ("warning", 2)])

@@ -20,7 +20,7 @@ import typer
 from gateway.cli.gateway_client import follow
 from gateway.cli.options import FAILED, REFUSED, UNAVAILABLE, File, fail, settings_from
 from gateway.contract.errors import InvalidRequestError, TrunklineError
-from gateway.logs import log_files
+from gateway.logs import log_files, printable, printable_lines
 
 _EVERY = 0.2
 _LEVELS = ("debug", "info", "warning", "error", "critical")
@@ -177,15 +177,10 @@ def _print(line: Line, *, as_json: bool) -> None:
     level = str(line.get("level", ""))
     more = " ".join(f"{key}={_shown(value)}" for key, value in line.items() if key not in _OWN)
     when = str(line.get("timestamp", ""))[:19].replace("T", " ")
-    typer.secho(_printable(f"{when} {level:8} {line.get('event', '')}  {more}"), fg=_COLOURS.get(level))
+    typer.secho(printable(f"{when} {level:8} {line.get('event', '')}  {more}"), fg=_COLOURS.get(level))
     if trace := line.get("exception"):
-        typer.echo("\n".join(map(_printable, str(trace).split("\n"))))
+        typer.echo(printable_lines(str(trace)))
 
 
 def _shown(value: Any) -> str:
     return value if isinstance(value, str) and value and not set(value) & set(' "=') else json.dumps(value)
-
-
-def _printable(text: str) -> str:
-    """Return the text with control characters escaped."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
