@@ -109,8 +109,8 @@ def _text(content: str, role: str) -> str:
     from gateway.server.pages.blocks import render_html  # the Markdown parser, for shared pages only
 
     if role == "user":
-        return f'<div class="typed">{escape(content)}</div>'
-    return f'<div class="prose">{render_html(content)}</div>'
+        return f'<div class="typed" dir="auto">{escape(content)}</div>'
+    return f'<div class="prose" dir="auto">{render_html(content)}</div>'
 
 
 def _folded(summary: str, content: str) -> str:

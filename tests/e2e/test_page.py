@@ -115,6 +115,22 @@ async def test_markdown_is_shown_and_code_can_be_copied(browser: Browser) -> Non
         assert await page.evaluate("navigator.clipboard.readText()") == "def f(): return 1\n"
 
 
+async def test_text_that_is_read_from_the_right_begins_there_and_code_does_not(browser: Browser) -> None:
+    hebrew = "שלום, עולם."
+    server = PageServer(answering(f"{hebrew} `f(x)`\n\n- {hebrew}\n\n> {hebrew}\n\nIn English.\n"))
+    async with server.running(), chat(browser, server.url) as page:
+        await message_field(page).fill(hebrew)
+        await expect(message_field(page)).to_have_css("direction", "rtl")
+        await page.keyboard.press("Enter")
+        await expect(questions(page).locator(".typed")).to_have_css("direction", "rtl")
+        answer = answers(page)
+        await expect(answer.locator("p").last).to_have_text("In English.")
+        for kind in ("p >> nth=0", "li", "blockquote > p"):
+            await expect(answer.locator(kind)).to_have_css("direction", "rtl")
+        for kind in ("code", "p >> nth=-1"):
+            await expect(answer.locator(kind)).to_have_css("direction", "ltr")
+
+
 async def test_what_a_model_or_a_person_writes_stays_inert(browser: Browser) -> None:
     server = PageServer(answering(ATTACKS))
     async with server.running(), chat(browser, server.url) as page:

@@ -15,7 +15,7 @@ import { Recorder } from "./recorder.js";
 import { sendKey, sends } from "./send_key.js";
 
 export class Composer extends HTMLElement {
-  #input = h("textarea", { id: "message", rows: "1", placeholder: t("composer.placeholder"), "aria-label": t("composer.message"), autocomplete: "off" });
+  #input = h("textarea", { id: "message", rows: "1", dir: "auto", placeholder: t("composer.placeholder"), "aria-label": t("composer.message"), autocomplete: "off" });
   #files = h("input", { type: "file", multiple: true, hidden: true, "aria-label": t("composer.attach") });
   #attachments = h("tl-attachments", { hidden: true });
   #stop = h("button", { type: "button", class: "round stop", "aria-label": t("composer.stop"), title: t("composer.stop_key"), hidden: true }, icon("stop"));

@@ -80,7 +80,7 @@ export class MessageView extends HTMLElement {
   /** Let the user write another text in place of this message. */
   edit() {
     if (this.#form === null) {
-      const field = h("textarea", { rows: "3", "aria-label": t("message.edited") });
+      const field = h("textarea", { rows: "3", dir: "auto", "aria-label": t("message.edited") });
       field.value = plainText(this.#message);
       const cancel = h("button", { type: "button", onclick: () => this.#closeForm() }, t("dialog.cancel"));
       this.#form = h("form", { class: "edit-form" }, field, h("div", { class: "line" }, cancel, h("button", { type: "submit", class: "primary" }, t("composer.send"))));
@@ -212,6 +212,7 @@ function update(element, { type, part, run, approval }, message) {
 /** View of a user's text, shown as typed. */
 function plain(element, part) {
   element.className = "typed";
+  element.dir = "auto";
   element.textContent = part.text;
   return [];
 }

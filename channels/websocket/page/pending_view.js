@@ -16,7 +16,7 @@ export class PendingView extends HTMLElement {
     this.setAttribute("aria-label", t("who.user"));
     const attached = [...entry.parts, ...(entry.uploads ?? [])];
     const pictures = attached.map((part) => h("div", { class: "part-image" }, attachmentView(part)));
-    const typed = entry.text && h("div", { class: "typed" }, entry.text);
+    const typed = entry.text && h("div", { class: "typed", dir: "auto" }, entry.text);
     this.replaceChildren(h("div", { class: "body" }, typed, ...pictures), this.#footer(entry));
     return [];
   }

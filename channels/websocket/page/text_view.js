@@ -52,7 +52,7 @@ export class TextView extends HTMLElement {
 
   #newTail(kind, language) {
     this.#tailText = document.createTextNode("");
-    if (kind === "text") return h("p", { class: "tail", "data-kind": kind }, this.#tailText);
+    if (kind === "text") return h("p", { class: "tail", dir: "auto", "data-kind": kind }, this.#tailText);
     const caption = h("figcaption", {}, h("span", {}, language || "text"));
     return h("figure", { class: "code tail", "data-kind": kind }, caption, h("pre", {}, h("code", {}, this.#tailText)));
   }

@@ -63,7 +63,7 @@ async def test_004_t10_a_share_link_shows_the_conversation_until_it_is_revoked(t
         await served.idle("s")
         status, text, headers = await opened(served, made, headers={"Host": "bot.example.org"})
         assert status == 200
-        assert '<div class="typed">Hello &lt;b&gt;you&lt;/b&gt;</div>' in text
+        assert '<div class="typed" dir="auto">Hello &lt;b&gt;you&lt;/b&gt;</div>' in text
         assert "You said: Hello" in text
         assert "said later" not in text
         assert "<script" not in text

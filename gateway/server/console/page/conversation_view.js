@@ -119,7 +119,7 @@ function turnView({ asked, answers }) {
 function questionView(message) {
   const files = message.parts.filter(({ type }) => type === "image" || type === "file").map((part) => h("span", { class: "pill" }, part.path ?? part.alt_text ?? part.mime_type));
   const who = message.origin?.name || t("talks.person");
-  return [h("div", { class: "bubble mine" }, textOf(message), ...files), h("small", { class: "muted num mine" }, `${who} · ${clock(message.created_at)}`)];
+  return [h("div", { class: "bubble mine", dir: "auto" }, textOf(message), ...files), h("small", { class: "muted num mine" }, `${who} · ${clock(message.created_at)}`)];
 }
 
 function answerView(message) {

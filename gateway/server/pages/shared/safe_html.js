@@ -11,5 +11,7 @@ const policy = globalThis.trustedTypes?.createPolicy("trunkline", { createHTML: 
 export function renderedBlock(html) {
   const template = document.createElement("template");
   template.innerHTML = policy.createHTML(html);
+  // Each begins on the side of its first letter: Arabic and Hebrew on the right.
+  for (const block of template.content.children) block.dir = "auto";
   return template.content;
 }
