@@ -63,8 +63,9 @@ def footer(message: Message) -> Text | None:
     facts: list[str] = []
     if known.model:
         facts.append(f"{known.provider}/{known.model}" if known.provider else known.model)
-    if known.input_tokens is not None and known.output_tokens is not None:
-        facts.append(f"{known.input_tokens:,} + {known.output_tokens:,} tokens")
+    # Commands call no model.
+    if known.input_tokens or known.output_tokens:
+        facts.append(f"{known.input_tokens or 0:,} + {known.output_tokens or 0:,} tokens")
     if known.cost:
         facts.append(f"${known.cost:.4f}")
     if known.duration_ms is not None:

@@ -97,6 +97,8 @@ def test_the_footer_tells_what_an_answer_took() -> None:
     line = footer(Message(session_id="s", role="assistant", parts=(TextPart("x"),), metadata=took))
     assert str(line) == "p/m · 1,234 + 5 tokens · $0.2500 · 1.5 s · stopped"
     assert footer(Message(session_id="s", role="assistant")) is None
+    command = Metadata(input_tokens=0, output_tokens=0, duration_ms=1500)
+    assert str(footer(Message(session_id="s", role="assistant", metadata=command))) == "1.5 s"
 
 
 def test_a_summary_of_a_conversation_is_marked_as_one() -> None:
