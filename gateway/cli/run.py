@@ -242,6 +242,9 @@ def _handle_signals(stop: asyncio.Event) -> None:
 
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
+    # A terminal that is closed sends it; `nohup` ignores it.
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
+        loop.add_signal_handler(signal.SIGHUP, stop.set)
     loop.add_signal_handler(signal.SIGINT, interrupted)
 
 

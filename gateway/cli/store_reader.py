@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, create_engine
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, OperationalError
+from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
 
 from gateway.contract.errors import StoreError
 from gateway.settings import Settings
@@ -34,9 +34,10 @@ def reading(settings: Settings, *, any_schema: bool = False) -> Generator[Connec
             )
         with connect(engine) as connection:
             yield connection
-    except OperationalError as error:
+    except DatabaseError as error:
         reason = str(error.orig).strip().split("\n")[0]
-        raise StoreError(f"cannot read the store: {reason}") from None
+        advice = "" if isinstance(error, OperationalError) else "; `trunkline db check` shows details"
+        raise StoreError(f"cannot read the store: {reason}{advice}") from None
     finally:
         engine.dispose()
 

@@ -286,7 +286,9 @@ def open_error(engine: Engine, error: DatabaseError) -> StoreError:
     """
     reason = str(error.orig).strip().split("\n")[0]
     kind = StoreUnavailableError if is_temporary(error) else StoreError
-    return kind(f"cannot open {engine.url.render_as_string()}: {reason}")
+    # SQLite has this class for a damaged file and for one that is not a database.
+    advice = "; restore a backup: docs/backup.md" if type(error.orig) is sqlite3.DatabaseError else ""
+    return kind(f"cannot open {engine.url.render_as_string()}: {reason}{advice}")
 
 
 def is_temporary(error: DatabaseError) -> bool:

@@ -25,7 +25,7 @@ from gateway.settings.layers.editing import EditedFile
 from gateway.settings.loader import load_settings
 from gateway.settings.secrets import MASK
 from gateway.settings.sections import Settings
-from gateway.settings.validation import resolve_key
+from gateway.settings.validation import resolve_key, suggestion
 
 _PROTECTED = frozenset(
     ("permissions", "plugins", "mcp", "server", "teams", "organization", "trusted_projects", "share", "fetch")
@@ -106,7 +106,8 @@ class SettingsFile:
             raise InvalidRequestError("name a key, such as server.port")
         known = resolve_key(Settings, path, table=isinstance(value, dict))
         if known.wrong is not None:
-            raise InvalidRequestError(f"there is no setting {dotted(path)}")
+            advice = suggestion(Settings, known.path, known.wrong)
+            raise InvalidRequestError(f"there is no setting {dotted(path)}; {advice}")
         over = next(
             (e for e in self._started.reread().entries if e.path == path and set(e.layers) & {*_HIGHER}), None
         )

@@ -130,6 +130,12 @@ def test_schema_is_the_file_in_config(project: Path):
     assert done.stdout == (ROOT / "config/schema.json").read_text(encoding="utf-8")
 
 
+def test_a_misspelled_key_is_not_set_and_the_right_one_is_named(project: Path):
+    done = run("set", "server.prot", "82", cwd=project, MY_TOKEN="hunter2")
+    assert done.returncode == 2
+    assert done.stderr == "there is no setting server.prot; did you mean server.port?\n"
+
+
 def test_a_file_with_a_byte_order_mark_is_changed(project: Path):
     file = project / "config/trunkline.toml"
     file.write_text("\ufeff[server]\nport = 81\n")

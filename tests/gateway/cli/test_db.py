@@ -105,4 +105,10 @@ def test_a_file_that_is_no_database_is_one_clear_line(tmp_path: Path):
         done = trunkline("db", command, home=tmp_path)
         assert (done.returncode, done.stdout) == (2, "")
         assert "file is not a database" in done.stderr
+        assert "restore a backup" in done.stderr
         assert "Traceback" not in done.stderr
+    done = trunkline("sessions", "list", home=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "cannot read the store: file is not a database; `trunkline db check` shows details\n"
+    )

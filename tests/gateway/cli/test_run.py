@@ -34,7 +34,10 @@ def test_it_says_where_the_chat_is_who_answers_and_how_to_stop(tmp_path: Path) -
     assert "Ctrl-C" in said
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+NOHUP = pytest.mark.skipif(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN, reason="nohup ignores it")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, pytest.param(signal.SIGHUP, marks=NOHUP)])
 def test_a_signal_stops_it_in_good_order(tmp_path: Path, number: signal.Signals) -> None:
     with gateway(tmp_path) as running:
         assert running.stop(number) == 0
