@@ -86,6 +86,8 @@ class TelegramChannel:
             rich=options.rich_messages,
         )
         self._questions = Questions(channel_id, host, self._delivery)
+        self._groups: dict[str, str] = {}
+        """Ids of groups by the ids of the supergroups that they became."""
         self._history = History(topics=options.session_strategy == "thread")
         self._previews: dict[Address, tuple[OutboundMessage, int]] = {}
         """Newest draft of each open answer, and the typing indicators since it was sent."""
@@ -114,6 +116,7 @@ class TelegramChannel:
                 self._questions.decide,
                 BusinessConnections(self._options.business, self._client.call),
                 inline.take,
+                self._groups,
             )
             await inflow.restore(await self._host.cursors(self.id))
             tasks.create_task(inflow.run())
@@ -165,7 +168,7 @@ class TelegramChannel:
     def session_of(self, address: Address) -> str:
         """Return the session of a chat. Raises InvalidRequestError for an address of another bot, or of no
         chat."""
-        return session_of(address, self.id, self._account, self._options.session_strategy)
+        return session_of(address, self.id, self._account, self._options.session_strategy, self._groups)
 
     def read_link(self, link: str) -> MessageLink | None:
         """Return the message that a link names; None for other texts."""

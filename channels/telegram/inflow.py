@@ -42,7 +42,7 @@ from channels.telegram.updates.objects import (
     InlineQuery,
     StoppedGeneration,
 )
-from channels.telegram.updates.received import Attached, BotIdentity, ReceivedMessage
+from channels.telegram.updates.received import Attached, BotIdentity, GroupMigration, ReceivedMessage
 from gateway.channel import (
     Addressing,
     Attention,
@@ -64,6 +64,8 @@ _ALBUM_SECONDS = 1.0
 _RETRY_SECONDS = 2.0
 """Pause before complete albums are submitted again after the inbox was full."""
 _MAX_DONE = 200
+_GROUP_OF = "group of "
+"""Beginning of the shard of a cursor that holds the group that became a supergroup."""
 _STRONGEST: tuple[Addressing, ...] = ("direct", "command", "mention", "reply", "thread", "none")
 
 
@@ -91,6 +93,7 @@ class Inflow:
     ``attend`` returns the gateway's treatment of a message. ``note`` records that a message id exists in a
     chat. ``decide`` stores the decision of a pressed button before the update is confirmed to Telegram;
     ``answer_button`` shows the result afterwards. ``answer_inline`` begins to answer an inline query.
+    ``groups``, filled here, are the ids of groups by those of the supergroups that they became.
     """
 
     def __init__(
@@ -105,10 +108,12 @@ class Inflow:
         decide: Callable[[CallbackQuery], Awaitable[None]],
         connections: BusinessConnections,
         answer_inline: Callable[[InlineQuery], None],
+        groups: dict[str, str],
     ) -> None:
         self.state = State()
         self._receive = receive
-        self._bot = bot
+        self._groups = groups
+        self._bot = replace(bot, groups=groups)
         self._files = files
         self._history = history
         self._attend = attend
@@ -129,6 +134,8 @@ class Inflow:
                     self.state = msgspec.json.decode(cursor.value, type=State)
                 except (msgspec.DecodeError, RecursionError) as error:
                     log.error("cannot read the stored position of Telegram updates", reason=str(error))
+            elif cursor.account == str(self._bot.id) and cursor.shard.startswith(_GROUP_OF):
+                self._groups[cursor.shard.removeprefix(_GROUP_OF)] = cursor.value
         messages = [(raw, parse_update(raw, self._bot)) for raw in self.state.albums]
         self._set_pieces(
             self._pieces_of([(raw, one) for raw, one in messages if isinstance(one, ReceivedMessage)])
@@ -141,6 +148,8 @@ class Inflow:
         ``offset`` is the id of the next update when polling; 0 for a webhook.
         """
         events = [(raw, parse_update(raw, self._bot)) for raw in raws]
+        if await self._follow(event for _, event in events if isinstance(event, GroupMigration)):
+            events = [(raw, parse_update(raw, self._bot)) for raw in raws]
         if split := _first_dependent([event for _, event in events]):
             await self.take(raws[:split], update_id_of(raws[split]) or 0 if offset else 0)
             await self.take(raws[split:], offset)
@@ -172,6 +181,17 @@ class Inflow:
                 self._answer_button(event)
             elif isinstance(event, InlineQuery):
                 self._answer_inline(event)
+
+    async def _follow(self, migrations: Iterable[GroupMigration]) -> bool:
+        """Store which groups became supergroups, before messages of these. Return whether any was new."""
+        new = {one for one in migrations if one.supergroup not in self._groups}
+        for one in new:
+            # Telegram reports it in both chats. The first session of a chain of ids is that of all.
+            group = self._groups.get(one.group, one.group)
+            await self._receive(cursor=Cursor(str(self._bot.id), group, _GROUP_OF + one.supergroup))
+            self._groups[one.supergroup] = group
+            log.info("a group became a supergroup", group=one.group, supergroup=one.supergroup)
+        return bool(new)
 
     def _signals(self, events: Sequence[Event]) -> list[Signal]:
         signals: list[Signal] = []

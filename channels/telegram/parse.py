@@ -32,7 +32,7 @@ from channels.telegram.updates.quotes import (
     reply_target,
     sender_of,
 )
-from channels.telegram.updates.received import Attached, BotIdentity, ReceivedMessage
+from channels.telegram.updates.received import Attached, BotIdentity, GroupMigration, ReceivedMessage
 from gateway.channel import (
     Address,
     Addressing,
@@ -87,6 +87,7 @@ Event = (
     | Feedback
     | BusinessConnection
     | DeletedBusinessMessages
+    | GroupMigration
     | InlineQuery
     | Rejected
     | None
@@ -146,8 +147,13 @@ def stopped_session(stopped: StoppedGeneration, bot: BotIdentity) -> str:
     return str(SessionKey(bot.channel, str(bot.id), chat, thread if bot.strategy == "thread" else None, user))
 
 
-def session_of(address: Address, channel: str, account: str, strategy: SessionStrategy) -> str:
-    """Return the session of a chat. Raises InvalidRequestError for an address of another bot or no chat."""
+def session_of(
+    address: Address, channel: str, account: str, strategy: SessionStrategy, groups: Mapping[str, str]
+) -> str:
+    """Return the session of a chat. Raises InvalidRequestError for an address of another bot or no chat.
+
+    ``groups`` are the ids of groups by those of the supergroups that they became.
+    """
     chat, thread = address.chat, address.thread
     if address.account != account:
         raise InvalidRequestError(f"the account of {channel} is {account!r}, not {address.account!r}")
@@ -155,7 +161,8 @@ def session_of(address: Address, channel: str, account: str, strategy: SessionSt
         raise InvalidRequestError(f"{chat!r} with the topic {thread!r} is not the id of a Telegram chat")
     # In a private chat the user's id is that of the chat.
     user = chat if strategy == "chat_user" and chat.isdecimal() else None
-    return str(SessionKey(channel, account, chat, thread if strategy == "thread" else None, user))
+    thread = thread if strategy == "thread" else None
+    return str(SessionKey(channel, account, groups.get(chat, chat), thread, user))
 
 
 _CHAT = re.compile(r"-?\d+|(channel|business):.+")
@@ -182,6 +189,10 @@ def _meaning(raw: object, update: Update, bot: BotIdentity) -> Event:
             return value
         case Reaction():
             return _feedback(value, bot)
+        case Message(migrate_to_chat_id=int(supergroup)):
+            return GroupMigration(str(value.chat.id), str(supergroup))
+        case Message(migrate_from_chat_id=int(group)):
+            return GroupMigration(str(group), str(value.chat.id))
         case Message() if not _is_by_bot(value, bot):
             _check_chat(kind, value)
             if kind in _EDITS:
@@ -269,7 +280,7 @@ def _to_inbound(
     target = reply_target(message)
     is_private = message.chat.type == "private"
     return InboundMessage(
-        session=str(SessionKey(bot.channel, str(bot.id), chat, thread, user)),
+        session=str(SessionKey(bot.channel, str(bot.id), bot.groups.get(chat, chat), thread, user)),
         # A message can be edited twice within one second, the resolution of the platform's timestamps.
         dedup_key=f"{key}:e{message.edit_date}-{_digest(text, files)}" if edited else key,
         # Update ids restart at random after a week without updates; with the timestamp they stay unique.

@@ -27,6 +27,15 @@ class BotIdentity(Struct, frozen=True):
     """Kinds of updates that the bot requests; it ignores all others."""
     stop_reaction: str = ""
     """Emoji of the reaction that stops an answer; none if empty."""
+    groups: Mapping[str, str] = {}
+    """Ids of groups by the ids of the supergroups that they became; their conversations go on there."""
+
+
+class GroupMigration(Struct, frozen=True):
+    """A group became a supergroup: its chat has another id, and its messages are numbered anew."""
+
+    group: str
+    supergroup: str
 
 
 class Attached(Struct, frozen=True):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from channels.telegram.fake import FakeTelegram
+from gateway.channel import Address, OpensChats
 from gateway.testing.fake_models.script import Gate, Reply, Say
 from gateway.testing.fake_platform import Fault
 from tests.channels.telegram.lab import lab, until
@@ -224,6 +226,31 @@ async def test_a_group_that_becomes_a_supergroup_is_followed(tmp_path: Path, fak
         await until(lambda: fake.answers(new) == ["You said: hello"])
         await running.settled()
         assert fake.answers(group) == []
+
+
+@pytest.mark.parametrize("strategy", ["thread", "chat_user"])
+async def test_a_conversation_goes_on_when_its_group_becomes_a_supergroup(
+    tmp_path: Path, fake: FakeTelegram, strategy: str
+) -> None:
+    group = fake.group("Lab", "Ada", kind="group", admin=True)
+    options: dict[str, Any] = {"groups": "always", "session_strategy": strategy}
+    async with lab(tmp_path, fake, **options) as running:
+        fake.say(group, "one", "Ada")
+        await running.answers(group, "You said: one")
+        new = fake.migrate(group)
+        fake.say(new, "two", "Ada")
+        await running.answers(new, "You said: two")
+    async with lab(tmp_path, fake, **options) as running:
+        fake.say(new, "three", "Ada")
+        await running.answers(new, "You said: two", "You said: three")
+        told = running.models.requests[-1].body["messages"]
+        assert [one["content"] for one in told if one["role"] == "user"] == ["one", "two", "three"]
+        account = fake.token.partition(":")[0]
+        channel = running.gateway.channels.get("telegram")
+        assert isinstance(channel, OpensChats)
+        there = [channel.session_of(Address("telegram", account, str(chat))) for chat in (group, new)]
+        assert there[0] == there[1]
+    fake.transcript.check()
 
 
 @pytest.mark.parametrize(
