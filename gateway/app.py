@@ -314,8 +314,12 @@ class Gateway:
             self.events.emit(ModelChanged(self.model))
 
     async def open_store(self) -> Store:
-        """Open the store; wait up to ``store.wait_ms`` while it is unavailable. Raises StoreError."""
-        found, seconds = self.settings, self.settings.store.wait_ms / 1000
+        """Open the store; wait up to ``store.wait_ms`` while it is unavailable. Raises StoreError.
+
+        A node of a cluster does not wait: it holds the token, and another node may reach the database.
+        """
+        found = self.settings
+        seconds = 0 if self.fence is not None else found.store.wait_ms / 1000
         return await Store.open_when_available(
             found.store_url, found.durability, self._on_fatal, seconds, self.stop, self.fence
         )

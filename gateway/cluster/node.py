@@ -61,7 +61,7 @@ class Node:
         self._outdated = False
         """A newer version has migrated the database."""
         self._unsure = False
-        """A takeover failed in the middle; the database may name this node as the owner."""
+        """This node does not work, and the database may name it as the owner."""
         self._watch = _FrozenWatch()
         self._link: Link
         self._forwarder: Forwarder
@@ -122,10 +122,13 @@ class Node:
         return None
 
     async def hand_over(self) -> None:
-        """Give up ownership once the gateway has stopped, and leave the token to another node."""
-        await self._membership.release()
-        self._owns = False
+        """Give up ownership once the gateway has stopped, and leave the token to another node.
+
+        Without the database this node gives up ownership later, and the next owner waits for its last calls.
+        """
+        self._owns, self._unsure = False, True
         self._watch.end()
+        await self._release()
         await self._token.pause()
         log.info("handed over")
 
@@ -173,6 +176,11 @@ class Node:
                 async with asyncio.timeout(HEARTBEAT_SECONDS):
                     await self._stop.wait()
 
+    async def _release(self) -> None:
+        with suppress(StoreUnavailableError):
+            await self._membership.release()
+            self._unsure = False
+
     async def _is_due(self) -> bool:
         """Wait up to a second for the token; put a new one in its queue if it may be lost.
 
@@ -180,9 +188,7 @@ class Node:
         """
         if self._unsure:
             # Else other nodes would wait for this one, which lives, and does not work.
-            with suppress(StoreUnavailableError):
-                await self._membership.release()
-                self._unsure = False
+            await self._release()
         if self._outdated:
             await self._token.pause()
         elif self.drained.is_set():

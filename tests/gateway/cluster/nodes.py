@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -78,6 +79,10 @@ class Cluster:
         """The names of all nodes that have not left."""
         return [name for (name,) in self._rows("SELECT name FROM node ORDER BY name")]
 
+    def waiting(self) -> list[str]:
+        """The names of the nodes that hold the token, or wait for it."""
+        return [name for (name,) in self._rows("SELECT name FROM node JOIN subscriber USING (start_id)")]
+
     def states(self) -> dict[str, str]:
         """The state of each node."""
         with self._engine.connect() as connection:
@@ -112,15 +117,17 @@ async def standing_by(cluster: Cluster, node: GatewayProcess) -> AsyncGenerator[
 
 
 @asynccontextmanager
-async def working_beside(folder: Path, url: str, server: str = "") -> AsyncGenerator[str]:
+async def working_beside(
+    folder: Path, url: str, server: str = "", clock: Callable[[], float] = time.time
+) -> AsyncGenerator[str]:
     """The address of a node "one" that works beside "two", both in this process and without a broker.
 
-    Neither follows a request to hand over. ``server`` is TOML of that table.
+    Neither follows a request to hand over. ``server`` is TOML of that table, ``clock`` the clock of "two".
     """
     async with AsyncExitStack() as stack:
         members: list[Membership] = []
-        for name in ("one", "two"):
-            member, link = Membership(settings_of(folder, url, name)), Link(ANY_PORT)
+        for name, its_clock in {"one": time.time, "two": clock}.items():
+            member, link = Membership(settings_of(folder, url, name), its_clock), Link(ANY_PORT)
             stack.callback(link.close)
             stack.push_async_callback(member.close)
             await member.join("rabbit@here", link)

@@ -158,6 +158,7 @@ async def test_a_reader_gets_no_number_of_the_node_that_took_over(nodes: Nodes) 
 async def test_a_platform_is_called_only_after_a_recent_commit_as_the_owner(nodes: Nodes) -> None:
     first, second = await nodes.join("one"), await nodes.join("two")
     store = await nodes.open(await first.take())
+    await store.confirm_owner()
     commits = store.writer.commits
     await store.confirm_owner()
     assert store.writer.commits == commits
@@ -167,6 +168,16 @@ async def test_a_platform_is_called_only_after_a_recent_commit_as_the_owner(node
     assert store.writer.commits == commits + 1
     await second.take()
     store.writer.confirmed_at -= 3
+    with pytest.raises(StoreError):
+        await store.confirm_owner()
+
+
+async def test_a_node_that_froze_while_it_took_over_calls_no_platform(nodes: Nodes) -> None:
+    """It woke before its first commit as the owner, and another node took over meanwhile."""
+    first, second = await nodes.join("one"), await nodes.join("two")
+    taken = await first.take()
+    await second.take()
+    store = await nodes.open(taken)
     with pytest.raises(StoreError):
         await store.confirm_owner()
 
