@@ -5,7 +5,7 @@ RabbitMQ passes the token of ownership on. Imported by ``trunkline run``, ``trun
 the server, for ``/api/nodes``; ``node`` and ``token`` need the extra ``cluster``.
 """
 
-from gateway.cluster.drain import NO_CLUSTER, Requested, request_drain, resume, rotate_certificate
+from gateway.cluster.drain import NO_CLUSTER, Requested, request_drain, resume, rotate_certificate, say_clock
 from gateway.cluster.membership import (
     MOST_CLOCK_SECONDS,
     NodeRow,
@@ -27,4 +27,5 @@ __all__ = [
     "request_drain",
     "resume",
     "rotate_certificate",
+    "say_clock",
 ]

@@ -42,6 +42,8 @@ def request_drain(connection: Connection, name: str | None, by: str) -> Requeste
         raise InvalidStateError(
             f"node {node.name} stands by in any case: its version is too old for the database"
         )
+    if node.state == "wrong_clock":
+        raise InvalidStateError(f"node {node.name} stands by in any case: {say_clock(node)}")
     if not any(other.state in (*_WORKING, "standby") for other in nodes if other is not node):
         others = ", ".join(f"{other.name} ({other.state})" for other in nodes if other is not node)
         raise InvalidStateError(
@@ -94,6 +96,12 @@ def rotate_certificate(connection: Connection, by: str) -> bool:
     connection.execute(text(begin), made._asdict())
     _record(connection, by, "node.rotate", "certificate")
     return True
+
+
+def say_clock(node: NodeRow) -> str:
+    """Return how far the clock of a node is apart from the database's, as a sentence."""
+    way = "ahead of" if node.clock_seconds > 0 else "behind"
+    return f"the clock of {node.name} is {abs(node.clock_seconds):.1f} s {way} the database's"
 
 
 def _find(nodes: Sequence[NodeRow], name: str | None) -> NodeRow:

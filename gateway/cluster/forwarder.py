@@ -165,6 +165,8 @@ class Forwarder:
             reason = f"node {name} stands by; no node works at the moment"
         else:
             reason = f"node {name} stands by; node {active} works{detail}"
+        if self._membership.has_wrong_clock:
+            reason += f"; {name} does not take over, since the clock of its machine is wrong: synchronize it"
         return _response(_Standby(alive, "standby", name, active, StoreUnavailableError.__name__, reason))
 
 

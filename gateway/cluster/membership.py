@@ -84,10 +84,12 @@ _NODE = Table(
     Column("revision", Text, nullable=False, server_default=""),
     Column("boot_id", Text, nullable=False, server_default=""),
     Column("certificate_step", Integer),
+    Column("clock_seconds", Float, nullable=False, server_default="0"),
 )
 """``revision`` is the newest schema that a node can work with, ``boot_id`` tells its machine until that is
 started again. ``certificate_step`` is the last step of a rotation that a node has done; older versions know
-none. A column that is added needs a default, or to be nullable."""
+none. ``clock_seconds`` is how far a wrong clock is ahead of the database's, and 0 for one that is right. A
+column that is added needs a default, or to be nullable."""
 _OWNERSHIP = Table(
     "ownership",
     metadata,
@@ -128,6 +130,7 @@ SETTLED_SECONDS = 13.0
 """Seconds after which no call of an earlier owner can reach a platform: a call begins within 2 s of a commit,
 and lasts 10 s at most."""
 MOST_CLOCK_SECONDS = 2.0
+"""Seconds that a node's clock and the database's may be apart. Beyond, it neither joins nor takes over."""
 JOINING = 0x636C7573746572
 """Advisory lock that is held while a node joins; see ``lock_requests``."""
 _STEPS = 3
@@ -155,7 +158,7 @@ node that froze; those that only read, such as a backup, keep none. The server's
 it has all that the client sends at once."""
 
 
-NodeState = Literal["starting", "active", "standby", "draining", "drained", "outdated", "gone"]
+NodeState = Literal["starting", "active", "standby", "draining", "drained", "outdated", "wrong_clock", "gone"]
 
 
 class NodeRow(Struct, frozen=True):
@@ -163,12 +166,14 @@ class NodeRow(Struct, frozen=True):
 
     A node that took over is ``starting`` until it is ready. One that is to hand over is ``draining``, and
     ``drained`` once it stands by for good. One whose version is too old for the database is ``outdated``: it
-    passes clients on, and never works. One without a recent heartbeat is ``gone``.
+    passes clients on, and never works. One that stands by with a ``wrong_clock`` does not take over until it
+    is right again. One without a recent heartbeat is ``gone``.
 
     ``started_at`` and ``heartbeat_at`` are in ISO 8601, ``heartbeat_age`` is in seconds. The node that works
     also has: since when, the number of its takeover, and how many seconds that took from the token until the
     gateway was ready. ``differs`` has the keys of the settings that are not those of the
-    node that works.
+    node that works. ``clock_seconds`` is how far its clock is ahead of the database's, negative if it is
+    behind; 0 if that is no more than the 2 s that are allowed.
     """
 
     name: str
@@ -182,6 +187,7 @@ class NodeRow(Struct, frozen=True):
     epoch: int | None = None
     takeover_seconds: float | None = None
     differs: Sequence[str] = ()
+    clock_seconds: float = 0.0
 
 
 class Owner(NamedTuple):
@@ -243,6 +249,8 @@ class Membership:
         """When no call of earlier owners can reach a platform any more, by ``boot_time``."""
         # One thread, so that a cancelled caller does not leave the connection to the next in mid-transaction.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="cluster")
+        self.clock_seconds = 0.0
+        """How far this machine's clock was ahead of the database's, at least, at the last heartbeat."""
 
     async def join(self, broker: str, link: Link) -> Certificate:
         """Enter the cluster, after the checks that keep two clusters or two equal nodes apart.
@@ -416,13 +424,24 @@ class Membership:
                     "which other machines cannot reach; give each node the host and a port of its machine"
                 )
 
+    @property
+    def has_wrong_clock(self) -> bool:
+        """Return whether this machine's clock was wrong at the last heartbeat."""
+        return abs(self.clock_seconds) > MOST_CLOCK_SECONDS
+
     def _check_clock(self, connection: Connection) -> None:
-        now = connection.execute(text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one()
-        if (apart := abs(self._clock() - float(now))) > MOST_CLOCK_SECONDS:
+        self._measure_clock(connection)
+        if self.has_wrong_clock:
             raise SettingsError(
-                f"the clock of this machine is {apart:.0f} s apart from the database's, and a cluster allows "
-                f"{MOST_CLOCK_SECONDS:.0f} s at most; synchronize it, for example with chrony"
+                f"the clock of this machine is {abs(self.clock_seconds):.0f} s apart from the database's, "
+                f"and a cluster allows {MOST_CLOCK_SECONDS:.0f} s; synchronize it, for example with chrony"
             )
+
+    def _measure_clock(self, connection: Connection) -> None:
+        before = self._clock()
+        now = float(connection.execute(text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one())
+        # A slow answer, or a freeze meanwhile, is no difference.
+        self.clock_seconds = max(before - now, 0) or min(self._clock() - now, 0)
 
     def _check_folder(self, cluster_id: str, *, new: bool) -> None:
         """Check that the data directory is the one that the other nodes use."""
@@ -444,10 +463,15 @@ class Membership:
             )
 
     async def beat(self) -> bool:
-        """Renew the heartbeat. Return False if another process has taken this node's name."""
-        beat = "UPDATE node SET heartbeat_at = clock_timestamp() WHERE name = :name AND start_id = :start"
-        named = {"name": self.name, "start": self.start_id}
-        return await self._run(lambda c: c.execute(text(beat), named).rowcount == 1)
+        """Renew the heartbeat, and compare the clocks. Return False if another process has taken the name."""
+        beat = "UPDATE node SET heartbeat_at = clock_timestamp(), clock_seconds = :ahead WHERE start_id = :id"
+
+        def run(connection: Connection) -> bool:
+            self._measure_clock(connection)
+            ahead = self.clock_seconds if self.has_wrong_clock else 0.0
+            return connection.execute(text(beat), {"ahead": ahead, "id": self.start_id}).rowcount == 1
+
+        return await self._run(run)
 
     async def find_certificate(self) -> tuple[Certificate, bool]:
         """Read the certificate of the cluster, and whether it is recorded that this node uses it."""
@@ -756,6 +780,7 @@ def read_nodes(connection: Connection) -> Sequence[NodeRow]:
             ()
             if own is None or not _share_key(own, row)
             else differences(written[own.name], written[row.name]),
+            round(getattr(row, "clock_seconds", 0.0), 3),
         )
         for row in rows
     ]
@@ -770,5 +795,5 @@ def _state(row: Row[Any], revision: str) -> NodeState:
     if row.done is not None:
         return "drained" if row.done else "draining"
     if row.since is None:
-        return "standby"
+        return "wrong_clock" if getattr(row, "clock_seconds", 0.0) else "standby"
     return "starting" if row.seconds is None else "active"

@@ -8,7 +8,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from urllib.parse import urlsplit
 
@@ -48,18 +48,22 @@ class Node:
     """This process as a node of the cluster in the settings.
 
     ``stop`` ends the wait for ownership. ``drained`` is set while this node is to leave the work to another
-    one, which waits for the token; the owner then stops the gateway and calls ``hand_over``.
+    one, which waits for the token; the owner then stops the gateway and calls ``hand_over``. ``clock``
+    returns seconds since 1970.
     """
 
-    def __init__(self, settings: Settings, stop: asyncio.Event) -> None:
+    def __init__(
+        self, settings: Settings, stop: asyncio.Event, clock: Callable[[], float] = time.time
+    ) -> None:
         self._settings = settings
         self._stop = stop
-        self._membership = Membership(settings)
+        self._membership = Membership(settings, clock)
         self._token = TokenQueue(_url(settings), _QUEUE)
         self.drained = asyncio.Event()
         self._owns = False
         self._outdated = False
         """A newer version has migrated the database."""
+        self._has_wrong_clock = False
         self._unsure = False
         """This node does not work, and the database may name it as the owner."""
         self._watch = _FrozenWatch()
@@ -189,7 +193,7 @@ class Node:
         if self._unsure:
             # Else other nodes would wait for this one, which lives, and does not work.
             await self._release()
-        if self._outdated:
+        if self._outdated or self._has_wrong_clock:
             await self._token.pause()
         elif self.drained.is_set():
             await self._token.pause()
@@ -220,7 +224,9 @@ class Node:
                 await self._token.hand_back()
                 await asyncio.sleep(2 * HEARTBEAT_SECONDS)
                 return None
-            if await self._read_outdated():
+            # This machine may have been suspended since its last heartbeat.
+            await self._beat_once()
+            if self._has_wrong_clock or await self._read_outdated():
                 await self._token.hand_back()
                 return None
             self._unsure = True
@@ -264,11 +270,7 @@ class Node:
         renewed_at = -math.inf
         while True:
             with suppress(StoreUnavailableError):
-                if not await self._membership.beat():
-                    raise SettingsError(
-                        f"cluster.name: another node took the name {self._membership.name!r}; "
-                        "give each node a name of its own"
-                    )
+                await self._beat_once()
                 await self._membership.set_subscribed(self._token.connected)
                 await follow_certificate(self._membership, self._link, self._settings.limits.drain_seconds)
                 await self._read_drain()
@@ -280,6 +282,27 @@ class Node:
                     await self._token.put()
                     renewed_at = now
             await asyncio.sleep(HEARTBEAT_SECONDS)
+
+    async def _beat_once(self) -> None:
+        """Renew the heartbeat, and report a clock that is wrong, or right again. Raises SettingsError."""
+        membership = self._membership
+        if not await membership.beat():
+            raise SettingsError(
+                f"cluster.name: another node took the name {membership.name!r}; "
+                "give each node a name of its own"
+            )
+        if membership.has_wrong_clock == self._has_wrong_clock:
+            return
+        self._has_wrong_clock = membership.has_wrong_clock
+        if self._has_wrong_clock:
+            log.error(
+                "the clock of this machine is wrong: this node does not take over until it is right again; "
+                "synchronize it with the database's, for example with chrony",
+                seconds_ahead=round(membership.clock_seconds, 1),
+                works=self._owns,
+            )
+        else:
+            log.info("the clock of this machine is right again", works=self._owns)
 
     async def _read_outdated(self) -> bool:
         """Return whether this version is too old for the database. Then it passes clients on, and no more."""

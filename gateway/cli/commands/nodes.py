@@ -42,7 +42,8 @@ def list_(as_json: AsJson = False, config: File = None) -> None:
     """List the nodes of the cluster: which one works, which ones stand by.
 
     A node without a heartbeat for 5 s is shown as gone; one that was stopped in order is not listed. Below
-    the table are the settings, and the approved plugins, that are not those of the node that works.
+    the table are the settings, and the approved plugins, that are not those of the node that works, and the
+    nodes whose clock is wrong: those stand by, and do not take over.
 
     \b
     Examples:
@@ -65,6 +66,8 @@ def list_(as_json: AsJson = False, config: File = None) -> None:
         for node in found:
             if node.differs and node.state != "gone":
                 typer.echo(plain(f"{node.name} has other settings: {', '.join(node.differs)}"))
+            if node.clock_seconds and node.state != "gone":
+                typer.echo(plain(f"{cluster.say_clock(node)}; synchronize it, for example with chrony"))
 
 
 def drain(name: NameOrActive = None, as_json: AsJson = False, config: File = None) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from sqlalchemy import Connection, text
 
 from gateway.cli.doctor.finding import Finding, fail, ok, warn
 from gateway.cli.store_reader import reading
-from gateway.cluster import MOST_CLOCK_SECONDS, read_nodes
+from gateway.cluster import MOST_CLOCK_SECONDS, NodeRow, read_nodes, say_clock
 from gateway.contract.errors import SettingsError, StoreError
 from gateway.settings import Settings
 
@@ -31,7 +31,7 @@ def cluster(settings: Settings) -> Iterator[Finding]:
         broker = asyncio.run(inspect_broker(settings))
         with reading(settings, any_schema=True) as connection:
             nodes = [node for node in read_nodes(connection) if node.state != "gone"]
-            replicas, clock = _replicas(connection), _clock(connection)
+            replicas, clock = _replicas(connection), _clock(connection, nodes)
     except (SettingsError, StoreError) as error:
         yield fail(
             "cluster", str(error), "correct cluster.url and store.url, or start RabbitMQ and PostgreSQL"
@@ -66,11 +66,13 @@ def _replicas(connection: Connection) -> Finding:
     return ok("cluster replicas", f"{named}; synchronous_commit = {commit}")
 
 
-def _clock(connection: Connection) -> Finding:
+def _clock(connection: Connection, nodes: Sequence[NodeRow]) -> Finding:
     now = connection.execute(text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one()
     apart = abs(time.time() - float(now))
     detail = f"{apart:.1f} s apart from the database's; a node joins at {MOST_CLOCK_SECONDS:g} s at most"
     advice = "synchronize the clocks of both machines, for example with chrony"
+    if wrong := ", ".join(say_clock(node) for node in nodes if node.clock_seconds):
+        return fail("cluster clock", f"{wrong}; a node that stands by does not take over then", advice)
     if apart > MOST_CLOCK_SECONDS:
         return fail("cluster clock", detail, advice)
     return (

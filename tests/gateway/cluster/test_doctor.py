@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import aio_pika
@@ -11,9 +12,13 @@ from sqlalchemy import create_engine, text
 
 from gateway.cli.doctor.cluster import cluster
 from gateway.cli.doctor.finding import Finding
+from gateway.cluster.link import ANY_PORT, Link
+from gateway.cluster.membership import Membership
 from gateway.settings import load_settings
 from gateway.store import migrate
+from tests.gateway.cli.processes import trunkline
 from tests.gateway.cluster.broker import Broker
+from tests.gateway.cluster.nodes import settings_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgres]
 
@@ -61,6 +66,29 @@ def test_an_asynchronous_replica_is_a_warning(tmp_path: Path, migrated_url: str,
     found = findings(tmp_path, migrated_url, broker)["cluster replicas"]
     assert found.status == "warn"
     assert found.detail.startswith("asynchronous: far (synchronous_commit = on)")
+
+
+async def test_a_working_node_whose_clock_jumped_is_a_failure(
+    tmp_path: Path, migrated_url: str, broker: Broker
+) -> None:
+    ahead, link = 0.0, Link(ANY_PORT)
+    member = Membership(settings_of(tmp_path, migrated_url, "one"), lambda: time.time() + ahead)
+    await member.join("rabbit@here", link)
+    await member.take()
+    ahead = -30.0
+    await member.beat()
+    found = (await asyncio.to_thread(findings, tmp_path, migrated_url, broker))["cluster clock"]
+    assert found.status == "fail"
+    assert "the clock of one is 30.0 s behind the database's" in found.detail
+    config = str(tmp_path / "trunkline.toml")
+    listed = await asyncio.to_thread(trunkline, "nodes", "--config", config, home=tmp_path)
+    assert "the clock of one is 30.0 s behind the database's; synchronize it" in listed.stdout
+    ahead = 0.0
+    await member.beat()
+    found = (await asyncio.to_thread(findings, tmp_path, migrated_url, broker))["cluster clock"]
+    assert found.status == "ok"
+    link.close()
+    await member.close()
 
 
 async def test_a_queue_of_another_kind_is_a_failure(

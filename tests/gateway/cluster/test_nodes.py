@@ -6,17 +6,19 @@ import asyncio
 import contextlib
 import json
 import signal
+import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import aio_pika
+import aiohttp
 import pytest
-from sqlalchemy import create_engine, make_url
+from sqlalchemy import create_engine, make_url, text
 from structlog.testing import capture_logs
 
 from gateway.cluster.link import ANY_PORT, Link
-from gateway.cluster.membership import Membership
+from gateway.cluster.membership import Membership, read_nodes
 from gateway.cluster.node import Node
 from gateway.cluster.token import _ARGUMENTS, TokenQueue
 from gateway.testing.fake_models.script import Reply, Say, Stall
@@ -133,6 +135,64 @@ async def test_a_token_that_nodes_hand_back_in_turn_leaves_the_owner_its_place(
         assert (await owner.find_owner()).name == "one"
         stop.set()
         beating.cancel()
+
+
+async def test_a_node_whose_clock_jumped_does_not_take_over_until_it_is_right(
+    tmp_path: Path, postgres_url: str, broker: Broker
+) -> None:
+    stop, ahead, engine = asyncio.Event(), {"two": 0.0, "three": 0.0}, create_engine(postgres_url)
+
+    def states() -> dict[str, str]:
+        with engine.connect() as connection:
+            return {node.name: node.state for node in read_nodes(connection)}
+
+    def waiting() -> list[str]:
+        query = "SELECT name FROM node JOIN subscriber USING (start_id)"
+        with engine.connect() as connection:
+            return list(connection.execute(text(query)).scalars())
+
+    async with AsyncExitStack() as stack:
+        stack.callback(engine.dispose)
+        logged = stack.enter_context(capture_logs())
+        owner, link = Membership(settings_of(tmp_path, postgres_url, "one")), Link(ANY_PORT)
+        stack.callback(link.close)
+        stack.push_async_callback(owner.close)
+        queue = TokenQueue(broker.url, "trunkline.owner.gateway")
+        broker_name, _ = await queue.connect()
+        await queue.close()
+        await owner.join(broker_name, link)
+        await owner.take()
+        tasks = await stack.enter_async_context(asyncio.TaskGroup())
+        beating = tasks.create_task(_beat(owner))
+        nodes: dict[str, Node] = {}
+        for name in ahead:
+            settings = settings_of(tmp_path, postgres_url, name, broker=broker.url)
+            nodes[name] = Node(settings, stop, lambda name=name: time.time() + ahead[name])
+            tasks.create_task(_own(nodes[name], stop))
+            await until(lambda name=name: states().get(name) == "standby")
+        ahead["three"] = -30.0
+        await until(lambda: states() == {"one": "starting", "two": "standby", "three": "wrong_clock"})
+        await until(lambda: waiting() == ["two"])
+        beating.cancel()
+        await owner.leave()
+        # Each may get the token before its next heartbeat.
+        ahead["two"] = 30.0
+        await _put_token(broker)
+        await until(lambda: states() == {"two": "wrong_clock", "three": "wrong_clock"})
+        async with aiohttp.ClientSession() as http, http.get(f"{nodes['two'].url}/readyz") as response:
+            assert response.status == 503
+            assert "two does not take over, since the clock of its machine is wrong" in await response.text()
+        assert not stop.is_set()
+        ahead["three"] = 0.0
+        await until(stop.is_set)
+        with engine.connect() as connection:
+            taken = connection.execute(text("SELECT epoch FROM ownership")).scalar_one()
+        assert taken == 2
+    wrong = [(each["seconds_ahead"], each["works"]) for each in logged if "is wrong" in each["event"]]
+    assert wrong == [(-30.0, False), (30.0, False)]
+    assert {"node": "three", "epoch": 2}.items() <= next(
+        each for each in logged if each["event"] == "took over"
+    ).items()
 
 
 async def _put_token(broker: Broker) -> str:

@@ -10,9 +10,9 @@ import { word } from "./words.js";
 
 /** Milliseconds between two looks at how far the nodes are with a new certificate. */
 const LOOK_MS = 1_000;
-const DOTS = { active: "", standby: "", starting: "warn", draining: "warn", drained: "warn", outdated: "bad", gone: "bad" };
+const DOTS = { active: "", standby: "", starting: "warn", draining: "warn", drained: "warn", outdated: "bad", wrong_clock: "bad", gone: "bad" };
 
-/** @typedef {{name: string, state: string, version: string, machine: string, started_at: string, heartbeat_at: string, owner_since: string | null, takeover_seconds: number | null, differs: string[]}} ClusterNode */
+/** @typedef {{name: string, state: string, version: string, machine: string, started_at: string, heartbeat_at: string, owner_since: string | null, takeover_seconds: number | null, differs: string[], clock_seconds: number}} ClusterNode */
 
 /**
  * Draw the nodes of a cluster. A row and its button stay while their node is there, and with them the focus.
@@ -25,15 +25,15 @@ export function drawNodes(list, nodes, act) {
 }
 
 function update(row, node, act) {
-  const { name, state, machine, version, started_at: started, heartbeat_at: seen, owner_since: owned, takeover_seconds: seconds, differs } = node;
+  const { name, state, machine, version, started_at: started, heartbeat_at: seen, owner_since: owned, takeover_seconds: seconds, differs, clock_seconds: clock } = node;
   const at = Date.parse(state === "gone" ? seen : (owned ?? started));
-  const more = [machine, version, seconds !== null && state === "active" ? t("now.took_over", { time: lasted(seconds * 1_000) }) : "", differs.length > 0 && state !== "gone" ? t("now.differs", { keys: differs.join(", ") }) : ""];
+  const more = [machine, version, seconds !== null && state === "active" ? t("now.took_over", { time: lasted(seconds * 1_000) }) : "", differs.length > 0 && state !== "gone" ? t("now.differs", { keys: differs.join(", ") }) : "", clock !== 0 && state !== "gone" ? t(clock > 0 ? "now.clock_ahead" : "now.clock_behind", { time: lasted(Math.abs(clock) * 1_000) }) : ""];
   row.querySelector(".who").replaceChildren(h("i", { class: `dot ${DOTS[state] ?? "warn"}`, "aria-hidden": "true" }), h("b", { class: "clip" }, name), h("span", { class: "muted num end" }, `${word(`now.node.${state}`, state)} ${t("now.since", { time: since(at) })}`));
   row.querySelector(".node-more > span").textContent = more.filter(Boolean).join(" · ");
   const button = row.querySelector("button");
   if (button === null) return;
   const action = state === "draining" || state === "drained" ? "resume" : "drain";
-  button.hidden = state === "gone" || state === "outdated";
+  button.hidden = ["gone", "outdated", "wrong_clock"].includes(state);
   button.textContent = t(`now.node.${action}`);
   button.setAttribute("aria-label", t(`now.node.${action}_one`, { name }));
   button.onclick = () => act(node, action);

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from playwright.async_api import Browser, expect
 from sqlalchemy import create_engine, text
 
 from gateway.cluster import advance_rotation, request_drain, resume
+from gateway.contract.errors import InvalidStateError
 from gateway.testing.served import serving
 from tests.e2e.page_browser import chat
 from tests.gateway.cluster.nodes import working_beside
@@ -24,9 +28,9 @@ async def test_the_nodes_are_shown_at_every_width(
 ) -> None:
     axe = (foreign / "node_modules" / "axe-core" / "axe.min.js").read_text()
     how: dict[str, Any] = {"bypass_csp": True}
-    engine = create_engine(postgres_url)
+    engine, ahead = create_engine(postgres_url), 0.0
     async with (
-        working_beside(tmp_path, postgres_url) as url,
+        working_beside(tmp_path, postgres_url, clock=lambda: time.time() + ahead) as url,
         chat(browser, f"{url}/console/now", connected=False, expected="api/now", **how) as page,
     ):
         rows = page.get_by_role("region", name="Nodes").get_by_role("listitem")
@@ -54,6 +58,15 @@ async def test_the_nodes_are_shown_at_every_width(
             assert await is_narrow(page), width
             if width in (320, 1280):
                 assert await violations(page, axe) == [], width
+        ahead = 30.0
+        await expect(rows.last).to_contain_text("stands by with a wrong clock since")
+        await expect(rows.last).to_contain_text(
+            re.compile(r"its clock is (29|30)\.\d s ahead of the database's: synchronize it")
+        )
+        await expect(rows.last.get_by_role("button")).to_have_count(0)
+        for name, refused in {"two": "clock of two is", "one": r"two \(wrong_clock\)"}.items():
+            with engine.begin() as connection, pytest.raises(InvalidStateError, match=refused):
+                request_drain(connection, name, "test")
         with engine.begin() as connection:
             connection.execute(text("UPDATE node SET revision = '0' WHERE name = 'two'"))
         await page.reload()
