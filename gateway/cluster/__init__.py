@@ -6,6 +6,7 @@ the server, for ``/api/nodes``; ``node`` and ``token`` need the extra ``cluster`
 """
 
 from gateway.cluster.drain import NO_CLUSTER, Requested, request_drain, resume, rotate_certificate, say_clock
+from gateway.cluster.folders import find_unshared
 from gateway.cluster.membership import (
     MOST_CLOCK_SECONDS,
     NodeRow,
@@ -22,6 +23,7 @@ __all__ = [
     "NodeState",
     "Requested",
     "advance_rotation",
+    "find_unshared",
     "read_nodes",
     "read_rotation",
     "request_drain",

@@ -16,6 +16,7 @@ import structlog
 from yarl import URL
 
 from gateway.cluster.certificate import Certificate
+from gateway.cluster.folders import find_unshared
 from gateway.cluster.forwarder import Forwarder
 from gateway.cluster.link import ANY_PORT, Accept, Link
 from gateway.cluster.membership import GATEWAY, HEARTBEAT_SECONDS, LIVE_SECONDS, Membership
@@ -119,6 +120,12 @@ class Node:
         with suppress(StoreError):  # only a warning depends on it
             if differs := await self._membership.find_differences():
                 log.warning("this node has other settings than the node that works", settings=differs)
+        if folders := await asyncio.to_thread(find_unshared, self._settings):
+            log.warning(
+                "other machines may have other files in these folders: mount them there, too, or use folders "
+                "below data_dir",
+                folders=folders,
+            )
         while not self._stop.is_set():
             if await self._is_due() and (fence := await self._take()) is not None:
                 log.info("took over", node=self._membership.name, epoch=fence.statement.values[1])

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, text
 
 from gateway.cli.doctor.finding import Finding, fail, ok, warn
 from gateway.cli.store_reader import reading
-from gateway.cluster import MOST_CLOCK_SECONDS, NodeRow, read_nodes, say_clock
+from gateway.cluster import MOST_CLOCK_SECONDS, NodeRow, find_unshared, read_nodes, say_clock
 from gateway.contract.errors import SettingsError, StoreError
 from gateway.settings import Settings
 
@@ -22,6 +22,7 @@ def cluster(settings: Settings) -> Iterator[Finding]:
     """Check RabbitMQ, PostgreSQL and the nodes of a cluster, if the settings name one."""
     if settings.cluster.url is None:
         return
+    yield from _folders(settings)
     try:
         from gateway.cluster.node import inspect_broker
     except ModuleNotFoundError:
@@ -47,6 +48,16 @@ def cluster(settings: Settings) -> Iterator[Finding]:
         yield ok("cluster queue", "a quorum queue, and RabbitMQ accepts messages")
     yield replicas
     yield clock
+
+
+def _folders(settings: Settings) -> Iterator[Finding]:
+    """Check that the tools find the same files on each machine of a cluster."""
+    if found := find_unshared(settings):
+        yield warn(
+            "cluster folders",
+            f"{', '.join(found)}: not in data_dir; after a takeover another machine uses its own content",
+            "use folders below data_dir, or mount each of them on all machines; make logins on each machine",
+        )
 
 
 def _replicas(connection: Connection) -> Finding:

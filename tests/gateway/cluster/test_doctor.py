@@ -135,3 +135,30 @@ def test_an_alarm_of_rabbitmq_is_a_failure(tmp_path: Path, migrated_url: str, ra
         assert found.detail.startswith("RabbitMQ accepts no messages, as with a memory or disk alarm")
     finally:
         own.kill()
+
+
+def test_folders_that_only_one_machine_has_are_a_warning(
+    tmp_path: Path, migrated_url: str, broker: Broker
+) -> None:
+    data, notes, elsewhere = tmp_path / "data", tmp_path / "notes", "/proc"
+    data.mkdir()
+    notes.mkdir()
+    file = tmp_path / "trunkline.toml"
+
+    def warned(address: str) -> Finding | None:
+        file.write_text(
+            f'data_dir = "{data}"\n[store]\nurl = "{migrated_url}"\n'
+            f'[cluster]\nurl = "{broker.url}"\naddress = "{address}"\n'
+            f'[plugins]\nenabled = ["shell"]\n[plugins.files]\nroots = ["{notes}", "{elsewhere}", "{data}"]\n'
+            f'[plugins.shell]\nreadable = ["{elsewhere}"]\n'
+            f'[mcp.notes]\ncommand = ["/bin/true", "{elsewhere}"]\ncwd = "{data}"\n'
+        )
+        found = cluster(load_settings(file, environ={}, cwd=tmp_path))
+        return next((each for each in found if each.name == "cluster folders"), None)
+
+    assert warned("127.0.0.1:0") is None
+    found = warned("10.0.0.5:8090")
+    assert found is not None
+    assert found.status == "warn"
+    # The others share the file system of the data directory.
+    assert found.detail.startswith("plugins.files.roots = /proc, mcp.notes.command = /proc: not in data_dir")
