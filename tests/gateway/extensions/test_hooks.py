@@ -34,7 +34,7 @@ from gateway import (
 from gateway.contract.events import ChatMessage
 from gateway.extensions.deadlines import BLOCKING_SECONDS
 from gateway.testing.chat import chatting, written
-from gateway.testing.fake_models.script import Gate, Reply, Say, Use
+from gateway.testing.fake_models.script import Gate, Reply, Say, Think, Use
 
 USE_ECHO = Reply((Use("echo", '{"text": "a"}'),), "tools")
 
@@ -121,6 +121,17 @@ async def test_002_02_after_llm_call_folds_the_result_in_order(tmp_path: Path) -
         assert (await chat.say("hi")).text == "YOU SAID: HI!"
         await chat.say("again")
         assert chat.model.calls[-1].messages[1].text == "YOU SAID: HI!"
+
+
+async def test_after_llm_call_changes_the_reasoning_and_leaves_the_text(tmp_path: Path) -> None:
+    async def hide(result: Any, ctx: Any) -> Any:
+        return msgspec.structs.replace(result, reasoning="")
+
+    async with chatting(tmp_path, Named("hide", after_llm_call=hide)) as chat:
+        chat.model.then(Reply((Think("He is rude."), Say("Hello"))))
+        answer = await chat.say("hi")
+    texts = [(part.kind, part.content) for part in answer.parts if isinstance(part, TextPart) and part.content]
+    assert texts == [("text", "Hello")]
 
 
 async def test_002_03_rewrites_of_a_call_chain_up(tmp_path: Path) -> None:

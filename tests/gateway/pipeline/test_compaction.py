@@ -209,6 +209,17 @@ async def test_a_refusal_leads_to_one_summary_and_one_retry(tmp_path: Path) -> N
         assert all(size(call) <= LIMIT for call in chat.model.calls[-10:])
 
 
+async def test_a_refused_summary_tells_the_window_of_its_model(tmp_path: Path) -> None:
+    window = 2_000
+    async with small(tmp_path) as (chat, second):
+        second.small.then(ContextLengthError(f"This model's maximum context length is {window} tokens."))
+        await fill(chat, 20)
+        refused, *later = second.small.calls
+    assert size(refused) > window
+    assert len(later) > 1
+    assert all(size(call) <= window for call in later)
+
+
 async def test_a_second_refusal_names_the_commands_that_help(tmp_path: Path) -> None:
     async with small(tmp_path, models={}) as (chat, _):
         await fill(chat)
