@@ -452,11 +452,13 @@ class ConfinedPlugin(Plugin):
 
     async def _call(self, session: str, method: str, params: Mapping[str, Any], seconds: float) -> Any:
         # Less than the limit of the hook around it, because a process that misses its own often is ended.
-        seconds = max(seconds - _MARGIN, seconds / 2)
+        limit, seconds = seconds, max(seconds - _MARGIN, seconds / 2)
         begun = time.perf_counter()
         try:
             with self._broker.working_in(session):
                 return await self.process.call(method, params, seconds)
+        except TimeoutError:
+            raise TimeoutError(f"no result within {limit:g} s") from None
         finally:
             called = params.get("name") or params["event"]
             self.process.record.add_time(f"{method} {called}", time.perf_counter() - begun)
@@ -626,6 +628,8 @@ class ConfinedPlugin(Plugin):
             raise ToolError(f"{error.remote}: {error}") from None
         except ProcessEnded as error:
             raise ToolError(f"the plugin {self.name!r} does not run: {error}") from None
+        except TimeoutError as error:
+            raise ToolError(f"{error} (tool_timeout_ms in [plugins.{self.name}])") from None
         finally:
             self._progress.pop(context.key, None)
         # What it got from elsewhere may instruct the model.
@@ -648,8 +652,7 @@ class ConfinedPlugin(Plugin):
             failure.shown = f"plugin {self.name!r} failed in /{name}: {error}"
             raise failure from None
         except (ProcessEnded, TimeoutError) as error:
-            reason = str(error) or f"no answer within {COMMAND_SECONDS:g} s"
-            raise PluginError(f"plugin {self.name!r} failed in /{name}: {reason}") from None
+            raise PluginError(f"plugin {self.name!r} failed in /{name}: {error}") from None
         return None if answer is None else str(answer)
 
     def is_ready(self) -> bool:
@@ -688,6 +691,8 @@ class ConfinedPlugin(Plugin):
             return await self._http.answer(request)
         except ProcessEnded as error:
             raise OverloadedError(f"the plugin {self.name!r} ended during the request: {error}") from None
+        except TimeoutError as error:
+            raise PluginError(f"{error} (tool_timeout_ms in [plugins.{self.name}])") from None
         except RemoteError as error:
             raise PluginError(f"{error.remote}: {error}") from None
 

@@ -100,7 +100,25 @@ async def slow(ctx):
     settings = {"plugins": {"guarded": {"hook_timeout_ms": 50}}}
     async with chatting(tmp_path, plugin, **settings) as chat:
         result = await outcome(chat, Use("calculator", '{"expression": "1 + 1"}'))
-    assert "plugin 'guarded' failed in tool.execute.before: TimeoutError" in result.output
+    assert "guarded' failed in tool.execute.before: TimeoutError: no result within 0.05 s" in result.output
+
+
+async def test_the_model_reads_that_a_tool_missed_its_deadline(tmp_path: Path, write: Write) -> None:
+    code = """
+import asyncio
+from trunkline_plugin import plugin, tool
+
+@plugin
+async def slow(ctx):
+    async def wait(args, call):
+        await asyncio.Event().wait()
+    return {"tools": [tool(name="wait", description="Wait.", schema={"type": "object"}, execute=wait)]}
+"""
+    plugin = write(code, tools=("wait",))
+    settings = {"plugins": {"guarded": {"tool_timeout_ms": 1_000}}, "permissions": {"wait": "allow"}}
+    async with chatting(tmp_path, plugin, **settings) as chat:
+        result = await outcome(chat, Use("wait", "{}"))
+    assert "no result within 1 s" in result.output
 
 
 EVERYTHING = """
