@@ -130,7 +130,8 @@ async def test_after_llm_call_changes_the_reasoning_and_leaves_the_text(tmp_path
     async with chatting(tmp_path, Named("hide", after_llm_call=hide)) as chat:
         chat.model.then(Reply((Think("He is rude."), Say("Hello"))))
         answer = await chat.say("hi")
-    texts = [(part.kind, part.content) for part in answer.parts if isinstance(part, TextPart) and part.content]
+    parts = [part for part in answer.parts if isinstance(part, TextPart)]
+    texts = [(part.kind, part.content) for part in parts if part.content]
     assert texts == [("text", "Hello")]
 
 
