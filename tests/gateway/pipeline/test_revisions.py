@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
 
 from gateway import Message, Plugin, PluginContext
 from gateway.channel import Address, InboundMessage, OutboundMessage, Placed, Sender, Streaming
 from gateway.contract.messages import now_ms
 from gateway.pipeline.intake import Bounds
+from gateway.pipeline.revisions import supersede_older
 from gateway.store.inbox import Entry
 from gateway.testing.chat import Chat, chatting, written
 from gateway.testing.fake_models.script import Gate, Reply, Say
@@ -73,6 +78,9 @@ def on_the_wall(text: str, key: str, **fields: str) -> InboundMessage:
     )
 
 
+ENTRY = Entry.of("wall", on_the_wall("first", "1"), 1)
+
+
 async def until(true: Callable[[], object]) -> None:
     """Wait for something to become so."""
     async with asyncio.timeout(60):
@@ -83,6 +91,14 @@ async def until(true: Callable[[], object]) -> None:
 def heard(chat: Chat) -> list[str]:
     """What the model was shown in its last call, answers and all."""
     return [message.text for message in chat.model.calls[-1].messages]
+
+
+@pytest.mark.parametrize("state", [{"answered": True}, {"merged": (ENTRY,)}, {"refused": True}])
+def test_a_message_whose_outcome_is_decided_is_not_replaced(state: dict[str, Any]) -> None:
+    older = Entry.of("wall", on_the_wall("secnod", "2"), 1)
+    newer = Entry.of("wall", on_the_wall("second", "2:a", revises="2"), 2)
+    assert supersede_older([msgspec.structs.replace(older, **state), newer]) == []
+    assert supersede_older([older, newer]) == [older]
 
 
 async def test_a_new_wording_takes_the_place_of_the_last_word(tmp_path: Path) -> None:
