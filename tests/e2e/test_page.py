@@ -270,6 +270,21 @@ async def test_what_cannot_be_attached_is_said_on_its_chip_and_not_sent(browser:
         assert [server.uploads[one]["name"] for one in sent["uploads"]] == ["plan.txt"]
 
 
+async def test_what_cannot_be_read_is_said_in_the_language_of_the_page(browser: Browser) -> None:
+    server = PageServer(answering("Schön."))
+    async with (
+        server.running(),
+        chat(browser, server.url, connected=False, locale="de-DE", expected="status of 400") as page,
+    ):
+        empty = {"name": "leer.txt", "mimeType": "text/plain", "buffer": b""}
+        other = {"name": "refuse.bin", "mimeType": "application/x-thing", "buffer": b"x"}
+        await page.locator("input[type=file]").set_input_files([empty, other])  # type: ignore[list-item]
+        reasons = page.locator("tl-chip").get_by_role("alert")
+        await expect(reasons.nth(0)).to_have_text("leer.txt ist leer.")
+        await expect(reasons.nth(1)).to_contain_text("refuse.bin enthält keinen lesbaren Text.")
+        assert server.uploads == {}
+
+
 async def test_uploads_show_their_progress_and_can_be_removed(browser: Browser) -> None:
     server = PageServer(answering("Nice."))
     server.uploading.clear()

@@ -95,6 +95,7 @@ export class Attachments extends HTMLElement {
       if (sent === null) return this.#refuse(place, items, item, t("file.unreadable", { name: file.name }));
     } else if (file.type.startsWith("audio/") && file.size <= MOST_PLAYED) sent = { blob: file, preview: await dataUrl(file) };
     const { blob, preview = "", width, height } = sent;
+    if (blob.size === 0) return this.#refuse(place, items, item, t("file.empty", { name: file.name }));
     if (blob.size > this.most) return this.#refuse(place, items, item, t("file.too_large", { name: file.name, size: size(this.most) }));
     item.preview = preview;
     item.mime_type = blob.type.split(";")[0];

@@ -1,4 +1,5 @@
 /** Upload of one file, with its progress. `fetch` tells no progress of a request. */
+import { t } from "/shared/language.js";
 
 /**
  * @param {Blob} blob @param {{name: string, width?: number, height?: number}} query
@@ -9,7 +10,7 @@ export function upload(blob, query, onProgress) {
   const request = new XMLHttpRequest();
   const done = new Promise((resolve) => {
     request.upload.addEventListener("progress", ({ loaded, total }) => onProgress(total ? loaded / total : 0));
-    request.addEventListener("load", () => resolve(outcome(request)));
+    request.addEventListener("load", () => resolve(outcome(request, query.name)));
     request.addEventListener("error", () => resolve({ lost: true }));
   });
   request.responseType = "json";
@@ -18,9 +19,10 @@ export function upload(blob, query, onProgress) {
   return { done, abort: () => request.abort() };
 }
 
-function outcome({ status, response }) {
+function outcome({ status, response }, name) {
   if (status === 201) return { id: response.id };
-  return { refusal: response?.message ?? `HTTP ${status}` };
+  const reason = response?.message ?? `HTTP ${status}`;
+  return { refusal: response?.error_name === "PartValidationError" ? t("file.not_read", { name, reason }) : reason };
 }
 
 /** Remove an upload that is not needed. One that stays expires. */
