@@ -204,11 +204,12 @@ function hit({ session, title, snippet, matches, created_at: at }) {
 }
 
 function columns() {
-  const talk = ({ id, title, channel, agent, messages }) => h("span", { class: "who" }, h("span", { class: "channel", title: channel }, shortChannel(channel)), h("span", { class: "two-lines" }, h("b", { class: "clip" }, title || shortId(id)), h("span", { class: "muted clip" }, `${agent} · ${t(messages === 1 ? "talks.message" : "talks.messages", { count: counted(messages) })}`)));
+  const costOf = ({ usage }) => (usage.cost === null ? "–" : money(usage.cost));
+  const talk = ({ id, title, channel, agent, messages, usage }) => h("span", { class: "who" }, h("span", { class: "channel", title: channel }, shortChannel(channel)), h("span", { class: "two-lines" }, h("b", { class: "clip" }, title || shortId(id)), h("span", { class: "muted clip" }, `${agent} · ${t(messages === 1 ? "talks.message" : "talks.messages", { count: counted(messages) })}`, h("span", { class: "with-cost" }, ` · ${costOf({ usage })}`))));
   const state = ({ status, updated_at: at }) => h("span", { class: "two-lines" }, h("span", {}, since(at)), status === "idle" ? "" : h("span", { class: status === "waiting" ? "warn" : "good" }, t(`talks.status.${status}`)));
   return [
     { label: t("talks.conversation"), show: talk },
-    { label: t("talks.cost"), show: ({ usage }) => (usage.cost === null ? "–" : money(usage.cost)), right: true, class: "cost" },
+    { label: t("talks.cost"), show: costOf, right: true, class: "cost" },
     { label: t("talks.last"), show: state, right: true, class: "last" },
   ];
 }

@@ -237,6 +237,21 @@ async def test_conversations_are_accessible_in_german_at_every_width(
                         assert await violations(page, axe) == [], width
 
 
+async def test_a_phone_shows_whole_titles_and_the_cost_below(browser: Browser, tmp_path: Path) -> None:
+    title = "Plan a journey from Hamburg to Vienna with all stops"
+    phone: dict[str, Any] = {"viewport": {"width": 360, "height": 740}}
+    async with serving(tmp_path) as served:
+        await served.ask("POST", "/api/sessions/s/messages", json={"text": title})
+        await served.idle("s")
+        async with chat(browser, f"{served.url}{HREF}", connected=False, **phone) as page:
+            shown = page.locator(".talks-list .row-open b")
+            await expect(shown).to_have_text(title)
+            assert await shown.evaluate("(one) => one.scrollWidth <= one.clientWidth")
+            assert await shown.evaluate("(one) => one.clientWidth") > 150
+            await expect(page.locator(".talks-list .row-open")).to_contain_text("2 messages · $0")
+            await expect(page.get_by_role("columnheader")).to_have_text(["Conversation", "Last activity"])
+
+
 async def test_answers_are_shown_as_people_see_them(browser: Browser, tmp_path: Path) -> None:
     async with FakeModels() as fake, line(tmp_path, fake) as case:
         fake.then(Reply((Say(f"**Bold** and {MARKUP}\n\n```python\nprint(1)\n```"),)))
