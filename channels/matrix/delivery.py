@@ -23,6 +23,7 @@ from gateway.channel import (
     Pacer,
     Placed,
     PlacementDeferred,
+    PlacementMismatch,
     PlacementUncertain,
 )
 
@@ -43,18 +44,26 @@ class Delivery:
         self._largest: int | None = None
         self._orders: OrderedDict[str, int] = OrderedDict()
         self._awaited: dict[str, asyncio.Future[int]] = {}
+        self._redacted: OrderedDict[str, None] = OrderedDict()
 
     async def send(self, outbound: OutboundMessage) -> Placed:
         """Send one page. Files are uploaded first, which places nothing."""
         page, address = outbound.page, outbound.address
         content = await self._file(page) if isinstance(page, AnswerFile) else body_of(page.markdown)
         content |= {NONCE: outbound.nonce, **_relation(address, outbound.part)}
-        return Placed(await self._put(address.chat, outbound.nonce, content))
+        event = await self._put(address.chat, outbound.nonce, content)
+        while event in self._redacted:
+            # The homeserver answers a known transaction with its message, also if that is deleted.
+            event = await self._put(address.chat, f"{outbound.nonce} {event}", content)
+        return Placed(event)
 
     async def edit(self, placed: Placed, outbound: OutboundMessage) -> None:
         """Show the current text of a page. An optional edit is omitted while the rate limit is used up."""
         if not isinstance(outbound.page, Text):
             return
+        if placed.platform_id in self._redacted:
+            # The homeserver takes the edit, but clients do not show it.
+            raise PlacementMismatch("the message was deleted")
         if not outbound.final and self._pacer.wait("send", "edit") > 0:
             return
         content = body_of(outbound.page.markdown)
@@ -81,6 +90,12 @@ class Delivery:
         if event in self._awaited and not self._awaited[event].done():
             self._awaited[event].set_result(order)
 
+    def note_redacted(self, event: str) -> None:
+        """Keep that a message was deleted."""
+        self._redacted[event] = None
+        if len(self._redacted) > _MOST_ORDERS:
+            self._redacted.popitem(last=False)
+
     async def order_of(self, event: str) -> int:
         """Return the order of a message among all messages; 0 if ``/sync`` does not return it in time."""
         if event in self._orders:
@@ -102,6 +117,7 @@ class Delivery:
         except RefusedError as refused:
             if refused.status != 404:
                 raise
+        self.note_redacted(placed.platform_id)
 
     async def find(self, outbound: OutboundMessage) -> Placed | None:
         """Return a placed page by its nonce. Every message since the question is searched."""

@@ -181,6 +181,7 @@ class Inflow:
             self._reaction(room, event)
         elif event.type == "m.room.redaction":
             redacted = parse.event_id(event.redacts or event.content.get("redacts"))
+            self._delivery.note_redacted(redacted)
             given = self._known.get(("reaction", room, redacted))
             taken = Withdrawal(self._bot.me, redacted) if given is None else replace(given, value="none")
             self._batch[2].append(taken)

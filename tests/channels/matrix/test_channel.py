@@ -14,8 +14,14 @@ import aiohttp
 import msgspec
 import pytest
 
+from channels.matrix.api import Api
+from channels.matrix.delivery import Delivery
 from channels.matrix.fake import FakeMatrix, Room
+from channels.matrix.options import Options
+from channels.matrix.render import Text
+from gateway import Message
 from gateway.app import Gateway
+from gateway.channel import Address, OutboundMessage
 from gateway.testing.contracts.channel_platform import (
     Trial,
     freeze_after_placing,
@@ -368,6 +374,42 @@ async def test_an_answer_grows_by_edits_while_typing_is_shown(tmp_path: Path) ->
         assert answer["formatted_body"] == "<p>The beginning and the <strong>end</strong></p>"
         assert len(platform.fake.transcript.of("edit")) >= 1
         await until(lambda: platform.fake.receipts)
+
+
+async def test_an_answer_whose_message_was_deleted_is_sent_again_and_once(tmp_path: Path) -> None:
+    gate = asyncio.Event()
+    async with running(tmp_path) as (made, platform, gateway):
+        made.models.then(Reply((Say("One "), Gate(gate), Say("two."))))
+        platform.write("count")
+        room = platform.fake.direct
+        await until(lambda: texts(room) == ["One"])
+        shown = next(one for one in room.events if one["type"] == "m.room.message" and one["sender"] == BOT)
+        room.redact(shown["event_id"], ADA)
+        platform.fake.changed()
+        # Once the bot has a later message, it has seen the deletion.
+        platform.write("more")
+        await until(lambda: gateway.parts.dispatcher.waiting == 2)
+        gate.set()
+        await settled(gateway)
+        assert texts(room) == ["One two.", "You said: more"]
+
+
+async def test_a_page_that_was_deleted_can_be_sent_again() -> None:
+    """The homeserver would answer the same transaction with the deleted message."""
+    async with FakeMatrix() as fake:
+        options = Options.model_validate({"homeserver": fake.url, "access_token": fake.token, "pace": 1000})
+        api = Api(options)
+        async with api.connected():
+            delivery = Delivery(api, options)
+            fake.join(fake.direct, BOT)
+            answer = Message(id="m", session_id="s", role="assistant")
+            address = Address("matrix", BOT, fake.direct.id)
+            page = OutboundMessage(address=address, message=answer, page=Text("hello"), nonce="n")
+            first = await delivery.send(page)
+            assert await delivery.send(page) == first
+            await delivery.delete(first, address)
+            assert await delivery.send(page) != first
+            assert texts(fake.direct) == ["hello"]
 
 
 async def test_without_streaming_nothing_is_edited(tmp_path: Path) -> None:
