@@ -87,8 +87,8 @@ class Sessions:
         return session
 
     def live(self) -> tuple[Session, ...]:
-        """Return the sessions in memory."""
-        return tuple(self._sessions.values())
+        """Return the sessions in memory, also those that only their users keep there."""
+        return tuple(self._held.values())
 
     async def find(self, session_id: str) -> Session:
         """Return an existing session. Raises NotFoundError."""
