@@ -324,6 +324,8 @@ class Dispatcher:
             return AuthorizeResult(enterprise_id=None, team_id=team_id)
 
         app: Any = AsyncApp(
+            # Without a name it reads the sources of its callers for one, which takes 50 ms.
+            name="trunkline",
             logger=quiet,
             signing_secret="unused",  # noqa: S106 - the webhook checks signatures
             authorize=authorize,
