@@ -50,7 +50,9 @@ class PluginActivator:
         ``built_in``: they come with Trunkline (see ``PluginRegistry.register``).
         """
         for name in names:
-            if name in self._settings.disabled or self._registry.get(name) is not None:
+            # Not what another entry registered under this name: a guard would be missing without a word.
+            known = self._registry.get(name) is not None and self._names.get(name, name) == name
+            if known or name in self._settings.disabled:
                 continue
             before = self._providers.known()
             plugin: Plugin | None = None

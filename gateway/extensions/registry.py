@@ -468,12 +468,12 @@ class PluginRegistry:
     def _refuse_duplicates(self, plugin: Plugin, instead_of: ActivePlugin | None) -> None:
         others = [one for one in self._active.values() if one is not instead_of]
         check_prefixes(plugin, {prefix: one.name for one in others for prefix in one.plugin.api_prefixes})
-        taken = {tool.name for one in others for tool in one.tools()}
+        taken = {tool.name: one.name for one in others for tool in one.tools()}
         for tool in offered(plugin, plugin.tools):
             if tool.name in taken:
-                detail = f"plugin {plugin.name!r}: tool {tool.name!r} is already registered"
-                raise AlreadyRegisteredError(detail)
-            taken.add(tool.name)
+                detail = f"tool {tool.name!r} is already registered by {taken[tool.name]!r}"
+                raise AlreadyRegisteredError(f"plugin {plugin.name!r}: {detail}")
+            taken[tool.name] = plugin.name
 
 
 async def _awaited(answer: Any) -> None:

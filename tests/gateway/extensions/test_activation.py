@@ -65,3 +65,17 @@ async def test_001_43_allowed_and_required_plugins_run_beside_the_built_in_ones(
     async with made.running():
         assert made.registry.get("audit") is not None
         assert made.registry.get("providers") is not None
+
+
+@pytest.mark.parametrize("enabled", [["./audit.py", "audit"], ["audit", "./audit.py"]])
+async def test_a_plugin_whose_name_another_one_has_is_not_left_out_without_a_word(
+    tmp_path: Path, enabled: list[str]
+) -> None:
+    said = await refusal(gateway(tmp_path, enabled, {}))
+    assert f"plugin 'audit' is already registered; fix it, remove {enabled[1]!r} from plugins.enabled" in said
+
+
+async def test_an_entry_that_is_listed_twice_is_one_plugin(tmp_path: Path) -> None:
+    made = gateway(tmp_path, ["audit", "audit", "providers"], {})
+    async with made.running():
+        assert made.registry.get("audit") is not None

@@ -318,7 +318,7 @@ async def test_another_plugin_with_a_tool_of_the_same_name_stops_the_start(
 
             return [tool_from(read)]
 
-    with pytest.raises(PluginError, match="tool 'read' is already registered"):
+    with pytest.raises(PluginError, match="tool 'read' is already registered by 'files'"):
         async with chatting(tmp_path / "data", Reader(), **enabled(root)):
             pass
 
