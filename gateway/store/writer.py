@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import math
 import queue
 import threading
 import time
@@ -95,7 +94,7 @@ class Writer:
         self._begin = [BEGIN] if fence is None else [BEGIN, fence.statement]
         self._ping_statements = [PING] if fence is None else [*self._begin, COMMIT]
         # A node may have been frozen since it took over, and be followed by another one.
-        self.confirmed_at = -math.inf
+        self.confirmed_at = float("-inf")
         """Time by ``boot_time`` at which the last successful transaction or ping was sent."""
         self._started: deque[float] = deque()
         """Start time of each group of units that is not committed, oldest first."""
