@@ -20,6 +20,8 @@ import structlog
 
 from gateway.settings import LogSettings
 
+log = structlog.get_logger("trunkline.logs")
+
 _MAX_LENGTH = 8 * 1024
 """Characters of one value of a log line."""
 _FILE = "trunkline.jsonl"
@@ -141,7 +143,8 @@ class _Output:
 class _LogFile(RotatingFileHandler):
     """Rotating log file that only the gateway's user can read.
 
-    If the directory is not writable or the disk is full, lines are lost and the gateway goes on.
+    If the directory is not writable or the disk is full, lines are lost and the gateway goes on. The first of
+    them is followed by the reason, on standard error.
     """
 
     def __init__(self, path: Path, settings: LogSettings) -> None:
@@ -149,20 +152,35 @@ class _LogFile(RotatingFileHandler):
             path, maxBytes=settings.file_bytes, backupCount=_FILES - 1, encoding="utf-8", delay=True
         )
         self._size = 0
+        self._fails = False
 
     def write(self, line: str) -> None:
         """Append a line, to a new file if the current one is full."""
         # ``emit`` of the base class asks the file system twice for each line, and every turn logs one.
         data = line.encode("utf-8", "replace") + b"\n"
-        with self.lock or contextlib.nullcontext(), contextlib.suppress(OSError, ValueError):
-            stream = self.stream or self._open()
-            self.stream = stream
-            if self._size and self._size + len(data) > self.maxBytes > 0:
-                self.doRollover()
-                self.stream = stream = self._open()
-            self._size += len(data)
-            stream.buffer.write(data)
-            stream.flush()
+        with self.lock or contextlib.nullcontext():
+            failed = self._fails
+            try:
+                self._append(data)
+                self._fails = False
+            except (OSError, ValueError) as error:
+                self._fails = True
+                if not failed:
+                    log.error(
+                        "cannot write the log file, lines are lost; make room, or let this user write there",
+                        file=self.baseFilename,
+                        reason=str(error),
+                    )
+
+    def _append(self, data: bytes) -> None:
+        stream = self.stream or self._open()
+        self.stream = stream
+        if self._size and self._size + len(data) > self.maxBytes > 0:
+            self.doRollover()
+            self.stream = stream = self._open()
+        self._size += len(data)
+        stream.buffer.write(data)
+        stream.flush()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record of another library."""

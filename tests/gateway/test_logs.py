@@ -113,8 +113,19 @@ def test_all_of_it_is_kept_as_json_in_files_of_a_bounded_size(tmp_path: Path) ->
     assert newest.parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_directory_that_cannot_be_written_costs_the_file_and_nothing_else() -> None:
-    assert len(logged(folder="/proc/nowhere").splitlines()) == 3
+def test_a_directory_that_cannot_be_written_costs_the_file_and_is_reported_once() -> None:
+    lines = [json.loads(line) for line in logged(folder="/proc/nowhere").splitlines()]
+    [report] = [line for line in lines if "cannot write the log file" in line["event"]]
+    assert (report["file"], report["level"]) == ("/proc/nowhere/trunkline.jsonl", "error")
+    assert len(lines) == 4
+
+
+def test_a_full_disk_is_reported_once(tmp_path: Path) -> None:
+    log_files(tmp_path)[-1].symlink_to("/dev/full")
+    lines = [json.loads(line) for line in logged(folder=str(tmp_path)).splitlines()]
+    [report] = [line for line in lines if "cannot write the log file" in line["event"]]
+    assert "No space left on device" in report["reason"]
+    assert len(lines) == 4
 
 
 def test_whoever_logs_does_not_fail_because_nobody_reads() -> None:
