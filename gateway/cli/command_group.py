@@ -11,11 +11,12 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextvars import ContextVar
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, TextIO, cast
 
 import typer
 from typer.core import CompletionItem, TyperGroup  # pyright: ignore[reportPrivateImportUsage]
@@ -48,10 +49,17 @@ def _import(name: str) -> ModuleType:
     gc.disable()
     try:
         _import_structlog()
+        # Its default is the standard output, which may be JSON for a program.
+        structlog = import_module("structlog")
+        structlog.configure(logger_factory=partial(_error_logger, structlog.PrintLogger))
         return import_module(name)
     finally:
         gc.freeze()
         gc.enable()
+
+
+def _error_logger(logger: Callable[[TextIO], object], *_args: object) -> object:
+    return logger(sys.stderr)
 
 
 def _import_structlog() -> None:
@@ -162,6 +170,14 @@ def report_to(address: str, report: Report) -> None:
     _reports.get({})[address] = report
 
 
+AS_ITS_USER = "run the command as the user of the gateway, for example with sudo"
+
+
+def cannot_access(error: PermissionError) -> str:
+    """Return what this user may not read or write."""
+    return f"cannot access {error.filename}: {error.strerror}"
+
+
 class ReportedGroup(LazyGroup):
     """The root of all commands. Reports each one that used the API of a gateway to that gateway."""
 
@@ -171,7 +187,7 @@ class ReportedGroup(LazyGroup):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command, then report it."""
+        """Run the command, then report it. A file that its user may not read ends it with one line."""
         reports: dict[str, Report] = {}
         before, ok = _reports.set(reports), False
         try:
@@ -180,6 +196,12 @@ class ReportedGroup(LazyGroup):
         except typer.Exit as end:
             ok = end.exit_code == 0
             raise
+        except PermissionError as error:
+            if error.filename is None or ctx.meta["words"][:1] == ("run",):
+                raise
+            # The data directory of a service belongs to its user.
+            typer.secho(f"{cannot_access(error)}; {AS_ITS_USER}", fg=typer.colors.RED, err=True)
+            raise typer.Exit(1) from None
         finally:
             _reports.reset(before)
             if reports:

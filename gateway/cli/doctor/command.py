@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gateway.cli.command_group import AS_ITS_USER, cannot_access
 from gateway.cli.doctor import cluster, machine, network, store
 from gateway.cli.doctor.finding import Finding, fail, ok
 from gateway.cli.doctor.plugins import check_plugins
@@ -91,7 +92,10 @@ def _run_on_settings(
         yield fail("settings", str(error), "correct the settings; `trunkline config schema` lists every key")
     else:
         yield ok("settings", f"{len(settings.entries)} set, others have defaults")
-        yield from mask_secrets(check(settings), settings)
+        try:
+            yield from mask_secrets(check(settings), settings)
+        except PermissionError as error:
+            yield fail("access", cannot_access(error), AS_ITS_USER)
 
 
 def _check_gateway(settings: Settings) -> Iterator[Finding]:

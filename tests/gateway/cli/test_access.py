@@ -1,0 +1,97 @@
+"""Commands of a user who may not read the files of the gateway."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from gateway.cli import app
+from tests.gateway.cli.processes import environment
+
+REMEDY = "run the command as the user of the gateway, for example with sudo"
+OTHER = 65534
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def closed() -> Iterator[Path]:
+    """A data directory that only its owner may enter, in a home that everyone may."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    home = Path(tempfile.mkdtemp(dir="/tmp"))
+    home.chmod(0o755)
+    (home / "data").mkdir(0o700)
+    (home / "own.toml").write_text("[server]\nport = 0\n")
+    yield home / "data"
+    shutil.rmtree(home)
+
+
+@pytest.fixture
+def as_another_user(closed: Path) -> Run:
+    """Run a command twice: the first time imports it, and the second time is another user's."""
+
+    def run(*words: str) -> Result:
+        runner = CliRunner(env={"TRUNKLINE_DATA_DIR": str(closed), "HOME": str(closed.parent)})
+        line = [*words, "--config", str(closed.parent / "own.toml")]
+        runner.invoke(app, line)
+        os.seteuid(OTHER)
+        try:
+            return runner.invoke(app, line)
+        finally:
+            os.seteuid(0)
+
+    return run
+
+
+@pytest.mark.parametrize("words", [("sessions", "list"), ("logs",), ("db", "check"), ("agents", "list")])
+def test_files_that_may_not_be_read_are_one_line_with_the_remedy(
+    as_another_user: Run, closed: Path, words: tuple[str, ...]
+) -> None:
+    done = as_another_user(*words)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"cannot access {closed}/")
+    assert done.stderr.endswith(f": Permission denied; {REMEDY}\n")
+
+
+def test_the_doctor_says_so_and_looks_at_the_machine(as_another_user: Run, closed: Path) -> None:
+    done = as_another_user("doctor", "--json")
+    found = {finding["name"]: finding for finding in json.loads(done.stdout)}
+    assert done.exit_code == 1
+    assert found["access"] == {
+        "name": "access",
+        "status": "fail",
+        "detail": f"cannot access {closed}/trunkline.db: Permission denied",
+        "advice": REMEDY,
+    }
+    assert found["clock"]["status"] == "ok"
+
+
+LOGGING = """
+import structlog
+from gateway.cli import app
+app(["db", "path"], standalone_mode=False)
+structlog.get_logger().warning("a line of the log")
+"""
+
+
+def test_lines_of_the_log_are_not_in_the_output(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOGGING],
+        env=environment(tmp_path),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == f"{tmp_path}/data/trunkline.db\n"
+    assert "a line of the log" in done.stderr
