@@ -330,10 +330,9 @@ class Session:
 
     def remove_sink(self, reader: EventSink) -> None:
         """Send no more events to a sink."""
-        if reader in self._sinks:
-            self._sinks.remove(reader)
-        if reader in self._viewers:
-            self._viewers.remove(reader)
+        for readers in (self._sinks, self._viewers):
+            if reader in readers:
+                readers.remove(reader)
 
     def begin(self, turn: RunningTurn, shown: Iterable[Message]) -> None:
         """Show the user's messages and the start of the answer; beside a running one, only the messages."""

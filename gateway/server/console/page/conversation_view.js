@@ -14,7 +14,8 @@ import { read, send } from "./api.js";
 import { addressOf } from "./router.js";
 import { channelName, shortChannel, shortId } from "./words.js";
 
-const [FEW, MANY] = [200, 1_000];
+/** Messages that are read at once. */
+const PAGE = 200;
 
 export class Conversation {
   /** @param {HTMLElement} host @param {string} session @param {import("./app.js").Context} context @param {{signal: AbortSignal, back: string, gone: () => void}} how */
@@ -23,26 +24,43 @@ export class Conversation {
     this.path = `/api/sessions/${encodeURIComponent(session)}`;
   }
 
-  async load(last = FEW) {
+  async load() {
     this.host.replaceChildren();
     const loaded = showLoading(this.host);
     try {
-      const [info, { messages }] = await Promise.all([read(this.path, {}, { signal: this.signal }), read(`${this.path}/messages`, { last, html: true }, { signal: this.signal })]);
-      this.#show(info, messages.map(({ message, html = [] }) => ({ ...message, html: new Map(html) })), last);
+      const [info, page] = await Promise.all([read(this.path, {}, { signal: this.signal }), this.#read()]);
+      this.#show(info, page.messages, page.next);
     } catch (error) {
-      if (error.name !== "AbortError") this.host.replaceChildren(failedState({ title: t("talks.failed"), text: error.message, again: () => this.load(last) }));
+      if (error.name !== "AbortError") this.host.replaceChildren(failedState({ title: t("talks.failed"), text: error.message, again: () => this.load() }));
     } finally {
       loaded();
     }
   }
 
-  #show(info, messages, last) {
+  async #read(before = {}) {
+    const { messages, next } = await read(`${this.path}/messages`, { last: PAGE, html: true, ...before }, { signal: this.signal });
+    return { messages: messages.map(({ message, html = [] }) => ({ ...message, html: new Map(html) })), next };
+  }
+
+  /** Read the page before the shown messages. What is on the screen stays there, and so does the focus. */
+  async #showEarlier(info, messages, before) {
+    await this.#try(async () => {
+      const page = await this.#read({ before });
+      const view = document.scrollingElement;
+      const below = view.scrollHeight - view.scrollTop;
+      this.#show(info, [...page.messages, ...messages], page.next);
+      view.scrollTop = view.scrollHeight - below;
+      (this.host.querySelector(".earlier button") ?? this.host.querySelector(".turns")).focus({ preventScroll: true });
+    });
+  }
+
+  #show(info, messages, next) {
     const back = h("a", { class: "button small back", href: this.back }, t("talks.back"));
-    const earlier = messages.length >= last && last < MANY && h("button", { type: "button", class: "small", onclick: () => this.load(MANY) }, t("talks.earlier"));
+    const earlier = next !== null && h("button", { type: "button", class: "small", onclick: () => this.#showEarlier(info, messages, next) }, t("talks.earlier"));
     this.host.replaceChildren(
       h("header", {}, back, h("span", { class: "channel", title: info.channel }, shortChannel(info.channel)), h("h2", {}, info.title || shortId(info.id)), info.parent && h("span", { class: "pill" }, t("talks.forked")), this.#actions(info)),
       figures(info),
-      h("ol", { class: "turns" }, earlier && h("li", { class: "earlier" }, earlier), ...turnsOf(messages).map(turnView)),
+      h("ol", { class: "turns", tabindex: "-1" }, earlier && h("li", { class: "earlier" }, earlier), ...turnsOf(messages).map(turnView)),
     );
   }
 
@@ -82,7 +100,7 @@ export class Conversation {
     try {
       await act();
     } catch (error) {
-      this.context.notify(error.message);
+      if (error.name !== "AbortError") this.context.notify(error.message);
     }
   }
 }

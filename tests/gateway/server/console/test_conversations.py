@@ -13,6 +13,7 @@ from gateway.store import Store
 from gateway.testing.fake_models.script import Refusal, Reply, Say, Use
 from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.served import serving
+from tests.channels.websocket.test_page_search import store_talk
 from tests.e2e.page_browser import chat
 from tests.gateway.server.console.test_frame import FOREIGN, WIDTHS, is_narrow, violations
 from tests.gateway.why.cases import Case, line
@@ -250,6 +251,28 @@ async def test_a_phone_shows_whole_titles_and_the_cost_below(browser: Browser, t
             assert await shown.evaluate("(one) => one.clientWidth") > 150
             await expect(page.locator(".talks-list .row-open")).to_contain_text("2 messages · $0")
             await expect(page.get_by_role("columnheader")).to_have_text(["Conversation", "Last activity"])
+
+
+async def test_a_long_conversation_is_read_back_to_its_beginning(browser: Browser, tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        await store_talk(served, 450)
+        async with chat(browser, f"{served.url}{HREF}/long", connected=False) as page:
+            turns, earlier = page.locator(".turn"), page.get_by_role("button", name="Show earlier messages")
+            await expect(turns).to_have_count(100)
+            top = turns.filter(has_text="Line 251 ")
+            await expect(top).to_have_count(1)
+            await earlier.focus()
+            height = "(one) => one.getBoundingClientRect().top"
+            place = await top.evaluate(height)
+            await page.keyboard.press("Enter")
+            await expect(turns).to_have_count(200)
+            await expect(earlier).to_be_focused()
+            assert abs(await top.evaluate(height) - place) <= 1
+            await page.keyboard.press("Enter")
+            await expect(turns).to_have_count(225)
+            await expect(earlier).to_have_count(0)
+            await expect(page.locator(".turns")).to_be_focused()
+            await expect(turns.first).to_contain_text("Line 1 ")
 
 
 async def test_answers_are_shown_as_people_see_them(browser: Browser, tmp_path: Path) -> None:
