@@ -150,6 +150,7 @@ def approve(
         operator = Operator(config)
         entry = name if "/" not in name or name.startswith("@") else str(Path(name).expanduser().absolute())
         found = operator.admission.find(entry)
+        shown = operator.installer.digest_of(found)
         manifest = checked(found)
         before = {each.grant for each in kept_grants(manifest, operator.admission.lock().get(manifest.name))}
         new = operator.consent(
@@ -160,7 +161,7 @@ def approve(
             yes=yes,
             question="Approve its content and grant this?",
         )
-        operator.installer.approve(entry, new, operator.name)
+        operator.installer.approve(entry, new, operator.name, shown)
         locked = operator.admission.lock().get(manifest.name)
         digest = locked.digest if locked else ""
         place = str(found.folder.absolute())

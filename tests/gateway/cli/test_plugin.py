@@ -182,6 +182,20 @@ def test_a_plugin_of_a_project_is_approved_in_its_place(home: Path) -> None:
     assert "trunkline plugin approve weather" in check.stderr
 
 
+def test_files_that_change_during_the_question_are_not_approved(home: Path) -> None:
+    place = plugin(home, ".trunkline/plugins/weather")
+    terminal = Terminal(home, "plugin", "approve", "weather")
+    try:
+        terminal.expect("Approve its content and grant this")
+        (place / "main.py").write_text("changed")
+        terminal.type("y\n")
+        terminal.expect("changed meanwhile; read them, and approve again")
+        assert terminal.wait() == 1
+    finally:
+        terminal.close()
+    assert "trunkline plugin approve weather" in run(home, "enable", "weather", status=1)
+
+
 def test_a_folder_is_enabled_by_its_path(home: Path) -> None:
     plugin(home, "plugins/weather")
     run(home, "approve", "./plugins/weather", "--yes")

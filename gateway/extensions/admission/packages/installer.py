@@ -19,7 +19,7 @@ from msgspec import Struct
 from gateway.contract.errors import PluginError
 from gateway.extensions.admission.admission import IN_PLACE, Admission, checked
 from gateway.extensions.admission.capabilities import Grant
-from gateway.extensions.admission.locations import PREFIXES
+from gateway.extensions.admission.locations import PREFIXES, Found
 from gateway.extensions.admission.lock import Granted, Locked, editing, granted, now, sync_folder
 from gateway.extensions.admission.manifest import Manifest, is_name, read_manifest
 from gateway.extensions.admission.packages.claude import convert
@@ -125,12 +125,17 @@ class Installer:
             place = self._admission.locations.folder(name, locked.digest)
             self._move(fetched.folder, place, locked.digest)
 
-    def approve(self, entry: str, grants: Sequence[Grant], by: str) -> Manifest:
-        """Approve the present content of a plugin where it is, with further grants. Raises PluginError."""
+    def approve(self, entry: str, grants: Sequence[Grant], by: str, shown: str = "") -> Manifest:
+        """Approve the present content of a plugin where it is, with further grants. Raises PluginError.
+
+        ``shown`` is the hash of the content that was asked about; other content is not approved.
+        """
         found = self._admission.find(entry)
         manifest = checked(found)
         self._admission.check_team(manifest.name)
-        digest = tree_digest(found.folder, compiled=found.location == "environment")
+        digest = self.digest_of(found)
+        if shown not in ("", digest):
+            raise PluginError(f"the files in {found.folder} changed meanwhile; read them, and approve again")
         with editing(self._admission.lock_file) as lock:
             before = lock.get(manifest.name)
             locked = Locked(
@@ -143,6 +148,10 @@ class Installer:
             )
             lock.put(manifest.name, locked)
         return manifest
+
+    def digest_of(self, found: Found) -> str:
+        """Return the hash of a plugin's present content."""
+        return tree_digest(found.folder, compiled=found.location == "environment")
 
     def remove(self, name: str, *, purge: bool) -> bool:
         """Remove an installed plugin, its approval and grants; with ``purge`` also its secrets.
