@@ -40,6 +40,10 @@ _END_REDO = OwnStatement(
 )
 
 _LONGEST_TEXT = 200
+_TOO_OLD = (
+    "it is part of a summary, of the conversation before /new, or too old; fork the conversation there "
+    "instead"
+)
 _BUSY = "an answer is being made, or messages are waiting; stop it, or try again when it is complete"
 
 
@@ -151,7 +155,7 @@ class Branches:
             kept = tuple(part for part in old.parts if not isinstance(part, TextPart))
             return old, msgspec.structs.replace(new, parts=kept)
 
-        return await self._replace(session, channel, new, edited)
+        return await self._replace(session, channel, new, message_id, edited)
 
     async def regenerate(
         self, session: Session, channel: str, answer_id: str, new: InboundMessage
@@ -167,7 +171,7 @@ class Branches:
             kept = tuple(part for part in parts if not isinstance(part, TextPart))
             return prompts[0], msgspec.structs.replace(new, text=text, parts=kept)
 
-        return await self._replace(session, channel, new, repeated)
+        return await self._replace(session, channel, new, answer_id, repeated)
 
     async def switch(self, session: Session, version: str) -> None:
         """Show a version in place of the one that is shown now. Durable when it returns.
@@ -202,6 +206,7 @@ class Branches:
         session: Session,
         channel: str,
         new: InboundMessage,
+        message_id: str,
         find: Callable[[], tuple[Message, InboundMessage]],
     ) -> Receipt:
         """Hide the log from a message on and accept another one, in one transaction."""
@@ -209,6 +214,8 @@ class Branches:
             return (await self._intake.accept(channel, (new,)))[0]
         await settled(session)
         _check_idle(session)
+        if await self._store.read(lambda c: _is_too_old(c, session, message_id)):
+            raise InvalidStateError(_TOO_OLD)
         old, complete = find()
         seq = next(seq for seq, message in session.log if message.id == old.id)
         point = await self._store.read(lambda c: _last_before(c, session.id, seq))
@@ -235,10 +242,7 @@ class Branches:
             lambda c: (_count_after(c, session.id, point), find_placed(c, tail.answers))
         )
         if point < session.row.context_from or count != len(tail.messages):
-            raise InvalidStateError(
-                "it is part of a summary, of the conversation before /new, or too old; fork the conversation "
-                "there instead"
-            )
+            raise InvalidStateError(_TOO_OLD)
         if placed:
             raise InvalidStateError("its answer was placed in a chat that keeps one version; use /undo there")
         return tail
@@ -307,6 +311,13 @@ def _last_before(connection: Connection, session: str, seq: int) -> int:
     m = t.messages.c
     query = select(func.coalesce(func.max(m.seq), 0)).where(_shown(session), m.seq < seq)
     return connection.execute(query).scalar_one()
+
+
+def _is_too_old(connection: Connection, session: Session, message_id: str) -> bool:
+    """Return whether the log shows a message that left memory."""
+    query = select(t.messages.c.seq).where(_shown(session.id), t.messages.c.id == message_id)
+    seq = connection.execute(query).scalar()
+    return seq is not None and bool(session.log) and seq < session.log[0][0]
 
 
 def _count_after(connection: Connection, session: str, point: int) -> int:

@@ -114,7 +114,7 @@ export const de = {
   "export.format": "Format",
   "export.json": "JSON, für Programme",
   "export.markdown": "Markdown, für Menschen",
-  "export.menu": "Exportieren…",
+  "export.menu": "Exportieren …",
   "export.shown": "Die angezeigte",
   "export.title": "Diese Unterhaltung exportieren",
   "file.attachment": "Anhang",

@@ -16,6 +16,7 @@ from gateway.contract.messages import Message, Metadata, TextPart
 from gateway.contract.plugin import Plugin, PluginContext
 from gateway.testing.fake_models.script import Gate, Refusal, Reply, Say, Tokens, Use
 from gateway.testing.served import Served, serving, until
+from tests.channels.websocket.test_page_search import store_talk
 from tests.documents import word
 
 pytestmark = pytest.mark.slow
@@ -615,6 +616,17 @@ async def edited(served: Served, session: str, old: str, new: str) -> dict[str, 
     _, accepted = await served.ask("POST", url, json={"text": new})
     await served.idle(session)
     return accepted
+
+
+@pytest.mark.parametrize("path", ["m1/edit", "m2/regenerate"])
+async def test_a_message_that_left_memory_is_too_old_for_another_version(tmp_path: Path, path: str) -> None:
+    async with serving(tmp_path) as served:
+        await store_talk(served, 450)
+        status, refused = await served.ask(
+            "POST", f"/api/sessions/long/messages/{path}", json={"text": "new"}
+        )
+        assert (status, refused["error_name"]) == (409, "InvalidStateError")
+        assert refused["message"].endswith("or too old; fork the conversation there instead")
 
 
 async def test_messages_of_another_version_are_read_without_showing_it(tmp_path: Path) -> None:
