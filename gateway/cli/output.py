@@ -33,6 +33,11 @@ def plain(text: str) -> str:
     return _CONTROL.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
+def one_line(text: str) -> str:
+    """Return the text as ``plain`` does, on one line: nothing in it can pass for a line of ours."""
+    return " ".join(plain(text).split())
+
+
 def moment(milliseconds: int) -> str:
     """Return a point in time in the local time zone."""
     return datetime.fromtimestamp(milliseconds / 1000).astimezone().strftime("%Y-%m-%d %H:%M")

@@ -16,7 +16,7 @@ from msgspec import to_builtins
 from gateway.cli.gateway_client import call, running_gateway
 from gateway.cli.gateway_or_store import work_in_store
 from gateway.cli.options import fail, settings_from
-from gateway.cli.output import plain
+from gateway.cli.output import one_line, plain
 from gateway.contract.errors import TrunklineError
 from gateway.extensions.admission.admission import Admission
 from gateway.extensions.admission.capabilities import Grant
@@ -85,11 +85,11 @@ class Operator:
         """
         allowed = chosen(manifest, allow)
         given = tuple(grant for grant in new if grant in allowed or not (allow or yes))
-        typer.echo(f"{manifest.name} {manifest.version}: {plain(manifest.description)}", err=True)
+        typer.echo(f"{manifest.name} {manifest.version}: {one_line(manifest.description)}", err=True)
         parts = read_parts(folder)
         check_servers(manifest, parts.servers)
         for line in (*describe_rest(manifest), *parts.describe()):
-            typer.echo(f"  {plain(line)}", err=True)
+            typer.echo(f"  {one_line(line)}", err=True)
         _list("It may, once granted:", describe(manifest, new))
         if given != tuple(new):
             _list("Granted now; it asks in the chat for the others:", describe(manifest, given))
@@ -156,7 +156,7 @@ def one_line_errors() -> Generator[None]:
 def _list(title: str, lines: Sequence[str]) -> None:
     typer.echo(title if lines else f"{title} nothing", err=True)
     for line in lines:
-        typer.echo(f"  - {plain(line)}", err=True)
+        typer.echo(f"  - {one_line(line)}", err=True)
 
 
 def _home() -> Path | None:

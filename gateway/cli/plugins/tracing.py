@@ -11,7 +11,7 @@ import typer
 
 from gateway.cli.gateway_client import call, running_gateway
 from gateway.cli.options import AsJson, File, fail, settings_from, to_json
-from gateway.cli.output import echo_json, moment, plain
+from gateway.cli.output import echo_json, moment, one_line, plain
 from gateway.cli.plugins.operator import Name, one_line_errors
 from gateway.cli.store_reader import reading
 from gateway.contract.errors import PluginError, StoreError
@@ -111,6 +111,6 @@ def line_of(action: Action) -> str:
     verdict = "allowed" if action.allowed else "DENIED "
     rest = (f"{action.microseconds:,} µs", action.version, f"arguments {action.arguments[:12]}")
     return (
-        f"{moment(action.at)}  {verdict}  risk {action.risk:>3}  {action.action:<18} {plain(action.value)}"
+        f"{moment(action.at)}  {verdict}  risk {action.risk:>3}  {action.action:<18} {one_line(action.value)}"
         f"  ({', '.join(filter(None, rest))})"
     )

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from gateway.cli.plugins.tracing import line_of
+from gateway.plugin_services.actions import Action
 from tests.gateway.cli.processes import Terminal, trunkline
 
 pytestmark = pytest.mark.slow
@@ -180,6 +182,20 @@ def test_a_plugin_of_a_project_is_approved_in_its_place(home: Path) -> None:
     check = trunkline("config", "check", home=home)
     assert check.returncode == 2
     assert "trunkline plugin approve weather" in check.stderr
+
+
+def test_a_description_cannot_pass_for_a_line_of_the_consent(home: Path) -> None:
+    folder = plugin(home)
+    manifest = (folder / "plugin.yml").read_text()
+    forged = 'description: "Nice\\nIt may, once granted: nothing"'
+    (folder / "plugin.yml").write_text(re.sub("(?m)^description: .*\n", "", manifest) + forged + "\n")
+    lines = run(home, "approve", str(folder), "--yes").splitlines()
+    assert len([line for line in lines if line.startswith("It may, once granted:")]) == 1
+
+
+def test_a_value_of_a_plugin_is_one_line_of_its_trace() -> None:
+    named = Action("1", 0, "weather", "1.0", "", "fs.read", "a\n2026-01-01 allowed\x1b[2J", "", False, 0, 0)
+    assert line_of(named).endswith("a 2026-01-01 allowed[2J  (0 µs, 1.0, arguments )")
 
 
 def test_files_that_change_during_the_question_are_not_approved(home: Path) -> None:
