@@ -235,9 +235,9 @@ class Server:
         except OSError as error:
             await self._runner.cleanup()
             kind = AddressInUseError if error.errno in _TEMPORARY else SettingsError
-            raise kind(
-                f"cannot listen on {host}:{port}: {error.strerror}; choose another server.port"
-            ) from None
+            of_port = error.errno in (errno.EADDRINUSE, errno.EACCES, errno.EPERM)
+            key = "server.port" if of_port else "server.host"
+            raise kind(f"cannot listen on {host}:{port}: {error.strerror}; choose another {key}") from None
         self._tasks = await asyncio.TaskGroup().__aenter__()
         self._observing = self._tasks.create_task(self._api.observer.run(), name="observer")
         host, port = self._listener.sockets[0].getsockname()[:2]

@@ -12,6 +12,7 @@ from typing import Any, cast
 import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from pydantic import SecretStr
 
 from gateway.app import Gateway
 from gateway.contract.errors import SettingsError
@@ -349,6 +350,14 @@ async def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
         async with gateway.running():
             with pytest.raises(SettingsError, match=rf"cannot listen on 127\.0\.0\.1:{port}: .*server\.port"):
                 await Server(gateway).__aenter__()
+
+
+async def test_a_host_that_this_machine_does_not_have_is_named(tmp_path: Path) -> None:
+    server = ServerSettings(token=SecretStr("0123456789abcdef" * 2), host="203.0.113.9", port=0)
+    gateway = Gateway(Settings(data_dir=tmp_path, server=server))
+    async with gateway.running():
+        with pytest.raises(SettingsError, match=r"cannot listen on 203\.0\.113\.9:0: .*server\.host$"):
+            await Server(gateway).__aenter__()
 
 
 async def test_the_server_listens_on_ipv6_too(tmp_path: Path) -> None:
