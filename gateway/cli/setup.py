@@ -33,6 +33,7 @@ from gateway.contract.errors import (
     TooManyRequestsError,
     TrunklineError,
 )
+from gateway.extensions.loader import channel_options
 from gateway.models.credentials import CredentialStore
 from gateway.models.providers import default_model
 from gateway.settings import Settings, load_settings
@@ -199,6 +200,7 @@ class FirstSetup:
             values |= {"allow": [admin_id], "admins": [admin_id]}
         self.file.put(("channels", name), values)
         try:
+            channel_options(self._settings(), name)
             if self._check:
                 asyncio.run(self._connect(name, pair=self._asks and not admin_id))
         except BaseException:

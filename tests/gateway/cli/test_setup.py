@@ -77,6 +77,18 @@ async def test_a_token_that_the_platform_refuses_changes_nothing(tmp_path: Path)
     assert tomllib.loads((tmp_path / "own.toml").read_text()) == {}
 
 
+async def test_settings_that_config_check_refuses_are_not_written_unchecked_either(tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text("# untouched\n")
+    flags = ("--channel", "telegram", "--no-service", "--no-check")
+    for given, complaint in {
+        "token=abc": "channels.telegram.token must be a bot's token",
+        "colour=red": "channels.telegram.colour is not a setting",
+    }.items():
+        done = await setup(tmp_path, *flags, "--set", "token=1:AAAA", "--set", given)
+        assert (done.returncode, complaint in done.stderr) == (2, True), done.stderr
+        assert tomllib.loads((tmp_path / "own.toml").read_text()) == {}
+
+
 async def test_a_person_is_asked_step_by_step_and_pairs_with_the_bot(tmp_path: Path) -> None:
     async with FakeTelegram() as fake:
         terminal = Terminal(tmp_path, "setup", "--set", f"api_base_url={fake.url}", *CONFIG, "--no-service")
