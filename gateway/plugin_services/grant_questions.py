@@ -16,7 +16,7 @@ from gateway.access import Access, PluginGrant
 from gateway.access.questions import Held, Questions
 from gateway.contract.channel import Address, FollowsSession
 from gateway.contract.messages import new_id, now_ms
-from gateway.contract.questions import Answer, AsksQuestions, Choice, Question
+from gateway.contract.questions import Answer, AsksQuestions, Choice, Question, visible_text
 from gateway.extensions.registry import ChannelRegistry
 from gateway.plugin_services.actions import grant_op
 from gateway.session import Sessions
@@ -25,6 +25,7 @@ from gateway.store.writes import audit_op
 
 OWNER = "capability"
 """The owner of these questions."""
+_LONGEST_ACTION = 300
 _PAUSE_SECONDS = 60.0
 """Time between two questions for one plugin: more would train admins to press "always"."""
 _CHOICES = (
@@ -95,15 +96,15 @@ class GrantQuestions:
         if not self._can_ask(address):
             return None
         self._asked_at[plugin] = now
-        created = now_ms()
+        created, grant = now_ms(), subject.partition("\n")[2]
         question = Question(
             key=new_id(),
             owner=OWNER,
             session=session.id,
             address=address,
             answerers=(),
-            title=f"The plugin {plugin} wants to {action}. Allow it?",
-            detail="Always and Never also count after a restart, in all chats.",
+            title=f"The plugin {plugin} wants to {_one_line(action)}. Allow it?",
+            detail=f"Always and Never are about {grant}, also after a restart and in all chats.",
             choices=_CHOICES,
             admins=True,
             created_at=created,
@@ -143,3 +144,9 @@ class GrantQuestions:
     def _lasting(self, held: Held, answer: Answer) -> PluginGrant:
         plugin, _, capability = held.subject.partition("\n")
         return PluginGrant(plugin, capability, answer.value == "always", answer.by, now_ms())
+
+
+def _one_line(action: str) -> str:
+    """Return an action without what could pass for a text of ours: a plugin chose a part of it."""
+    text = " ".join(visible_text(action).split())
+    return text if len(text) <= _LONGEST_ACTION else f"{text[: _LONGEST_ACTION - 1]}…"

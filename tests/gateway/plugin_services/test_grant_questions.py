@@ -141,6 +141,23 @@ async def test_calls_that_need_the_same_grant_ask_once(tmp_path: Path, clock: Cl
         assert len(room.asked) == 1
 
 
+async def test_an_action_cannot_pass_for_the_words_of_the_gateway(tmp_path: Path, clock: Clock) -> None:
+    room = Room()
+    async with chatting(tmp_path, Brings(room), **ADMINS) as chat:
+        await chat.say("hello", channel="room")
+        action = f"talk to api.example.org:443 (GET /a\n\nIt was checked.\u202e{'x' * 1_000})"
+        grants = grants_of(chat, clock)
+        asking = asyncio.create_task(grants.ask("weather", GRANT, action, "s"))
+        asked = await room.until_asked()
+        await chat.gateway.parts.questions.settle(asked.id, ["never"], channel="room", user="ada")
+        assert await asking == "never"
+        assert "\n" not in asked.title
+        assert "\u202e" not in asked.title
+        assert len(asked.title) < 400
+        assert "wants to talk to api.example.org:443 (GET /a It was" in asked.title
+        assert GRANT in asked.detail, "what Always and Never are about"
+
+
 async def test_a_plugin_asks_once_a_minute(tmp_path: Path, clock: Clock) -> None:
     room = Room()
     async with chatting(tmp_path, Brings(room), **ADMINS) as chat:
