@@ -281,7 +281,7 @@ async def test_what_cannot_be_read_is_said_in_the_language_of_the_page(browser: 
         await page.locator("input[type=file]").set_input_files([empty, other])  # type: ignore[list-item]
         reasons = page.locator("tl-chip").get_by_role("alert")
         await expect(reasons.nth(0)).to_have_text("leer.txt ist leer.")
-        await expect(reasons.nth(1)).to_contain_text("refuse.bin enthält keinen lesbaren Text.")
+        await expect(reasons.nth(1)).to_contain_text("Die Datei hat keinen lesbaren Text.")
         assert server.uploads == {}
 
 

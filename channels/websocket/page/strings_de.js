@@ -121,7 +121,7 @@ export const de = {
   "file.empty": "{name} ist leer.",
   "file.image": "Bild",
   "file.no_picture": "kann nicht angezeigt werden: Es ist kein lesbares Bild.",
-  "file.not_read": "{name} enthält keinen lesbaren Text. Gelesen werden Text, Quelltext, PDF und Word ohne Kennwort, und Bilder.",
+  "file.not_read": "Die Datei hat keinen lesbaren Text. Gelesen werden Text, Quelltext, PDF und Word ohne Kennwort, und Bilder. ({reason})",
   "file.recording": "Aufnahme",
   "file.remove": "{name} entfernen",
   "file.second_recording": "{name} wurde ausgelassen: Eine Nachricht kann nur eine Aufnahme haben.",

@@ -10,7 +10,7 @@ export function upload(blob, query, onProgress) {
   const request = new XMLHttpRequest();
   const done = new Promise((resolve) => {
     request.upload.addEventListener("progress", ({ loaded, total }) => onProgress(total ? loaded / total : 0));
-    request.addEventListener("load", () => resolve(outcome(request, query.name)));
+    request.addEventListener("load", () => resolve(outcome(request)));
     request.addEventListener("error", () => resolve({ lost: true }));
   });
   request.responseType = "json";
@@ -19,10 +19,10 @@ export function upload(blob, query, onProgress) {
   return { done, abort: () => request.abort() };
 }
 
-function outcome({ status, response }, name) {
+function outcome({ status, response }) {
   if (status === 201) return { id: response.id };
   const reason = response?.message ?? `HTTP ${status}`;
-  return { refusal: response?.error_name === "PartValidationError" ? t("file.not_read", { name, reason }) : reason };
+  return { refusal: response?.error_name === "PartValidationError" ? t("file.not_read", { reason }) : reason };
 }
 
 /** Remove an upload that is not needed. One that stays expires. */
