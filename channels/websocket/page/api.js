@@ -77,7 +77,7 @@ export async function listChildren(id) {
 
 /** Exchange the token for a cookie that lasts for the browser session. @returns {Promise<string>} the error, or "" */
 export async function signIn(token) {
-  const response = await call("POST", "/api/browser", { Authorization: `Bearer ${token}` });
+  const response = await request("POST", "/api/browser", { Authorization: `Bearer ${token}` });
   if (response?.ok) return "";
   if (response?.status === 429) return t("token.too_many");
   return response ? t("token.refused") : t("token.unreachable");
@@ -205,7 +205,7 @@ export async function readChanges(workspace) {
 
 /** Return whether the server responds and refuses access; browsers do not say why a socket did not open. */
 export async function isDenied() {
-  const response = await call("GET", "/api/sessions");
+  const response = await request("GET", "/api/sessions");
   return response?.status === 401;
 }
 
@@ -225,11 +225,18 @@ async function callWithProof(...request) {
 /** Prove who the user is, with the token. A login at the console comes before the cookie of the chat. */
 async function prove(token) {
   const refusal = await signIn(token);
-  if (!refusal) await call("POST", "/api/console/confirm", { "Content-Type": "application/json" }, JSON.stringify({ token }));
+  if (!refusal) await request("POST", "/api/console/confirm", { "Content-Type": "application/json" }, JSON.stringify({ token }));
   return refusal;
 }
 
-async function call(method, path, headers = {}, body = undefined) {
+/** Call a route. The page asks for the token if the login has ended. */
+async function call(...given) {
+  const response = await request(...given);
+  if (response?.status === 401) document.dispatchEvent(new CustomEvent("denied"));
+  return response;
+}
+
+async function request(method, path, headers = {}, body = undefined) {
   try {
     return await fetch(path, { method, headers, body });
   } catch {

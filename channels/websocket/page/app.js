@@ -158,6 +158,7 @@ const deeds = {
   discard: (entry) => client.discard(entry.client_msg_id),
   "ask-again": (answer) => answer && client.askAgain(answer),
   token: (token) => client.authenticate(token).then((refusal) => refusal && views.token.refused(refusal)),
+  denied: () => client.denied(),
   notice: (text) => client.notify(text),
   delete: ({ id }) => client.remove(id).then(leaveRemoved),
   rename: ({ id, title }) => client.change(id, { title }),

@@ -195,6 +195,11 @@ export class Client {
     return refusal;
   }
 
+  /** Ask for the token if the login has ended: the socket outlives it, and no request is answered. */
+  async denied() {
+    if (this.state.connection === "online" && (await isDenied())) this.#dispatch({ type: "connection", status: "denied" });
+  }
+
   notify(text) {
     this.#dispatch({ type: "notice", text });
   }

@@ -159,3 +159,24 @@ async def test_earlier_messages_that_arrive_after_the_log_changed_are_dropped(
             await expect(message(page, OLDEST - 100)).to_have_count(1)
             ids = await shown(page)
             assert ids == numbered(MANY - len(ids) + 1)
+
+
+async def test_a_login_that_has_ended_is_asked_for_again(browser: Browser, tmp_path: Path) -> None:
+    """The socket outlives it, but no request is answered."""
+    token = "t" * 32
+    async with serving(tmp_path, server={"token": token}) as served:
+        await store_talk(served, MANY)
+        async with chat(browser, served.url + "/#/s/long", connected=False) as page:
+            field = page.get_by_role("textbox", name="Token")
+            await field.fill(token)
+            await page.keyboard.press("Enter")
+            await expect(message(page, MANY)).to_be_in_viewport()
+            await page.context.clear_cookies()
+            await scroller(page).focus()
+            await page.keyboard.press("Home")
+            await expect(field).to_be_focused()
+            await field.fill(token)
+            await page.keyboard.press("Enter")
+            await expect(field).to_be_hidden()
+            await loader(page).click()
+            await expect(message(page, OLDEST - 100)).to_have_count(1)
