@@ -1,4 +1,4 @@
-"""Processes of the command line, forked from one that has imported the gateway already.
+"""Processes of the command line, and of scripts, forked from one that has imported the gateway already.
 
 Importing the gateway takes 0.7 s of CPU time, and the tests run several hundred commands. A forked process
 has what a started one has: a process id, a working directory, an environment, streams and an exit status of
@@ -33,7 +33,7 @@ import termios
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import aiohttp.connector
 
@@ -42,7 +42,8 @@ _REQUEST_BYTES = 1 << 17
 
 
 class Popen(subprocess.Popen[Any]):
-    """A ``subprocess.Popen`` for ``[python, "-m", "gateway", *arguments]`` that forks instead of starting."""
+    """A ``subprocess.Popen`` for ``[python, "-m", "gateway", *arguments]``, or with the path of a script in
+    place of the first two arguments, that forks instead of starting."""
 
     def _execute_child(
         self,
@@ -60,7 +61,9 @@ class Popen(subprocess.Popen[Any]):
     ) -> None:
         p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite = pipes[:6]
         streams = [own if given == -1 else given for own, given in enumerate((p2cread, c2pwrite, errwrite))]
-        self._forked = server().fork(args[3:], cwd, env, streams)
+        arguments = [os.fspath(one) for one in args[1:]]
+        script = "" if arguments[0] == "-m" else arguments[0]
+        self._forked = server().fork(arguments[1 if script else 2 :], cwd, env, streams, script=script)
         self.pid = self._forked.pid
         self._child_created = True
         self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
@@ -101,21 +104,28 @@ class Forked:
 
 
 class Server:
-    """The process that is forked, seen from the tests."""
+    """The process that is forked, seen from the tests. ``forks``: it is a fork of this process itself, which
+    must have no other threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, forks: bool = False) -> None:
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._process: subprocess.Popen[bytes] | None = None
+        if forks and os.fork() == 0:
+            self._requests.close()
+            _run(_serve(theirs), None)
         with theirs:
-            # In a session of its own, as a Ctrl-C for pytest is not for what is forked.
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.prefork"], cwd=ROOT, stdin=theirs, start_new_session=True
-            )
+            if not forks:
+                # In a session of its own, as a Ctrl-C for pytest is not for what is forked.
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "tests.prefork"], cwd=ROOT, stdin=theirs, start_new_session=True
+                )
         atexit.register(self.close)
 
     def close(self) -> None:
         """End it, and all that it forked."""
         self._requests.close()
-        self._process.wait()
+        if self._process is not None:
+            self._process.wait()
 
     def fork(
         self,
@@ -125,12 +135,16 @@ class Server:
         streams: Sequence[int],
         *,
         terminal: bool = False,
+        script: str = "",
     ) -> Forked:
-        """Run the gateway's command line in a new process. ``terminal``: its input is to control it."""
+        """Run the gateway's command line, or a script, in a new process.
+
+        ``terminal``: its input is to control it.
+        """
         answers, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             environment = dict(os.environ if env is None else env)
-            request = [list(arguments), os.fspath(cwd or Path.cwd()), environment, terminal]
+            request = [list(arguments), os.fspath(cwd or Path.cwd()), environment, terminal, script]
             socket.send_fds(self._requests, [json.dumps(request).encode()], [*streams, theirs.fileno()])
         return Forked(answers)
 
@@ -146,11 +160,11 @@ class _Job(NamedTuple):
     cwd: str
     environment: dict[str, str]
     terminal: bool
+    script: str
 
 
-def _serve() -> _Job:
+def _serve(requests: socket.socket) -> _Job:
     """Fork a process for each request. Returns in the forked process, with what it has to run."""
-    requests = socket.socket(fileno=os.dup(0))
     running: dict[int, tuple[int, socket.socket]] = {}
     with selectors.DefaultSelector() as selector:
         selector.register(requests, selectors.EVENT_READ)
@@ -198,7 +212,17 @@ def _warm_up() -> list[str]:
     return [sys.path[0], *(path for path in sys.path[1:] if path not in added)][1:]
 
 
-def _become(job: _Job, path: Sequence[str]) -> None:
+def _run(job: _Job, path: Sequence[str] | None) -> NoReturn:
+    """Run what is asked for, with the modules found in ``path``, or where this process finds them."""
+    _become(job, path)
+    if job.script:
+        runpy.run_path(job.script, run_name="__main__")
+    else:
+        runpy.run_module("gateway", run_name="__main__", alter_sys=True)
+    sys.exit()
+
+
+def _become(job: _Job, path: Sequence[str] | None) -> None:
     """Take over what a started process would have been given."""
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     # A shell makes what it starts in the background ignore Ctrl-C; tests press it all the same.
@@ -216,9 +240,10 @@ def _become(job: _Job, path: Sequence[str]) -> None:
     time.tzset()
     locale.setlocale(locale.LC_CTYPE, "")
     added = [entry for entry in job.environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    sys.path[:] = [job.cwd, *added, *path]
-    importlib.invalidate_caches()
-    sys.argv = ["gateway", *job.arguments]
+    if path is not None:
+        sys.path[:] = [str(Path(job.script).parent) if job.script else job.cwd, *added, *path]
+        importlib.invalidate_caches()
+    sys.argv = [job.script or "gateway", *job.arguments]
     unbuffered = bool(job.environment.get("PYTHONUNBUFFERED"))
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         own = getattr(sys, name)
@@ -236,5 +261,4 @@ def _become(job: _Job, path: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     _path = _warm_up()
-    _become(_serve(), _path)
-    runpy.run_module("gateway", run_name="__main__", alter_sys=True)
+    _run(_serve(socket.socket(fileno=os.dup(0))), _path)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests import prefork
 from tests.gateway.cli.processes import COMMAND, PATIENCE, environment, started, trunkline
 
 pytestmark = pytest.mark.slow
@@ -26,6 +28,19 @@ def test_a_forked_command_prints_and_ends_as_a_started_one(tmp_path: Path, comma
     )
     assert (forked.returncode, forked.stdout) == (real.returncode, real.stdout)
     assert forked.stderr == real.stderr
+
+
+@pytest.mark.parametrize("kind", [prefork.Popen, subprocess.Popen])
+def test_a_forked_script_prints_and_ends_as_a_started_one(
+    tmp_path: Path, kind: type[prefork.Popen] | type[subprocess.Popen[str]]
+) -> None:
+    folder, script = tmp_path / "scripts", tmp_path / "scripts" / "script.py"
+    folder.mkdir()
+    (folder / "beside.py").write_text("WORD = 'found'\n")
+    script.write_text("import sys, beside\nprint(__name__, beside.WORD, *sys.argv)\nsys.exit(3)\n")
+    process = kind([sys.executable, script, "a", "b"], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    assert process.communicate(timeout=PATIENCE)[0] == f"__main__ found {script} a b\n"
+    assert process.returncode == 3
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from tests import prefork
+
 STORM = Path(__file__).parent.parent / "storm" / "run.py"
 PATIENCE = 280
 SEEDS = (7, 8, 9, 10, 11)
@@ -93,7 +95,7 @@ class Storm:
         engine = "postgres" if "--nodes" in others else "sqlite"
         flags = ("--engine", engine, "--seed", str(seed), "--json", "--seconds", str(int(seconds) * times))
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the storm
-        self.process = subprocess.Popen(
+        self.process = prefork.Popen(
             [sys.executable, STORM, *flags, *plant, *others],
             stdout=subprocess.PIPE,
             stderr=self._errors,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from failpoints import Aims, Failpoints
+from forks import ForkServer
 from lives import BrokenStormError, Life, Parent
 
 AT_START = ("before recovery", "after recovery", "after the claim")
@@ -28,7 +29,12 @@ class Killer:
     """Starts the gateway, kills it, and starts it at once again. Its counts are for the report."""
 
     def __init__(
-        self, directory: Path, failpoints: Failpoints, points: Sequence[str], dice: random.Random
+        self,
+        directory: Path,
+        fork_server: ForkServer,
+        failpoints: Failpoints,
+        points: Sequence[str],
+        dice: random.Random,
     ) -> None:
         self.kills = 0
         self.lives = 0
@@ -37,7 +43,7 @@ class Killer:
         self.outage_seconds = 0.0
         self.answers_in_outages = 0
         self.unexpected: list[str] = []
-        self._parent = Parent(directory)
+        self._parent = Parent(directory, fork_server)
         self._failpoints = failpoints
         self._aims = Aims(failpoints, points, dice)
         self._dice = dice

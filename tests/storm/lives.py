@@ -7,7 +7,10 @@ import contextlib
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
+
+from forks import ForkedProcess, ForkServer
 
 ONLY = "gateway"
 """The name of a gateway that is the only one."""
@@ -80,25 +83,34 @@ class Life:
 class Parent:
     """The process that gateways are forked from."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, fork_server: ForkServer) -> None:
         self._directory = directory
-        self._process: asyncio.subprocess.Process | None = None
+        self._fork_server = fork_server
+        self._process: asyncio.subprocess.Process | ForkedProcess | None = None
+        self._write: Callable[[bytes], object] = lambda _line: None
         self._forking = asyncio.Lock()
         self._forked: asyncio.Queue[Life] = asyncio.Queue(1)
         self._lives: dict[int, Life] = {}
 
-    async def warm_up(self, config: Path, environment: dict[str, str]) -> None:
-        """Start the process."""
+    async def warm_up(self, config: Path, environment: dict[str, str], version: Path | None = None) -> None:
+        """Start the process; ``version`` is the folder of another version of the gateway."""
         with (self._directory / "gateway.log").open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                str(Path(__file__).parent / "victim.py"),
-                str(config),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=log,
-                env=environment,
-            )
+            if version is None:
+                self._process = await self._fork_server.start("victim", [str(config)], environment, log)
+                self._write = self._process.write
+            else:
+                path = f"{version}{os.pathsep}{environment['PYTHONPATH']}"
+                self._process = await asyncio.create_subprocess_exec(
+                    sys.executable,
+                    str(Path(__file__).parent / "victim.py"),
+                    str(config),
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=log,
+                    env=environment | {"PYTHONPATH": path},
+                )
+                assert self._process.stdin is not None
+                self._write = self._process.stdin.write
         assert self._process.stdout is not None
         if not await self._process.stdout.readline():
             raise BrokenStormError(f"no gateway can be started: {self.log_end}")
@@ -117,11 +129,8 @@ class Parent:
 
     async def fork(self, name: str = ONLY, ahead: float = 0) -> Life:
         """Begin a new life of a gateway, whose wall clock is so many seconds ahead."""
-        assert self._process is not None
-        assert self._process.stdin is not None
         async with self._forking:
-            self._process.stdin.write(f"start {name} {ahead}\n".encode())
-            await self._process.stdin.drain()
+            self._write(f"start {name} {ahead}\n".encode())
             return await self._forked.get()
 
     async def stop(self) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import random
 import signal
 import tempfile
@@ -19,6 +18,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from failpoints import Aims, Failpoints
+from forks import ForkServer
 from killer import AT_START, free_port
 from links import Links
 from lives import BrokenStormError, Life, Parent
@@ -171,6 +171,7 @@ class Nodes:
         self,
         plan: Plan,
         servers: tuple[Postgres, Broker],
+        fork_server: ForkServer,
         directory: Path,
         failpoints: Failpoints,
         points: Sequence[str],
@@ -217,7 +218,7 @@ class Nodes:
         """The file with the begin and the end of each fault."""
         self._tree = tempfile.TemporaryDirectory(prefix="trunkline-newer-")
         """The code of the newer version; not in the data directory, which confined plugins do not see."""
-        self._parents = [Parent(directory) for _ in range(1 + (UPGRADED in self.faults))]
+        self._parents = [Parent(directory, fork_server) for _ in range(1 + (UPGRADED in self.faults))]
         """The processes that nodes are forked from: of this version, and of the newer one for an upgrade."""
         self._parent = self._parents[0]
         self._links = Links()
@@ -282,10 +283,10 @@ class Nodes:
     async def warm_up(self, config: Path, environment: dict[str, str]) -> None:
         """Start the processes that nodes are forked from."""
         for parent in self._parents:
-            path = environment["PYTHONPATH"]
+            version = None
             if parent is not self._parent:
-                path = f"{await asyncio.to_thread(newer, Path(self._tree.name))}{os.pathsep}{path}"
-            await parent.warm_up(config, environment | {"PYTHONPATH": path})
+                version = await asyncio.to_thread(newer, Path(self._tree.name))
+            await parent.warm_up(config, environment, version)
 
     async def listen(self) -> None:
         """Follow what the parents report, and start nodes again when they end."""

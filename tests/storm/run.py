@@ -17,6 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
+from forks import ForkServer
 from lives import BrokenStormError
 from nodes import PLANTED as PLANTED_IN_NODES
 from plan import Outcome, Plan
@@ -99,12 +100,13 @@ class NoServerError(Exception):
 def main(argv: Sequence[str] | None = None) -> int:
     """Hold the storms that are asked for. Returns the exit status."""
     given = _arguments(argv)
+    fork_server = ForkServer(given.channels)
     console = Console(stderr=given.json)
     outcomes: list[Outcome] = []
     try:
         for engine in ["postgres"] if given.nodes > 1 else _engines(given.engine, console):
             with display(console, engine, given.seconds) as show:
-                outcomes.append(_hold(engine, given, console, show))
+                outcomes.append(_hold(engine, given, fork_server, console, show))
     except (NoServerError, NoServersError, BrokenStormError) as error:
         Console(stderr=True).print(f"[red]{error}[/red]", highlight=False, soft_wrap=True)
         return UNTRIED
@@ -154,7 +156,9 @@ def _channels(names: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(chosen))
 
 
-def _hold(engine: str, given: argparse.Namespace, console: Console, show: Show) -> Outcome:
+def _hold(
+    engine: str, given: argparse.Namespace, fork_server: ForkServer, console: Console, show: Show
+) -> Outcome:
     directory = Path(tempfile.mkdtemp(prefix="trunkline-storm-"))
     try:
         with ExitStack() as stack:
@@ -176,7 +180,7 @@ def _hold(engine: str, given: argparse.Namespace, console: Console, show: Show) 
                 given.planted in (None, *OF_PLUGINS) and not why_not(),
                 given.nodes,
             )
-            return asyncio.run(Storm(plan, directory, found).run(show))
+            return asyncio.run(Storm(plan, directory, fork_server, found).run(show))
     finally:
         if given.keep:
             console.print(f"kept: {directory}", highlight=False, soft_wrap=True)

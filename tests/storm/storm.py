@@ -33,6 +33,7 @@ from failpoints import (
     Failpoints,
     points_of,
 )
+from forks import ForkServer
 from inquiries import Ledger, check_inquiries, is_choice, typed_answer, typed_word, word_of_choice
 from killer import Killer
 from lives import BrokenStormError, end_of
@@ -89,8 +90,15 @@ _DAWN = 150.0
 class Storm:
     """A storm in a directory of its own."""
 
-    def __init__(self, plan: Plan, directory: Path, servers: tuple[Postgres, Broker] | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        directory: Path,
+        fork_server: ForkServer,
+        servers: tuple[Postgres, Broker] | None = None,
+    ) -> None:
         self.plan = plan
+        self._fork_server = fork_server
         self.progress = Progress()
         self._directory = directory
         self._dice = random.Random(plan.seed)
@@ -102,11 +110,12 @@ class Storm:
             self._points = tuple(point for point in _PLANTED_POINTS[plan.planted] if point in self._points)
         dice = random.Random(plan.seed + 1)
         self._killer: Killer | Nodes = (
-            Killer(directory, self._failpoints, self._points, dice)
+            Killer(directory, fork_server, self._failpoints, self._points, dice)
             if servers is None
             else Nodes(
                 plan,
                 servers,
+                fork_server,
                 directory,
                 self._failpoints,
                 self._points,
@@ -138,7 +147,9 @@ class Storm:
         async with AsyncExitStack() as stack:
             port, found = await self._killer.open(environment())
             self._server = f"http://127.0.0.1:{port}"
-            world = World(stack, self._directory, self.plan.faults, self.plan.seed, self._server)
+            world = World(
+                stack, self._fork_server, self._directory, self.plan.faults, self.plan.seed, self._server
+            )
             model = await world.model()
             for name in self.plan.channels:
                 if name != "websocket":

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
-import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 from chat_platform import Platform
+from forks import ForkedProcess, ForkServer
 from lives import BrokenStormError, end_of
 from platforms import PLATFORMS, arrived
 
-HOME = Path(__file__).parent
-ROOT = HOME.parent.parent
+ROOT = Path(__file__).parent.parent.parent
 
 
 class World:
@@ -24,9 +21,16 @@ class World:
     """
 
     def __init__(
-        self, stack: AsyncExitStack, directory: Path, faults: float, seed: int, gateway: str
+        self,
+        stack: AsyncExitStack,
+        fork_server: ForkServer,
+        directory: Path,
+        faults: float,
+        seed: int,
+        gateway: str,
     ) -> None:
         self._stack = stack
+        self._fork_server = fork_server
         self._directory = directory
         self._faults = str(faults)
         self._seed = str(seed)
@@ -34,8 +38,7 @@ class World:
 
     async def model(self) -> str:
         """The address of a model."""
-        process, log = await self._start("model.py", "model", self._faults, self._seed)
-        assert process.stdout is not None
+        process, log = await self._start("model", "model", self._faults, self._seed)
         address = (await process.stdout.readline()).decode().strip()
         if not address:
             raise BrokenStormError(f"no model starts: {end_of(log)}")
@@ -53,34 +56,22 @@ class World:
             self._seed,
             *kind.flags(self._gateway),
         )
-        process, log = await self._start("room.py", name, name, *flags)
-        assert process.stdout is not None
+        process, log = await self._start("room", name, name, *flags)
         platform = await arrived(process.stdout, kind, self._gateway)
         if platform is None:
             raise BrokenStormError(f"{name} does not start: {end_of(log)}")
         return platform
 
-    async def _start(
-        self, script: str, name: str, *arguments: str
-    ) -> tuple[asyncio.subprocess.Process, Path]:
-        path = self._directory / f"{name}.log"
+    async def _start(self, script: str, name: str, *arguments: str) -> tuple[ForkedProcess, Path]:
+        path, given = self._directory / f"{name}.log", (str(self._directory), *arguments)
         with path.open("wb") as log:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                str(HOME / script),
-                str(self._directory),
-                *arguments,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=log,
-                env=environment(),
-            )
+            process = await self._fork_server.start(script, given, environment(), log)
         self._stack.push_async_callback(_end, process)
         return process, path
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        process.kill()
+async def _end(process: ForkedProcess) -> None:
+    process.kill()
     await process.wait()
 
 
