@@ -6,8 +6,9 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
-from time import monotonic
+from contextlib import asynccontextmanager, suppress
+from email.utils import parsedate_to_datetime
+from time import monotonic, time
 from typing import Any, cast
 from urllib.parse import urljoin, urlsplit
 from urllib.request import getproxies
@@ -52,6 +53,8 @@ INVALID_TOKEN = _REVOKED | {"invalid_auth", "not_authed", "token_expired"}
 _TOKEN_ADVICE = "; check bot_token: the page OAuth & Permissions of the app shows it"  # noqa: S105 - an advice
 _RETRY_LATER_SECONDS = 60.0
 NOT_SLACKS = "a page that is not Slack's: a proxy or firewall answers, or api_base_url is wrong"
+_CLOCK_SECONDS = 5.0
+"""Difference from Slack's clock up to which the machine's is taken, because it has fractions of a second."""
 _PAGE = 200
 _MOST_REDIRECTS = 4
 
@@ -87,6 +90,7 @@ class Api:
         self.limiter = RateLimiter(pace)
         self._token = token
         self._users = 0
+        self._date = ""
 
     @asynccontextmanager
     async def connected(self) -> AsyncGenerator[None]:
@@ -114,6 +118,14 @@ class Api:
         if not acquired:
             await self.limiter.acquire(method, str(arguments.get("channel", "")), urgent=urgent)
         return cast(Json, (await self._answer(method, arguments)).data)
+
+    def slack_time(self) -> float:
+        """Return the Unix time of Slack, just after a call; the machine's clock, unless that is wrong."""
+        with suppress(ValueError):
+            there = parsedate_to_datetime(self._date).timestamp()
+            if abs(there - time()) > _CLOCK_SECONDS:
+                return there + 1  # it is without fractions
+        return time()
 
     async def scopes(self) -> tuple[Json, frozenset[str]]:
         """Return the answer of ``auth.test``, and the scopes of the token; none if Slack does not say."""
@@ -146,6 +158,7 @@ class Api:
             raise PlacementUncertain(f"{method}: the answer is {NOT_SLACKS}") from error
         if not isinstance(answer.data, dict):
             raise PlacementUncertain(f"{method}: the answer is {NOT_SLACKS}")
+        self._date = str(answer.headers.get("Date"))
         return answer
 
     async def pages(

@@ -211,7 +211,7 @@ class Workspace:
 
     async def _restore(self, rules: Rules, receive: Receive) -> None:
         """Load the cursors; the first time, commit the current time as the start."""
-        now = f"{time.time():.6f}"
+        now = f"{self.api.slack_time():.6f}"
         known = self.inflow.history.restore(await self._host.cursors(self._channel_id), rules.team, now)
         if not known:
             await receive(cursor=Cursor(rules.team, now, START))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from email.utils import formatdate
 from math import ceil
 from typing import cast
 
@@ -104,7 +105,7 @@ class WebApi:
         if answer["ok"]:
             answer = self._fake.faults.replace_answer(raw.method, answer)
         self._record(raw, answer, 200, fault, problem)
-        return _json(answer, 200, self._scopes(raw))
+        return _json(answer, 200, self._headers(raw))
 
     def _answer_or_refuse(self, raw: RawCall, fault: Fault) -> tuple[Json, str | None, int | None]:
         """Return the answer, the problem to record, and the seconds to wait if the call is rate limited."""
@@ -172,9 +173,10 @@ class WebApi:
             self._limits.refused(call, wait)
         return wait
 
-    def _scopes(self, raw: RawCall) -> dict[str, str]:
+    def _headers(self, raw: RawCall) -> dict[str, str]:
+        date = {"Date": formatdate(self._state.stamps.seconds(), usegmt=True)}
         grant = self._state.tokens.get(raw.token or "")
-        return {"X-OAuth-Scopes": ",".join(sorted(grant.scopes))} if grant is not None else {}
+        return date if grant is None else {**date, "X-OAuth-Scopes": ",".join(sorted(grant.scopes))}
 
     def _fail(
         self,

@@ -259,6 +259,24 @@ async def test_what_was_said_before_the_bot_came_is_left_alone(tmp_path: Path) -
     fake.transcript.check()
 
 
+@pytest.mark.parametrize("skew", [-7200, 7200])
+async def test_a_wrong_clock_neither_loses_messages_nor_answers_old_ones(tmp_path: Path, skew: float) -> None:
+    """Slack's time differs from that of the machine when the account is connected for the first time."""
+    async with FakeSlack(pace=1000) as fake:
+        fake.state.stamps.skew = skew
+        fake.say("@ada", "before")
+        await fake.until(lambda: all(one.lost for one in fake.deliveries))
+        async with gateway_at(fake, tmp_path) as gateway:
+            await until(lambda: gateway.health()["slack"][0])
+        fake.state.stamps.skew += 2
+        fake.say("@ada", "during an outage")
+        await fake.until(lambda: all(one.lost for one in fake.deliveries))
+        async with gateway_at(fake, tmp_path) as gateway:
+            await settled(gateway, "done")
+            assert fake.answers("@ada") == ["You said: during an outage"]
+    fake.transcript.check()
+
+
 async def test_all_limits_are_kept(tmp_path: Path) -> None:
     """More answers are in progress at once than Slack lets streams begin and end in a minute."""
     rooms = [f"room{number}" for number in range(20)]
