@@ -33,6 +33,7 @@ config: {{type: object, properties: {{days: {{type: integer, default: 3}}}}, add
 """
 SETTINGS = """\
 # Mine
+server.port = 1  # no gateway listens there
 [plugins]
 enabled = [
   "todo",  # A list

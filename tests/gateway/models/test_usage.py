@@ -259,6 +259,8 @@ async def fill(home: Path) -> None:
         await chat.say("two", session="t", user="b\x1b[31mob")
 
 
+ALONE = {"TRUNKLINE_SERVER__PORT": "1"}
+"""No gateway listens there: the command reads the store, whatever else runs on this machine."""
 BUDGET = {"TRUNKLINE_BUDGETS__EACH__SCOPE": "user", "TRUNKLINE_BUDGETS__EACH__STOP": "0.75"}
 
 
@@ -269,7 +271,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def test_the_command_line_shows_a_table_a_plot_and_the_budgets(home: Path) -> None:
-    done = trunkline("usage", home=home, **BUDGET)
+    done = trunkline("usage", home=home, **BUDGET, **ALONE)
     assert (done.returncode, done.stderr) == (0, "")
     today = f"{datetime.now(UTC) - timedelta(seconds=30):%Y-%m}"
     assert f"{today}" in done.stdout
@@ -278,14 +280,14 @@ def test_the_command_line_shows_a_table_a_plot_and_the_budgets(home: Path) -> No
     assert "each" in done.stdout
     assert "stop $0.75" in done.stdout
     assert re.search(r"by midnight|stop on", done.stdout), "the budget's forecast"
-    users = trunkline("usage", "--by", "model", "--split", "user", home=home)
+    users = trunkline("usage", "--by", "model", "--split", "user", home=home, **ALONE)
     assert "script/one" in users.stdout
     assert "test:ada" in users.stdout
     assert "\x1b" not in users.stdout, "no user's id can steer the terminal"
 
 
 def test_machines_get_exact_amounts(home: Path) -> None:
-    told = json.loads(trunkline("usage", "--by", "user", "--json", home=home).stdout)
+    told = json.loads(trunkline("usage", "--by", "user", "--json", home=home, **ALONE).stdout)
     assert [row["usd"] for row in told["rows"]] == ["0.5", "0.5"]
     assert told["total"] == {
         "key": "",
@@ -299,7 +301,7 @@ def test_machines_get_exact_amounts(home: Path) -> None:
 
 
 def test_a_running_gateway_tells_the_same(home: Path) -> None:
-    alone = trunkline("usage", "--by", "session", "--days", "2", "--json", home=home, **BUDGET)
+    alone = trunkline("usage", "--by", "session", "--days", "2", "--json", home=home, **BUDGET, **ALONE)
     with gateway(home, "--port", "0", **BUDGET) as served:
         port = {"TRUNKLINE_SERVER__PORT": served.port, **BUDGET}
         running = trunkline("usage", "--by", "session", "--days", "2", "--json", home=home, **port)
@@ -312,5 +314,5 @@ def test_a_running_gateway_tells_the_same(home: Path) -> None:
 
 
 def test_a_gateway_that_was_never_used_says_so(tmp_path: Path) -> None:
-    done = trunkline("usage", home=tmp_path)
+    done = trunkline("usage", home=tmp_path, **ALONE)
     assert (done.returncode, done.stdout.strip()) == (0, "No model was called in the last 30 days.")
