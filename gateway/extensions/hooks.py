@@ -27,6 +27,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
+from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, Literal, cast
 
@@ -74,6 +75,8 @@ _OPEN = frozenset(
     ("after_llm_call", "after_tool_exec", "session_compacting", "chat_message", "after_agent_run")
 )
 """The hooks that are skipped when they fail, unless the settings of their plugin say otherwise."""
+_SIMILAR = 0.9
+"""Similarity from which a name is taken for a mistake; 1 is equal."""
 _SECONDS = {"session_compacting": 30.0}
 """Time limits of hooks that may call a model or a program."""
 
@@ -396,6 +399,17 @@ class Hooks:
             except PluginError as error:
                 # The run has ended: there is nothing to block.
                 log.warning("a hook raised and was skipped", error=str(error))
+
+
+def check_names(plugin: Plugin) -> None:
+    """Raise PluginError for a public method whose name resembles that of a hook: it would never be called."""
+    public = {name for name in dir(plugin) if not name.startswith("_")}
+    for name in sorted(public - {*dir(Plugin)}):
+        if near := get_close_matches(name, (*HOOKS, *DECISIONS), n=1, cutoff=_SIMILAR):
+            raise PluginError(
+                f"plugin {plugin.name!r} has a method {name!r}, which is no hook; "
+                f"did you mean {near[0]!r}? If it is a method of your own, give it another name"
+            )
 
 
 def overrides(plugin: Plugin, name: str) -> bool:

@@ -40,7 +40,7 @@ from gateway.extensions.contributions import Contributions
 from gateway.extensions.deadlines import Limit
 from gateway.extensions.figures import collect_figures
 from gateway.extensions.generation import ActivePlugin, Generation, Lease, offered
-from gateway.extensions.hooks import Hooks, overrides
+from gateway.extensions.hooks import Hooks, check_names, overrides
 from gateway.extensions.routes import PluginRoute, check_prefixes, check_routes
 from gateway.extensions.scope import Scope
 from gateway.settings import PluginSettings, table_of
@@ -275,7 +275,11 @@ class PluginRegistry:
     def _prepare(
         self, plugin: Plugin, *, built_in: bool, instead_of: ActivePlugin | None = None
     ) -> ActivePlugin:
-        """Return a plugin with its context. Raises AlreadyRegisteredError for a tool that another one has."""
+        """Return a plugin with its context.
+
+        Raises AlreadyRegisteredError for a tool that another one has, and PluginError for a misspelt hook.
+        """
+        check_names(plugin)
         self._refuse_duplicates(plugin, instead_of)
         scope = Scope(plugin.name, self.task_group, is_open=instead_of is None)
         context = self._context(self, plugin, scope)

@@ -134,6 +134,22 @@ async def test_names_of_plugins_and_tools_are_taken_once() -> None:
     assert [plugin.name for plugin in registry.list()] == ["a"]
 
 
+class Misspelt(Plugin):
+    """Means to be a guard."""
+
+    name = "guard"
+
+    async def transform_user_inputs(self, text: str, _ctx: object) -> str:
+        return text
+
+
+async def test_a_plugin_with_a_misspelt_hook_is_refused() -> None:
+    registry = await registered()
+    with pytest.raises(PluginError, match="is no hook; did you mean 'transform_user_input'"):
+        await registry.register(Misspelt())
+    assert registry.get("guard") is None
+
+
 async def test_of_two_commands_with_one_name_the_first_is_used_and_the_log_has_the_other() -> None:
     class Named(Noted):
         def commands(self) -> Sequence[SlashCommand]:
