@@ -47,6 +47,15 @@ structlog.configure(
     ]
 )
 
+
+@pytest.fixture(autouse=True)
+def _log_configuration() -> Iterator[None]:
+    """Keep a command that runs within a test from choosing where the lines of later tests go."""
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
+
+
 _MARKED = {
     "postgres_url": pytest.mark.postgres,
     "migrated_postgres_url": pytest.mark.postgres,

@@ -328,7 +328,8 @@ class Launcher:
             if self._control is None:
                 ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 preload = [word for folder, module in self._preload for word in (str(folder), module)]
-                with theirs:
+                with contextlib.ExitStack() as undo, theirs:
+                    undo.enter_context(ours)
                     self._process = await asyncio.create_subprocess_exec(
                         *(self._python, "-I", "-S", "-B", str(_ZYGOTE), str(theirs.fileno()), *preload),
                         stdin=asyncio.subprocess.DEVNULL,
@@ -338,6 +339,7 @@ class Launcher:
                         pass_fds=(theirs.fileno(),),
                         start_new_session=True,
                     )
+                    undo.pop_all()
                 ours.setblocking(False)
                 self._control = ours
                 asyncio.get_running_loop().add_reader(ours.fileno(), self._hear)
