@@ -121,7 +121,8 @@ def _print_table(findings: list[Finding]) -> None:
     if attacks and console.is_terminal:
         console.print(_attack_table(attacks))
     counts = Counter(found.status for found in findings)
-    typer.echo(f"{counts['ok']} ok, {counts['warn']} warnings, {counts['fail']} failed")
+    warnings = "1 warning" if counts["warn"] == 1 else f"{counts['warn']} warnings"
+    typer.echo(f"{counts['ok']} ok, {warnings}, {counts['fail']} failed")
 
 
 def _attack_table(attacks: list[Outcome]) -> Table:
