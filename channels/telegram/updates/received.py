@@ -32,7 +32,7 @@ class BotIdentity(Struct, frozen=True):
 
 
 class GroupMigration(Struct, frozen=True):
-    """A group became a supergroup: its chat has another id, and its messages are numbered anew."""
+    """The change of a group into a supergroup, which has another chat id and begins its message ids anew."""
 
     group: str
     supergroup: str
