@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from gateway.contract.errors import ToolError
+from gateway.contract.messages import new_id
 from gateway.extensions.process.launcher import ConfinementError, Launcher
 from gateway.extensions.process.profile import (
     MIB,
@@ -25,6 +27,7 @@ _MOST_OUTPUT = 2_000_000
 """Bytes of each stream; a program that writes more is ended."""
 _CHUNK = 65_536
 _FAILED = 127
+_REMOVE_SECONDS = 15.0
 
 
 class ProgramRunner:
@@ -42,7 +45,7 @@ class ProgramRunner:
             async with asyncio.timeout(seconds):
                 if confined:
                     return await self._confined(argv, data)
-                return await _unconfined(argv, data)
+                return await _container(argv, data)
         except ConfinementError as error:
             raise ToolError(f"{argv[0]} was not started, because it cannot be confined: {error}") from None
         except TimeoutError:
@@ -68,7 +71,8 @@ class ProgramRunner:
             try:
                 async with asyncio.TaskGroup() as tasks:
                     feeding = tasks.create_task(_feed(stdin, data))
-                    reading = [tasks.create_task(_read(stream, argv[0])) for stream in (stdout, stderr)]
+                    reads = (partial(_receive, stream) for stream in (stdout, stderr))
+                    reading = [tasks.create_task(_read(read, argv[0])) for read in reads]
                     status = await child.wait()
                     feeding.cancel()
             except BaseExceptionGroup as errors:
@@ -78,10 +82,12 @@ class ProgramRunner:
             return _FAILED if status is None else status, reading[0].result(), reading[1].result()
 
 
-async def _unconfined(argv: Sequence[str], data: bytes) -> tuple[int, bytes, bytes]:
-    """Run a container engine, which confines what it starts."""
+async def _container(argv: Sequence[str], data: bytes) -> tuple[int, bytes, bytes]:
+    """Run a container engine, which confines what it starts: ``docker run …``. Raises ToolError."""
+    engine, verb, *arguments = argv
+    name = f"trunkline-{new_id()}"
     process = await asyncio.create_subprocess_exec(
-        *argv,
+        *(engine, verb, f"--name={name}", *arguments),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -89,13 +95,40 @@ async def _unconfined(argv: Sequence[str], data: bytes) -> tuple[int, bytes, byt
         cwd="/",
         start_new_session=True,
     )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
     try:
-        stdout, stderr = await process.communicate(data)
+        async with asyncio.TaskGroup() as tasks:
+            reads = (partial(stream.read, _CHUNK) for stream in (process.stdout, process.stderr))
+            reading = [tasks.create_task(_read(read, engine)) for read in reads]
+            with contextlib.suppress(ConnectionError):
+                process.stdin.write(data)
+                await process.stdin.drain()
+            process.stdin.close()
+        return await process.wait(), reading[0].result(), reading[1].result()
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
     finally:
-        with contextlib.suppress(ProcessLookupError):
+        if process.returncode is None:
             process.kill()
-        await process.wait()
-    return process.returncode or 0, stdout[:_MOST_OUTPUT], stderr[:_MOST_OUTPUT]
+            await _remove(engine, name)
+            await process.wait()
+
+
+async def _remove(engine: str, container: str) -> None:
+    """End a container, which goes on without the program that started it."""
+    with contextlib.suppress(OSError, TimeoutError):
+        async with asyncio.timeout(_REMOVE_SECONDS):
+            removing = await asyncio.create_subprocess_exec(
+                *(engine, "rm", "--force", container),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.DEVNULL,
+                env=_ENVIRON,
+                cwd="/",
+            )
+            await removing.wait()
 
 
 async def _feed(stream: socket.socket, data: bytes) -> None:
@@ -104,11 +137,15 @@ async def _feed(stream: socket.socket, data: bytes) -> None:
         stream.shutdown(socket.SHUT_WR)
 
 
-async def _read(stream: socket.socket, program: str) -> bytes:
+async def _receive(stream: socket.socket) -> bytes:
+    return await asyncio.get_running_loop().sock_recv(stream, _CHUNK)
+
+
+async def _read(read: Callable[[], Awaitable[bytes]], program: str) -> bytes:
     """Read until all that the program started has closed the stream. Raises ToolError for too much."""
-    output, loop = bytearray(), asyncio.get_running_loop()
+    output = bytearray()
     with contextlib.suppress(ConnectionError):
-        while chunk := await loop.sock_recv(stream, _CHUNK):
+        while chunk := await read():
             output += chunk
             if len(output) > _MOST_OUTPUT:
                 raise ToolError(f"{program} wrote more than {_MOST_OUTPUT:,} bytes")

@@ -52,3 +52,29 @@ async def test_a_program_that_takes_too_long_or_writes_too_much_is_ended(run: Pr
         await run(["/bin/sleep", "60"], b"", 0.5, confined=True)
     with pytest.raises(ToolError, match="wrote more than"):
         await run(["/bin/cat", "/dev/zero"], b"", 20, confined=True)
+
+
+ENGINE = """#!/bin/sh
+cd "$(dirname "$0")"
+case $1 in
+run) echo "$2" > running; shift 2; exec "$@" ;;
+rm) [ "$2 --name=$3" = "--force $(cat running)" ] && rm running ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "seconds", "problem"),
+    [(["sleep", "60"], 0.5, "stopped after"), (["cat", "/dev/zero"], 60, "wrote more than")],
+)
+async def test_a_container_ends_with_the_program_that_started_it(
+    run: ProgramRunner, tmp_path: Path, command: list[str], seconds: float, problem: str
+) -> None:
+    engine = tmp_path / "engine"
+    engine.write_text(ENGINE)
+    engine.chmod(0o755)
+    with pytest.raises(ToolError, match=problem):
+        await run([str(engine), "run", *command], b"", seconds, confined=False)
+    assert not (tmp_path / "running").exists()
+    out = await run([str(engine), "run", "sh", "-c", "cat; echo no >&2; exit 3"], b"text", 60, confined=False)
+    assert out == (3, b"text", b"no\n")
