@@ -81,6 +81,7 @@ class Brokers:
         events = OwnedEvents(self._registry.events, name)
         services = BrokerServices(
             workspace=Path.cwd(),
+            closed=closed_to_plugins(self._settings),
             private=self._settings.fetch.allow,
             events=events,
             sessions=sessions,
@@ -129,6 +130,11 @@ class Brokers:
     async def _send(self, plugin: str, session: str, text: str, key: str) -> None:
         found = await self._sessions.find(session)
         await self._announce(plugin)(found.address, text, key)
+
+
+def closed_to_plugins(settings: Settings) -> tuple[Path, ...]:
+    """Return what no granted folder opens: the gateway's data, and the settings file with its tokens."""
+    return settings.data_dir.resolve(), settings.file.resolve(), settings.file.absolute()
 
 
 class _LateModels:

@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from msgspec import structs
+
 from gateway.contract.errors import ToolError
 from gateway.contract.messages import new_id
 from gateway.extensions.process.launcher import ConfinementError, Launcher
@@ -31,11 +33,15 @@ _REMOVE_SECONDS = 15.0
 
 
 class ProgramRunner:
-    """Runs programs of plugins; see ``gateway.extensions.broker.programs.RunsPrograms``."""
+    """Runs programs of plugins; see ``gateway.extensions.broker.programs.RunsPrograms``.
 
-    def __init__(self, launcher: Launcher, workspace: Path) -> None:
+    ``closed`` are folders and files of the gateway that are empty for them.
+    """
+
+    def __init__(self, launcher: Launcher, workspace: Path, closed: Sequence[Path] = ()) -> None:
         self._launcher = launcher
         self._workspace = workspace
+        self._closed = tuple(map(str, closed))
 
     async def __call__(
         self, argv: Sequence[str], data: bytes, seconds: float, *, confined: bool
@@ -53,7 +59,7 @@ class ProgramRunner:
 
     async def _confined(self, argv: Sequence[str], data: bytes) -> tuple[int, bytes, bytes]:
         mounts = (Mount(str(self._workspace), write=True), *program_mounts([argv[0]]))
-        profile = program(mounts, _LIMITS, environ=_ENVIRON)
+        profile = structs.replace(program(mounts, _LIMITS, environ=_ENVIRON), closed=self._closed)
         with contextlib.ExitStack() as stack:
             pairs = [socket.socketpair() for _ in range(3)]
             for ours, theirs in pairs:

@@ -47,12 +47,13 @@ _LONGEST_LINE = 8_192
 class BrokerServices(Struct, frozen=True, kw_only=True):
     """The services of the gateway that the broker of a plugin uses.
 
-    ``workspace`` is the gateway's working directory. ``private`` are the networks that requests may reach
-    although they are not public. ``secret`` returns a secret of the plugin by name, ``facts`` those about a
-    session that are not its text.
+    ``workspace`` is the gateway's working directory, ``closed`` are real paths of its own. ``private`` are
+    the networks that requests may reach although they are not public. ``secret`` returns a secret of the
+    plugin by name, ``facts`` those about a session that are not its text.
     """
 
     workspace: Path
+    closed: Sequence[Path] = ()
     private: Sequence[Network]
     events: EventService
     sessions: SessionService
@@ -98,7 +99,8 @@ class Broker:
         """The clocks of the calls that the gateway makes, by session."""
         needs = manifest.capabilities
         self._grants = tuple(needs.grants())
-        files = Files(needs.filesystem, services.workspace, gate, services.events, manifest.name)
+        workspace, closed = services.workspace, services.closed
+        files = Files(needs.filesystem, workspace, closed, gate, services.events, manifest.name)
         self._programs = programs = Programs(needs.exec, gate, services.run)
         self._docker = needs.docker
         values = Values(needs.storage_mb, gate, services.table)

@@ -8,7 +8,7 @@ import errno
 import os
 import posixpath
 import stat
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -71,13 +71,23 @@ class _Place(Struct, frozen=True):
 
 
 class Files:
-    """Files of one plugin. ``plugin`` is its name."""
+    """Files of one plugin. ``plugin`` is its name.
+
+    ``closed`` are folders and files of the gateway, which a root that is not in them does not open.
+    """
 
     def __init__(
-        self, access: FilesystemAccess, workspace: Path, gate: Gate, events: EventService, plugin: str
+        self,
+        access: FilesystemAccess,
+        workspace: Path,
+        closed: Sequence[Path],
+        gate: Gate,
+        events: EventService,
+        plugin: str,
     ) -> None:
         self._access = access
         self._workspace = workspace
+        self._closed = tuple(str(path).casefold() for path in closed)
         self._roots = [(root, self._folder(root)) for root in access.roots]
         self._gate = gate
         self._events = events
@@ -153,6 +163,8 @@ class Files:
         action = f"{verb} files in {place.root}" if place else f"{verb} {path}"
         restricted = place is not None and self._is_restricted(place.parts)
         refused = f"{path!r} is restricted by the manifest of the plugin" if restricted else ""
+        if place is not None and self._is_closed(place):
+            refused = f"{path!r} belongs to the gateway, whose data and settings are closed to plugins"
         use = Use(capability, path, grant, action, missing, session, (path,), refused)
         async with self._gate.using(use):
             assert place is not None
@@ -187,6 +199,10 @@ class Files:
         tails = ["/".join(lowered[count:]) for count in range(len(lowered))]
         globs = [glob.casefold().rstrip("/") for glob in self._access.restricted]
         return any(fnmatchcase(text, glob) for text in (*paths, *tails, *lowered) for glob in globs)
+
+    def _is_closed(self, place: _Place) -> bool:
+        path, root = (f"{one}/".casefold() for one in (place.path, place.root))
+        return any(path.startswith(f"{one}/") and not root.startswith(f"{one}/") for one in self._closed)
 
     def _folder(self, root: str) -> Path:
         return self._workspace if root == WORKSPACE else Path(root).expanduser().resolve()

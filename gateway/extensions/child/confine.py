@@ -55,6 +55,7 @@ _LINKS = ("/bin", "/sbin", "/lib", "/lib64", "/lib32", "/libx32")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 _TERMINAL, _TERMINALS, _SHARED_MEMORY = "/dev/tty", "/dev/pts", "/dev/shm"
 _ROOT_BYTES = 1 << 20
+_EMPTY = "/.empty"
 _SIOCSIFFLAGS, _IFF_UP_AND_RUNNING = 0x8914, 0x41
 
 
@@ -204,8 +205,7 @@ class Confinement:
             os.symlink(target, path)
         if self._profile["tmp_bytes"]:  # before the mounts, which may be below it
             self._attach(self._new_tmpfs(self._profile["tmp_bytes"]), "/tmp", _NOSUID | _NODEV)
-        for path, write, tree in sorted(mounts):
-            self._attach(tree, path, _NOSUID | _NODEV | (0 if write else _RDONLY))
+        self._attach_mounts(mounts)
         for path, real in aliases:
             if not os.path.lexists(path):
                 os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -217,6 +217,17 @@ class Confinement:
         if proc is not None:
             self._attach(proc, "/proc", _NOSUID | _NODEV | _NOEXEC | _RDONLY)
         self._set_flags(_AT_FDCWD, b"/", _RDONLY | _NOSUID | _NODEV | _NOEXEC, 0)
+
+    def _attach_mounts(self, mounts: Sequence[tuple[str, bool, int]]) -> None:
+        """Attach the mounts of the profile, and hide what is closed in them."""
+        closed = set(self._profile["closed"]).difference(path for path, _, _ in mounts)
+        for path, write, tree in sorted((*mounts, *((path, False, -1) for path in closed))):
+            if tree < 0:
+                self._hide(path, [one for one, write, _ in mounts if write])
+            else:
+                self._attach(tree, path, _NOSUID | _NODEV | (0 if write else _RDONLY))
+        for path in filter(os.path.isdir, closed):
+            self._set_flags(_AT_FDCWD, path.encode(), _RDONLY, 0)  # what is mounted below it is there now
 
     def _devices(self) -> Iterator[str]:
         if self._profile["devices"]:
@@ -286,6 +297,21 @@ class Confinement:
         self._kernel.call("move_mount", tree, b"", _AT_FDCWD, path.encode(), _MOVE_MOUNT_F_EMPTY_PATH)
         os.close(tree)
 
+    def _hide(self, path: str, writable: Sequence[str]) -> None:
+        """Put something empty in the place of a folder or a file."""
+        if os.path.islink(path) or not os.path.exists(path):
+            return
+        folders = [path[:at] for at, letter in enumerate(path) if letter == "/" and at]
+        for folder in folders:
+            # What is no mount could be renamed, and another one with other content be made in its place.
+            if any(folder.startswith(f"{one}/") for one in writable):
+                self._attach(self._copy_of(folder), folder, _NOSUID | _NODEV)
+        if os.path.isdir(path):
+            self._attach(self._new_tmpfs(_ROOT_BYTES), path, _NOSUID | _NODEV)
+            return
+        os.close(os.open(_EMPTY, os.O_CREAT | os.O_RDONLY, 0o400))
+        self._attach(self._copy_of(_EMPTY), path, _NOSUID | _NODEV | _RDONLY)
+
     def _set_flags(self, at: int, path: bytes, flags: int, how: int) -> None:
         attributes = struct.pack("QQQQ", flags, 0, 0, 0)
         self._kernel.call("mount_setattr", at, path, how, attributes, len(attributes))
@@ -332,7 +358,8 @@ class Confinement:
     def _rights(self, every: int) -> Iterator[tuple[str, int]]:
         execute = _EXECUTE if self._profile["syscalls"] == "program" else 0
         for path, write in self._mounts():
-            yield path, (every & ~_SPECIAL_FILES) | _EXECUTE if write else _READ_FILE | _READ_DIR | execute
+            allowed = (every & ~_SPECIAL_FILES) | _EXECUTE if write else _READ_FILE | _READ_DIR | execute
+            yield from ((each, allowed) for each in self._beside_closed(path))
         if self._profile["devices"]:
             yield from ((path, _READ_FILE | _WRITE_FILE) for path in self._devices())
             if "mount" in self._namespaces and os.path.isdir("/proc/self"):
@@ -346,6 +373,17 @@ class Confinement:
             yield "/", _READ_DIR
         if self._profile["tmp_bytes"] and "mount" in self._namespaces:
             yield "/tmp", (every & ~_SPECIAL_FILES) | _EXECUTE
+
+    def _beside_closed(self, path: str) -> Iterator[str]:
+        """Yield a folder, or what is beside the closed paths in it where no mount hides these."""
+        closed: Sequence[str] = () if "mount" in self._namespaces else self._profile["closed"]
+        if not any(each == path or each.startswith(f"{path}/") for each in closed):
+            yield path
+        elif path not in closed:
+            for name in os.listdir(path):
+                below = f"{path}/{name}"
+                if not os.path.islink(below):
+                    yield from self._beside_closed(below)
 
     def _seccomp(self) -> None:
         if self._profile["syscalls"] == "plugin":

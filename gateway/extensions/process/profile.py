@@ -61,6 +61,7 @@ class Profile(Struct, frozen=True):
     network namespace. ``devices``
     adds ``/dev/null`` and its like and ``/proc``; ``tmp_bytes`` is the size of a ``/tmp`` of its own.
     ``interactive`` adds terminals, ``/dev/shm`` and the loopback device, for programs that a user works in.
+    ``closed`` are real paths in the mounts: folders and files that are empty, or cannot be opened.
     ``without`` switches layers off, by their names in ``child/confine.py`` or ``net namespace`` and so on.
     Only tests use it, to show that an attack can succeed; no setting reaches it.
     """
@@ -75,6 +76,7 @@ class Profile(Struct, frozen=True):
     interactive: bool = False
     limits: ProcessLimits = ProcessLimits()
     environ: Mapping[str, str] = {}
+    closed: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
 
 

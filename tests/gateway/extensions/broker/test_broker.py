@@ -148,6 +148,7 @@ class Box:
         self.gate = Gate(admitted, self.grants, self.log, self.stopped.append)
         services = BrokerServices(
             workspace=folder,
+            closed=(folder / "data", folder / "config/settings.toml"),
             private=(ip_network("127.0.0.0/8"),),
             events=bus,
             sessions=Sessions(),
@@ -285,6 +286,22 @@ async def test_001_22_a_restricted_folder_covers_all_below_it(folder: Path) -> N
     box = Box(folder, Capabilities(filesystem=FILES), granted=True)
     with pytest.raises(CapabilityDenied, match="restricted"):
         await box.call("fs.open", path=".ssh/id")
+
+
+async def test_the_gateways_own_files_are_closed_also_in_a_granted_folder(folder: Path) -> None:
+    for path in ("data/rows.db", "config/settings.toml", "config/other"):
+        (folder / path).parent.mkdir(exist_ok=True)
+        (folder / path).write_text(path)
+    box = Box(folder, Capabilities(filesystem=FILES), granted=True)
+    for path in ("data/rows.db", "data", "DATA/rows.db", "config/settings.toml", "src/../data/new"):
+        for method, more in (("fs.open", {}), ("fs.list", {}), ("fs.write", {"data": ""}), ("fs.delete", {})):
+            with pytest.raises(CapabilityDenied, match="belongs to the gateway"):
+                await box.call(method, path=path, **more)
+            box.gate._denials.clear()
+    assert read(await box.call("fs.open", path="config/other")) == "config/other"
+    named = replace(FILES, roots=("workspace", str(folder / "data")))
+    box = Box(folder, Capabilities(filesystem=named), granted=True)
+    assert read(await box.call("fs.open", path="data/rows.db")) == "data/rows.db"
 
 
 async def test_a_pipe_or_device_is_not_opened(folder: Path) -> None:

@@ -390,6 +390,30 @@ async def test_a_program_runs_in_its_mounts_with_a_small_machine(tmp_path: Path)
     assert {"root", "capabilities", "landlock", "seccomp", "net namespace"} <= set(child.layers)
 
 
+@pytest.mark.parametrize("without", [(), SPACES], ids=["namespaces", "landlock"])
+async def test_a_closed_folder_and_file_are_not_in_a_mount(tmp_path: Path, without: tuple[str, ...]) -> None:
+    work = tmp_path / "work"
+    for folder in ("state/data", "config", "src"):
+        (work / folder).mkdir(parents=True)
+    (work / "state/data/rows").write_text("private")
+    (work / "config/settings").write_text("private")
+    (work / "config/other").write_text("other")
+    closed = (str(work / "state/data"), str(work / "config/settings"), str(work / "none"))
+    profile = msgspec.structs.replace(foreign(Mount(str(work), write=True)), closed=closed, without=without)
+    script = (
+        "cat state/data/rows config/settings; echo x > state/data/rows; echo x > config/settings;"
+        " rm -rf state/data config/settings; mv state/data moved; mv state moved; mv config moved;"
+        " mkdir -p state/data; echo x > state/data/rows; echo x > config/settings;"
+        " cat config/other; echo made > src/made; exit 3"
+    )
+    status, output, _ = await run(profile, "/bin/sh", "-c", script, cwd=str(work))
+    assert (status, output.splitlines()[-1]) == (3, "other")
+    assert "private" not in output
+    assert (work / "state/data/rows").read_text() == "private"
+    assert (work / "config/settings").read_text() == "private"
+    assert (work / "src/made").read_text() == "made\n"
+
+
 async def test_a_program_has_no_network_unless_it_is_granted() -> None:
     listener = await asyncio.start_server(lambda _r, w: w.close(), "127.0.0.1", 0)
     port = listener.sockets[0].getsockname()[1]
