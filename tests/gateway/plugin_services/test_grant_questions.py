@@ -141,6 +141,25 @@ async def test_calls_that_need_the_same_grant_ask_once(tmp_path: Path, clock: Cl
         assert len(room.asked) == 1
 
 
+async def test_once_is_for_the_shown_call_and_no_other_one_of_the_grant(tmp_path: Path, clock: Clock) -> None:
+    room = Room()
+    async with chatting(tmp_path, Brings(room), **ADMINS) as chat:
+        await chat.say("hello", channel="room")
+        grants = grants_of(chat, clock)
+
+        def asking(action: str) -> asyncio.Task[str | None]:
+            return asyncio.create_task(grants.ask("weather", "exec:git *", action, "s"))
+
+        tasks = [asking("run git log")]
+        question = await room.until_asked()
+        assert "wants to run git log." in question.title
+        tasks += [asking("run git push"), asking("run git log")]
+        await asyncio.sleep(0)
+        await chat.gateway.parts.questions.settle(question.id, ["once"], channel="room", user="ada")
+        assert [await one for one in tasks] == ["once", None, "once"]
+        assert len(room.asked) == 1
+
+
 async def test_an_action_cannot_pass_for_the_words_of_the_gateway(tmp_path: Path, clock: Clock) -> None:
     room = Room()
     async with chatting(tmp_path, Brings(room), **ADMINS) as chat:
