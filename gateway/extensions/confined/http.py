@@ -12,6 +12,7 @@ import re
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 from msgspec import Struct
@@ -156,8 +157,9 @@ class HttpRoutes:
             if name not in _HEADERS or not value.isprintable() or not value.isascii():
                 raise PluginError(f"its answer has the header {name[:80]!r}; it may have {sorted(_HEADERS)}")
         target, own = headers.get("location"), f"{pages_of(self._plugin)}/"
-        # Browsers read a backslash as a slash, and remove dots.
-        if target is not None and (not target.startswith(own) or "\\" in target or "/.." in target):
+        # Browsers read a backslash as a slash, and remove dots, also those that are written as %2e.
+        path = unquote((target or "").partition("?")[0])
+        if target is not None and (not target.startswith(own) or "\\" in path or "/.." in path):
             raise PluginError(f"its answer leads to {target[:200]!r}; it must begin with {own}")
         return headers
 

@@ -132,7 +132,8 @@ async def test_a_page_runs_no_scripts_and_sets_no_cookies(tmp_path: Path) -> Non
         status, headers, _ = await ask(served, "GET", "/answers/moved")
         assert (status, headers["Location"]) == (302, "/plugins/desk/items/1")
         assert (await ask(served, "GET", "/answers/none"))[0] == 204
-        for target in ("https://example.org/", "/api/sessions", "/plugins/desk/../x", "/plugins/desk\\x"):
+        folders = ("/plugins/desk/../x", "/plugins/desk/%2E%2e/x", "/plugins/desk/.%2e/x", "/plugins/desk\\x")
+        for target in ("https://example.org/", "/api/sessions", *folders):
             assert (await ask(served, "GET", "/answers/away", params={"to": target}))[0] == 500
         for wrong in ("cookie", "split", "status", "raises"):
             status, headers, body = await ask(served, "GET", f"/answers/{wrong}")
