@@ -61,8 +61,16 @@ _ARCHIVE_OPTIONS = (
     *("--checkpoint-action", "--info-script", "--new-volume-script", "--rmt-command", "--rsh-command"),
     *("--to-command", "--use-compress-program", "-F", "-I"),
 )
+_FD_OPTIONS = ("--exec", "--exec-batch", "-x", "-X")
 _STARTING: Mapping[str, Sequence[str]] = {
+    "ack": ("--pager",),
+    "ag": ("--pager",),
+    "bat": ("--pager",),
+    "batcat": ("--pager",),
     "cargo": ("--config", "--manifest-path", "-C", "-Z"),
+    "diff3": ("--diff-program",),
+    "fd": _FD_OPTIONS,
+    "fdfind": _FD_OPTIONS,
     "find": ("-delete", "-exec", "-execdir", "-fls", "-fprint", "-fprint0", "-fprintf", "-ok", "-okdir"),
     "git": (
         *("--exec", "--ext-diff", "--extcmd", "--filters", "--no-index", "--open-files-in-pager"),
@@ -72,13 +80,18 @@ _STARTING: Mapping[str, Sequence[str]] = {
         *("-asmflags", "-C", "-compiler", "-exec", "-gccgoflags", "-gcflags", "-ldflags", "-modfile", "-o"),
         *("-overlay", "-toolexec", "-vettool", "-pkgdir"),
     ),
+    "install": ("--strip-program",),
     "npm": _SCRIPT_OPTIONS,
     "pnpm": _SCRIPT_OPTIONS,
+    "rg": ("--hostname-bin", "--pre"),
     "rsync": ("--rsh", "--rsync-path", "-e", "-M", "--remote-option"),
     "scp": ("-S", "-o", "-F"),
+    "sdiff": ("--diff-program",),
     "sort": ("--compress-program", "--output", "-o", "-T"),
+    "split": ("--filter",),
     "tar": _ARCHIVE_OPTIONS,
     "bsdtar": _ARCHIVE_OPTIONS,
+    "wget": ("--config", "--execute", "--use-askpass", "-e"),
     "yarn": _SCRIPT_OPTIONS,
     "zip": ("-T", "-TT", "--test", "--unzip-command"),
 }
@@ -86,8 +99,21 @@ _STARTING: Mapping[str, Sequence[str]] = {
 
 _EXACT_GIT = frozenset(
     (
-        *("bisect", "clone", "config", "daemon", "difftool", "filter-branch", "grep", "hook", "instaweb"),
-        *("maintenance", "mergetool", "rebase", "send-email", "submodule", "web--browse", "init", "am"),
+        *("archive", "bisect", "clone", "config", "daemon", "difftool", "filter-branch", "for-each-repo"),
+        *(
+            "grep",
+            "hook",
+            "instaweb",
+            "maintenance",
+            "merge-index",
+            "mergetool",
+            "rebase",
+            "send-email",
+            "submodule",
+            "web--browse",
+            "init",
+            "am",
+        ),
     )
 )
 """Subcommands of git that start programs which their arguments or a repository name."""

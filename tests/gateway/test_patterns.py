@@ -206,6 +206,37 @@ def test_004_t21_rules_for_commands_compare_words(argv: Sequence[str], action: A
     assert decide("command", RULES, key(*argv)) == action
 
 
+@pytest.mark.parametrize(
+    ("rule", "call", "starting"),
+    [
+        ("rg *", ("rg", "-n", "--pretty", "a"), ("--pre", "sh")),
+        ("rg *", ("rg", "a"), ("--hostname-bin=/tmp/x",)),
+        ("fd *", ("fd", "-H", "-e", "py"), ("-x", "sh")),
+        ("fdfind *", ("fdfind", "a"), ("-HX", "sh")),
+        ("fd *", ("fd", "a"), ("--exec-batch", "sh")),
+        ("bat *", ("bat", "-p", "a"), ("--pager=sh",)),
+        ("split *", ("split", "-l", "9", "a"), ("--filter=sh",)),
+        ("install *", ("install", "-m", "600", "a", "b"), ("--strip-program=/tmp/x",)),
+        ("wget *", ("wget", "-nv", "https://example.org"), ("-e", "use_askpass=/tmp/x")),
+    ],
+)
+def test_a_wildcard_for_a_search_never_allows_the_program_that_its_options_start(
+    rule: str, call: Sequence[str], starting: Sequence[str]
+) -> None:
+    program, *arguments = call
+    assert decide("command", {rule: "allow"}, key(f"/usr/bin/{program}", *arguments)) == "allow"
+    started = key(f"/usr/bin/{program}", *arguments, *starting)
+    assert decide("command", {rule: "allow"}, started) == "ask"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("merge-index", "/tmp/x", "-a"), ("for-each-repo", "--config=x", "y"), ("archive", "-o", "x")],
+)
+def test_a_wildcard_allows_no_subcommand_of_git_that_runs_its_arguments(arguments: Sequence[str]) -> None:
+    assert decide("command", {"git *": "allow"}, key(GIT, *arguments)) == "ask"
+
+
 def test_004_t21_a_wildcard_never_allows_a_script_of_a_shell() -> None:
     for rules in ({"bash -c *": "allow"}, {"bash *": "allow"}, {"*": "allow"}, {"b?sh -c '*'": "allow"}):
         assert decide("command", rules, key("/bin/bash", "-c", "id")) == "ask"  # type: ignore[arg-type]
