@@ -21,6 +21,7 @@ from gateway.settings import Settings
 from gateway.store.inbox import QUARANTINE
 from gateway.testing.fake_models.script import Reply, Say, Use
 from gateway.testing.served import Served, serving
+from tests.gateway.access.rooms import Platforms, code_in
 
 OWNER = "owner-0123456789abcdef-0123456789"
 OPS = "ops-0123456789abcdef-0123456789ab"
@@ -172,13 +173,21 @@ async def test_a_code_signs_in_once_and_wrong_ones_are_limited(tmp_path: Path) -
 
 
 async def test_the_command_gives_a_code_that_works(tmp_path: Path) -> None:
-    async with serving(tmp_path, server=SERVER) as served, browsing(served) as browser:
-        async with served.socket(token=OWNER) as client:
-            await client.say("/console", session="a")
-            said = await client.until(lambda frame: "Your code" in str(frame))
-        found = re.search(r"\*\*(\w{8})\*\*", str(said))
-        assert found is not None
-        assert (await browser.sign_in(code=found[1]))[1]["account"] == "owner"
+    platforms = Platforms()
+    async with (
+        serving(tmp_path, platforms, channels={"home": {"admins": ["root"]}}, server=SERVER) as served,
+        browsing(served) as browser,
+    ):
+        code = code_in(await platforms.room("1").ask("root", "/console"))
+        assert (await browser.sign_in(code=code))[1]["account"] == "home:root"
+
+
+async def test_the_chat_page_gives_no_code_for_its_old_cookie(tmp_path: Path) -> None:
+    async with serving(tmp_path, server=SERVER) as served, served.socket(token=OWNER) as client:
+        await client.say("/console", session="a")
+        said = str(await client.until(lambda frame: "`/console` at the address" in str(frame)))
+        assert "Sign in with your token" in said
+        assert await served.gateway.parts.access.codes.open("console") == []
 
 
 async def test_a_stream_ends_with_its_login_and_hides_texts_from_viewers(tmp_path: Path) -> None:
