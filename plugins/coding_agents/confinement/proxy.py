@@ -2,8 +2,8 @@
 
 In: the streams of a keeper. Out: connections of the gateway, to public addresses of allowed hosts. A stream
 begins with a line: ``connect HOST PORT`` is a tunnel, whose TLS is the program's own; ``http`` is a request
-to the model service, in which the gateway replaces a placeholder by the real key. The answer is ``ok`` or
-``refused REASON``.
+to the model service, in which the gateway replaces a placeholder by the real key where a request has its key.
+The answer is ``ok`` or ``refused REASON``.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ _METHODS = frozenset((b"GET", b"POST", b"PUT", b"PATCH", b"DELETE", b"HEAD", b"O
 _REQUEST = re.compile(rb"([A-Z]{3,7}) (/[\x21-\x7e]*) HTTP/1\.1")
 _HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}):[ \t]*([\t\x20-\x7e\x80-\xff]*)")
 _OWN_HEADERS = frozenset((b"host", b"connection", b"keep-alive", b"proxy-connection", b"proxy-authorization"))
+_KEY_HEADERS = frozenset((b"authorization", b"x-api-key", b"x-goog-api-key", b"api-key"))
 _EVERYWHERE: tuple[IPv4Network | IPv6Network, ...] = (ip_network("0.0.0.0/0"), ip_network("::/0"))
 
 
@@ -202,15 +203,19 @@ def _with_key(head: bytes, service: ModelService) -> bytes:
     if request is None or request[1] not in _METHODS or None in headers:
         raise RefusedError("the request is not one of HTTP/1.1")
     placeholder, key = service.placeholder.encode(), service.key.encode()
+    # Only where a service reads its key: its errors quote other values, such as the name of a model in a
+    # path, and would show the key to the program.
     kept = [
-        (found[1], found[2].replace(placeholder, key))
+        (found[1], found[2].replace(placeholder, key) if found[1].lower() in _KEY_HEADERS else found[2])
         for found in headers
         if found is not None and found[1].lower() not in _OWN_HEADERS
     ]
     upgrades = any(name.lower() == b"upgrade" for name, _ in kept)
     host = service.parts.netloc.rpartition("@")[2].encode()
     kept += [(b"Host", host), (b"Connection", b"Upgrade" if upgrades else b"close")]
-    target = request[2].replace(placeholder, key)
+    path, mark, query = request[2].partition(b"?")
+    fields = (b"key=" + key if each == b"key=" + placeholder else each for each in query.split(b"&"))
+    target = path + mark + b"&".join(fields)
     return b"".join(
         (b"%s %s HTTP/1.1\r\n" % (request[1], target), *(b"%s: %s\r\n" % pair for pair in kept), b"\r\n")
     )

@@ -222,6 +222,24 @@ async def test_the_model_service_gets_the_real_key_and_the_program_its_streamed_
         assert body == PLACEHOLDER.encode() + b" 2345678901234567"
 
 
+async def test_the_key_is_put_only_where_a_service_reads_it_and_errors_do_not_quote_it() -> None:
+    head = (
+        f"GET /v1/models/{PLACEHOLDER}?model={PLACEHOLDER}&key={PLACEHOLDER}&key=x{PLACEHOLDER} HTTP/1.1\r\n"
+        f"anthropic-version: {PLACEHOLDER}\r\nX-Goog-Api-Key: {PLACEHOLDER}\r\n\r\n"
+    )
+    async with server(b"HTTP/1.1 404 Not Found\r\nConnection: close\r\n\r\n", b"\r\n\r\n") as (port, seen):
+        async with asking(exit_to(service=service(port)), "http") as (reader, writer):
+            writer.write(head.encode())
+            assert b"404" in await reader.read()
+        lines = seen[0].decode().split("\r\n")
+        path = f"/v1/models/{PLACEHOLDER}?model={PLACEHOLDER}&key={KEY}&key=x{PLACEHOLDER}"
+        assert lines[:3] == [
+            f"GET {path} HTTP/1.1",
+            f"anthropic-version: {PLACEHOLDER}",
+            f"X-Goog-Api-Key: {KEY}",
+        ]
+
+
 @pytest.mark.parametrize(
     "request_head",
     [
