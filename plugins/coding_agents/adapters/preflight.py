@@ -6,17 +6,22 @@ import asyncio
 import json
 import os
 import re
-from collections.abc import Mapping
+import stat
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
 from msgspec import Struct
 
+from gateway.api import FOLDER, open_below
 from plugins.coding_agents.adapters.contract import Adapter, Launch
 from plugins.programs.environment import environment_for, find_program
 
 _VERSION_SECONDS = 5
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
+_MOST_STORED = 64 * 1024 * 1024
+"""Size of a file of a program from which it is written anew, in bytes."""
 
 
 class Preflight(Struct, frozen=True, kw_only=True):
@@ -99,19 +104,15 @@ def is_known(adapter: Adapter, version: str) -> bool:
 def prepare_home(home: Path, launch: Launch) -> None:
     """Write the files of a start below the program's home, for its user only.
 
-    JSON files keep what the program has in them; lists are extended. A link is never followed: the program
-    could have put it there.
+    JSON files keep what the program has in them; lists are extended. A link is never followed, not even to
+    read: the program could have put it there, and would get what it must not read.
     """
     for name, values in launch.settings.items():
-        path = _inside(home, name)
-        try:
-            stored: Any = json.loads(path.read_text()) if path.is_file() else {}
-        except ValueError:
-            stored = {}
-        given: dict[str, Any] = cast("dict[str, Any]", stored) if isinstance(stored, dict) else {}
-        _write(path, json.dumps(_merged(given, values), indent=2))
+        with _folder_of(home, name) as (folder, file):
+            _write(folder, file, json.dumps(_merged(_stored(folder, file), values), indent=2))
     for name, text in launch.files.items():
-        _write(_inside(home, name), text)
+        with _folder_of(home, name) as (folder, file):
+            _write(folder, file, text)
 
 
 async def _node_version(environ: Mapping[str, str]) -> str:
@@ -136,22 +137,48 @@ def _problem(adapter: Adapter, found: str, version: str, node: str, major: int, 
     return ""
 
 
-def _inside(home: Path, name: str) -> Path:
-    path = home / name
+@contextmanager
+def _folder_of(home: Path, name: str) -> Generator[tuple[int, str]]:
+    """Yield a descriptor of the folder of a file below a home, and the file's name in it. Raises OSError."""
+    path, root = home / name, home.resolve()
     real = path.parent.resolve()
-    if not real.is_relative_to(home.resolve()):
+    if not real.is_relative_to(root):
         raise OSError(f"{path} is not below {home}")
-    return real / path.name
+    real.mkdir(mode=0o700, parents=True, exist_ok=True)
+    base = os.open(root, FOLDER)
+    try:
+        # A program of another session with this home may replace a folder by a link meanwhile.
+        folder = open_below(base, real.relative_to(root).parts, FOLDER)
+    finally:
+        os.close(base)
+    try:
+        yield folder, path.name
+    finally:
+        os.close(folder)
 
 
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fresh = path.with_name(f"{path.name}.trunkline")
-    fresh.unlink(missing_ok=True)
-    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(handle, "w") as file:
+def _stored(folder: int, name: str) -> dict[str, Any]:
+    """Return the JSON object in a file; an empty one for a link, a large file and anything else."""
+    try:
+        handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        with os.fdopen(handle, "rb") as file:
+            found = os.fstat(handle)
+            if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_STORED:
+                return {}
+            stored: Any = json.loads(file.read(_MOST_STORED))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return cast("dict[str, Any]", stored) if isinstance(stored, dict) else {}
+
+
+def _write(folder: int, name: str, text: str) -> None:
+    fresh = f"{name}.trunkline"
+    with suppress(FileNotFoundError):
+        os.unlink(fresh, dir_fd=folder)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(fresh, flags, 0o600, dir_fd=folder), "w") as file:
         file.write(text)
-    fresh.replace(path)
+    os.replace(fresh, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:

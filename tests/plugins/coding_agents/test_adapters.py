@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 import sys
 from pathlib import Path
@@ -177,6 +178,12 @@ def test_the_files_of_a_home_never_leave_it(tmp_path: Path) -> None:
     (home / "link.json").symlink_to(outside / "secret.json")
     prepare_home(home, Launch(settings={"link.json": {"b": 2}}))
     assert (outside / "secret.json").read_text() == '{"a": 1}'
+    assert json.loads((home / "link.json").read_text()) == {"b": 2}, (
+        "the program cannot read what it links to"
+    )
+    os.mkfifo(home / "pipe.json")
+    prepare_home(home, Launch(settings={"pipe.json": {"b": 2}}))
+    assert json.loads((home / "pipe.json").read_text()) == {"b": 2}
 
 
 # launches: what must never be missing
