@@ -214,6 +214,13 @@ def test_a_mail_that_would_take_too_long_is_refused(raw: bytes) -> None:
         parse_mail(raw, head(raw[:10_000]), BOT, 1000)
 
 
+@pytest.mark.parametrize("charset", ["punycode", "Punycode"])
+def test_a_charset_that_takes_quadratic_time_is_not_used(charset: str) -> None:
+    raw = mail("xn--caf-dma").replace(b'charset="utf-8"', f'charset="{charset}"'.encode(), 1)
+    assert charset.encode() in raw
+    assert whole(raw).text.endswith("xn--caf-dma")
+
+
 def test_a_very_long_subject_is_cut() -> None:
     raw = b"Subject: " + b"word " * 40_000 + b"\r\n" + mail("hello")
     message = whole(raw)
