@@ -144,8 +144,8 @@ def parse_request(path: str, headers: Mapping[str, str], body: Mapping[str, Any]
 _PICTURES = frozenset({"image/png", "image/jpeg", "image/webp", "image/heic", "image/heif"})
 
 
-def problem(body: Mapping[str, Any]) -> str:
-    """Return the problem with a request, or an empty string."""
+def problem(body: Mapping[str, Any], *, ids: bool = True) -> str:
+    """Return the problem with a request, or an empty string. ``ids``: the calls have ids."""
     generation = body.get("generationConfig", {})
     if unknown := sorted((set(body) - _FIELDS) | (set(generation) - _GENERATION)):
         return f'Invalid JSON payload received. Unknown name "{unknown[0]}"'
@@ -158,7 +158,7 @@ def problem(body: Mapping[str, Any]) -> str:
             return "unknown name in a function declaration"
         if fault := tool_problem(declared["name"], _schema_of(declared)):
             return fault
-    return _turns_problem(body["contents"])
+    return _turns_problem(body["contents"], ids=ids)
 
 
 def _schema_of(declared: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -167,7 +167,7 @@ def _schema_of(declared: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"properties": {}, **given} if given else {}
 
 
-def _turns_problem(contents: Sequence[Mapping[str, Any]]) -> str:
+def _turns_problem(contents: Sequence[Mapping[str, Any]], *, ids: bool) -> str:
     """Check that roles alternate, that calls follow the user or a result, and that results follow calls."""
     if contents[0].get("role") != "user":
         return "contents: the first one must be from the user"
@@ -178,12 +178,18 @@ def _turns_problem(contents: Sequence[Mapping[str, Any]]) -> str:
         return "Please ensure that multiturn requests alternate between user and model."
     if roles[-1] != "user":
         return "Please ensure that multiturn requests ends with a user role or a function response."
-    pending: list[tuple[str, str]] = []
+    pending: list[tuple[str, ...]] = []
     before = ""
     for number, content in enumerate(contents):
         role, parts = content.get("role"), content.get("parts") or ()
         if fault := _parts_problem(role, parts):
             return f"contents[{number}]: {fault}"
+        used = [part[kind] for part in parts for kind in _PART_FIELDS[2:] if kind in part]
+        # Vertex refuses the ids, also those of its own calls (github.com/vercel/ai/issues/15664).
+        if not ids and any("id" in each for each in used):
+            return (
+                f'Invalid JSON payload received. Unknown name "id" at contents[{number}]: Cannot find field.'
+            )
         answers = [_identity(part["functionResponse"]) for part in parts if "functionResponse" in part]
         if answers != pending:
             return f"contents[{number}]: function responses do not match the calls before them"
@@ -194,8 +200,8 @@ def _turns_problem(contents: Sequence[Mapping[str, Any]]) -> str:
     return "function calls without responses" if pending else ""
 
 
-def _identity(part: Mapping[str, Any]) -> tuple[str, str]:
-    return part["id"], part["name"]
+def _identity(part: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(part[name] for name in ("id", "name") if name in part)
 
 
 def _parts_problem(role: Any, parts: Sequence[Mapping[str, Any]]) -> str:
@@ -244,7 +250,7 @@ class GoogleDialect:
 
     def problem(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> str:
         """Return the problem with a request, or an empty string."""
-        return problem(body)
+        return problem(body, ids=not self._cloud)
 
     def parse(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> ModelRequest:
         """Return the request in the terms of scripts."""

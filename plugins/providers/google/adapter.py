@@ -23,18 +23,23 @@ from gateway.provider_http import (
 )
 from plugins.providers.google.contents import (
     Contents,
-    Signatures,
     encode_system,
     encode_tools,
     join_contents,
 )
 from plugins.providers.google.parser import ResponseParser
-from plugins.providers.protocol import ProtocolAdapter, decode_models, json_headers, system_texts
+from plugins.providers.protocol import (
+    GEMINI_SIGNED,
+    ProtocolAdapter,
+    Signatures,
+    decode_models,
+    json_headers,
+    system_texts,
+)
 
 BASE_URL = "https://generativelanguage.googleapis.com"
 CAPABILITIES = Capabilities(reasoning=True)
 
-_SIGNED = re.compile(r"gemini-(?![12]\b)")
 _THINKS = re.compile(r"gemini-(2\.5|(?![12]\b))")
 _SPECIAL = re.compile(r"image|tts|live|audio|embedding|robotics|banana|omni")
 
@@ -42,12 +47,17 @@ _SPECIAL = re.compile(r"image|tts|live|audio|embedding|robotics|banana|omni")
 class GeminiProtocol(ProtocolAdapter):
     """The request bodies and the parser that Google's API and Vertex AI have in common."""
 
+    call_ids = True
+    """The API accepts the ids of calls."""
+
     def __init__(self, capabilities: Capabilities = CAPABILITIES) -> None:
         super().__init__(capabilities)
         self._signatures = signatures = Signatures()
         images = capabilities.images
         self._histories = {
-            signed: FragmentCache(Contents(signatures, signed=signed, images=images).encode)
+            signed: FragmentCache(
+                Contents(signatures, signed=signed, images=images, ids=self.call_ids).encode
+            )
             for signed in (False, True)
         }
         self._system: RecentEncodings[tuple[str, ...]] = RecentEncodings(encode_system)
@@ -59,7 +69,9 @@ class GeminiProtocol(ProtocolAdapter):
 
     def body(self, messages: Sequence[Message], options: ChatOptions) -> bytes:
         """Encode the body of a call."""
-        history = join_contents(self._histories[_SIGNED.search(options.model) is not None].join(messages))
+        history = join_contents(
+            self._histories[GEMINI_SIGNED.search(options.model) is not None].join(messages)
+        )
         # The API refuses the JSON mode together with tools.
         as_json = options.response_format == "json"
         texts = system_texts(messages, options, as_json=as_json and bool(options.tools))

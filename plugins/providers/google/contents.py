@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import msgspec
 
 from gateway import Message, ToolResultPart
@@ -18,7 +16,9 @@ from gateway.provider_http import (
 )
 from plugins.providers.protocol import (
     OPENING,
+    UNSIGNED,
     Block,
+    Signatures,
     Turn,
     content_blocks,
     encode_turns,
@@ -26,41 +26,23 @@ from plugins.providers.protocol import (
     tool_specs,
 )
 
-UNSIGNED = "skip_thought_signature_validator"
-"""The signature of a call that another model made, or that was made before a restart."""
-
 _ROLES = {USER_TURN: b'{"role":"user","parts":[', ASSISTANT_TURN: b'{"role":"model","parts":['}
 
 IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/webp", "image/heic", "image/heif"})
 """The MIME types of images that Gemini accepts."""
 
-_MAX_SIGNATURES = 10_000
-
-
-class Signatures:
-    """The signatures of tool calls: newer models require them when the call is sent back."""
-
-    def __init__(self, limit: int = _MAX_SIGNATURES) -> None:
-        self._limit = limit
-        self._kept: dict[str, str] = {}
-
-    def keep(self, call_id: str, signature: str) -> None:
-        """Store a signature; drop the oldest beyond the limit."""
-        self._kept[call_id] = signature
-        if len(self._kept) > self._limit:
-            del self._kept[next(iter(self._kept))]
-
-    def of(self, call_id: str) -> str:
-        """Return the signature of a call; empty if unknown."""
-        return self._kept.get(call_id, "")
-
 
 class Contents:
-    """Encodes messages. ``signed``: the model requires signatures; ``images``: the model accepts images."""
+    """Encodes messages.
 
-    def __init__(self, signatures: Signatures, *, signed: bool, images: bool) -> None:
+    ``signed``: the model requires signatures; ``images``: the model accepts images; ``ids``: the API accepts
+    the ids of calls.
+    """
+
+    def __init__(self, signatures: Signatures, *, signed: bool, images: bool, ids: bool) -> None:
         self._signatures = signatures
         self._signed = signed
+        self._ids = ids
         self._types = IMAGE_TYPES if images else frozenset[str]()
 
     def encode(self, message: Message) -> bytes:
@@ -79,7 +61,7 @@ class Contents:
         calls = [
             {
                 "functionCall": {
-                    "id": call.tool_call_id,
+                    **self._id(call.tool_call_id),
                     "name": call.tool_name,
                     "args": call.arguments,
                 },
@@ -94,7 +76,7 @@ class Contents:
             answers = [
                 part
                 for call, result in zip(step.calls, step.results, strict=True)
-                for part in _response(call.tool_name, result, self._types)
+                for part in self._response(call.tool_name, result)
             ]
             turns.append((USER_TURN, answers))
         return turns
@@ -102,6 +84,16 @@ class Contents:
     def _signature(self, call_id: str) -> dict[str, str]:
         signature = self._signatures.of(call_id)
         return {"thoughtSignature": signature} if signature else {}
+
+    def _id(self, call_id: str) -> dict[str, str]:
+        return {"id": call_id} if self._ids else {}
+
+    def _response(self, name: str, result: ToolResultPart) -> list[Block]:
+        response = {"error" if result.is_error else "output": output_text(result, self._types)}
+        said: Block = {
+            "functionResponse": {**self._id(result.tool_call_id), "name": name, "response": response}
+        }
+        return [said, *result_images([result], _image, self._types)]
 
 
 def join_contents(history: bytes) -> bytes:
@@ -125,9 +117,3 @@ def _text(text: str) -> Block:
 
 def _image(mime_type: str, data: str) -> Block:
     return {"inlineData": {"mimeType": mime_type, "data": data}}
-
-
-def _response(name: str, result: ToolResultPart, types: Collection[str]) -> list[Block]:
-    response = {"error" if result.is_error else "output": output_text(result, types)}
-    said: Block = {"functionResponse": {"id": result.tool_call_id, "name": name, "response": response}}
-    return [said, *result_images([result], _image, types)]

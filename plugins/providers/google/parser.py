@@ -15,8 +15,7 @@ from gateway.provider_http import (
     StreamEvent,
     raise_stream_error,
 )
-from plugins.providers.google.contents import Signatures
-from plugins.providers.protocol import EventParser, decode_event
+from plugins.providers.protocol import EventParser, Signatures, decode_event
 
 _FILTERED = frozenset(
     {

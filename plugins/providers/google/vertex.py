@@ -32,6 +32,7 @@ class VertexAdapter(GeminiProtocol):
     id = "vertex"
     name = "Google Vertex AI"
     auth_method: AuthMethod = "oauth"
+    call_ids = False
 
     def endpoint(self, config: ProviderConfig) -> str:
         """Return the address of the API in its region. Raises SettingsError without a project."""

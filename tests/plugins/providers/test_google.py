@@ -38,7 +38,7 @@ from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.fake_models.tokens import FakeTokens, with_account
 from plugins.providers.google import create
 from plugins.providers.google.adapter import GeminiAdapter
-from plugins.providers.google.contents import UNSIGNED, Signatures
+from plugins.providers.protocol import UNSIGNED, Signatures
 
 TOOL = ToolDefinition("clock", "Tells the time.", {"type": "object", "properties": {}})
 CONFIG = ProviderConfig(id="google")
@@ -290,6 +290,26 @@ async def test_google_cloud_is_asked_by_project_region_and_token() -> None:
     assert fake.requests[0].path == f"{place}/fake-small:streamGenerateContent"
     assert tokens.given == 1
     assert provider.auth_method == "oauth"
+
+
+async def test_google_cloud_gets_calls_without_ids() -> None:
+    calls = (ToolCallPart("a", "clock", {}), ToolCallPart("b", "sum", {}))
+    said = assistant(*calls, ToolResultPart("a", "noon"), ToolResultPart("b", "3"))
+    async with (
+        FakeModels() as fake,
+        with_account() as settings,
+        connected(create, fake.at("vertex"), like="vertex", **settings) as provider,
+    ):
+        await deltas_of(provider, user("Time?"), said, options=NEW)
+    _, made, answered = fake.requests[0].body["contents"]
+    assert [part["functionCall"] for part in made["parts"]] == [
+        {"name": "clock", "args": {}},
+        {"name": "sum", "args": {}},
+    ]
+    assert [part["functionResponse"] for part in answered["parts"]] == [
+        {"name": "clock", "response": {"output": "noon"}},
+        {"name": "sum", "response": {"output": "3"}},
+    ]
 
 
 def endpoint_of(**settings: Any) -> str:
