@@ -85,6 +85,10 @@ _FILTERED = re.compile(
 _NO_KEY = re.compile(
     r"(incorrect|invalid) (api|x-api)[ -]key|api[ _]key(_| not |_not_)(invalid|valid)", re.IGNORECASE
 )
+_NO_CREDIT = re.compile(
+    r"credit balance is too low|reached your specified .{0,20}usage limits", re.IGNORECASE
+)
+"""Anthropic's reasons for a 400 although the account is the cause."""
 _NO_MODEL = re.compile(
     r"model\b.{0,80}\b(not found|not exist|unknown|not supported|not available)"
     r"|(unknown|invalid|no such) model",
@@ -109,7 +113,8 @@ class ErrorResponse(Struct, frozen=True):
     def to_exception(self) -> ProviderError:
         """Return the named error."""
         status = self.status or _BY_TYPE.get(self.kind) or _BY_TYPE.get(self.code) or 500
-        kind = QuotaExceededError if "insufficient_quota" in (self.code, self.kind) else self._class(status)
+        no_credit = "insufficient_quota" in (self.code, self.kind) or _NO_CREDIT.search(self.message)
+        kind = QuotaExceededError if no_credit else self._class(status)
         said = self.message or NO_REASON
         text = f"{_SUBJECT[status // 100 == 5]} ({status}): {said}"
         error = kind(text, status=status, retry_after=self.retry_after)

@@ -8,7 +8,12 @@ import msgspec
 import pytest
 
 from gateway import ProviderConfig, ProviderError
-from gateway.contract.errors import BadRequestError, ContextLengthError, ModelNotFoundError
+from gateway.contract.errors import (
+    BadRequestError,
+    ContextLengthError,
+    ModelNotFoundError,
+    QuotaExceededError,
+)
 from gateway.provider_http import (
     AuthFailedError,
     ContentFilterError,
@@ -72,6 +77,17 @@ def test_004_40_a_refusal_has_a_name(status: int, error: dict[str, Any], kind: t
 def test_a_quota_that_is_used_up_is_not_asked_again() -> None:
     assert refused(429).retryable
     assert not refused(429, code="insufficient_quota").retryable
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Your credit balance is too low to access the Anthropic API. Please go to Plans & Billing.",
+        "You have reached your specified API usage limits. You will regain access on 2027-01-01.",
+    ],
+)
+def test_an_account_without_credit_is_no_bad_request(words: str) -> None:
+    assert type(refused(400, type="invalid_request_error", message=words)) is QuotaExceededError
 
 
 @pytest.mark.parametrize(
