@@ -138,7 +138,7 @@ class Codex:
     def done(self) -> None:
         """Send the end and the usage."""
         usage = {"inputTokens": 8, "cachedInputTokens": 2, "outputTokens": 3}
-        self._notify("thread/tokenUsage/updated", tokenUsage={"total": usage, "last": usage})
+        self._notify("thread/tokenUsage/updated", turnId="u", tokenUsage={"total": usage, "last": usage})
         self._notify("turn/completed", turn={"status": "completed", "error": None})
 
     def fail(self, reason: str) -> None:

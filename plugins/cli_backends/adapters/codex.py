@@ -28,6 +28,7 @@ from plugins.cli_backends.contract import TextChunk, ToolCall, ToolResult, Usage
 from plugins.programs.catalog import CODEX
 
 KEY = "OPENAI_API_KEY"
+_COUNTS = ("inputTokens", "outputTokens", "cachedInputTokens")
 _RESUME = "thread/resume"
 
 
@@ -40,6 +41,9 @@ class CodexAdapter:
         self._thread = request.session or ""
         self._streamed: set[str] = set()
         self._changes: dict[str, Mapping[str, Any]] = {}
+        self._turn = ""
+        self._used_before: list[int] | None = None
+        """The counts of the thread before this turn."""
 
     def arguments(self) -> list[str]:
         """Return the arguments of the app server. Codex ignores the settings of an untrusted folder."""
@@ -91,6 +95,9 @@ class CodexAdapter:
                 self._thread = thread
                 turn = {"threadId": thread, "input": self._input()}
                 return [SessionOpened(thread), Outgoing(self._rpc.request("turn/start", turn))]
+            case "turn/start", {"turn": {"id": str(turn)}}:
+                self._turn = turn
+                return []
             case _:
                 return []
 
@@ -146,13 +153,26 @@ class CodexAdapter:
                 return self._started(item)
             case "item/completed", {"item": dict() as item}:
                 return self._completed(item)
-            case "thread/tokenUsage/updated", {"tokenUsage": {"total": dict() as used}}:
-                cached = sum_counts(used, "cachedInputTokens")
-                return [Usage(sum_counts(used, "inputTokens"), sum_counts(used, "outputTokens"), cached)]
+            case "thread/tokenUsage/updated", {"tokenUsage": {"total": dict(), "last": dict()} as used}:
+                return self._usage(str(params.get("turnId")), used["total"], used["last"])
             case "turn/completed", {"turn": dict() as turn}:
                 return [_finished(turn)]
             case _:
                 return []
+
+    def _usage(self, turn: str, total: Mapping[str, Any], last: Mapping[str, Any]) -> list[Event]:
+        """Return the usage of this turn: the program counts that of the whole thread."""
+        counts = [sum_counts(total, name) for name in _COUNTS]
+        if turn != self._turn:
+            # A resumed thread begins with the counts of its earlier turns.
+            self._used_before = counts
+            return []
+        if self._used_before is None:
+            self._used_before = [
+                count - sum_counts(last, name) for count, name in zip(counts, _COUNTS, strict=True)
+            ]
+        used = [max(0, count - before) for count, before in zip(counts, self._used_before, strict=True)]
+        return [Usage(*used)]
 
     def _started(self, item: Mapping[str, Any]) -> list[Event]:
         match item:

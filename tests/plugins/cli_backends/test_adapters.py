@@ -13,7 +13,7 @@ from plugins.cli_backends.adapters import claude_code, codex, gemini, opencode
 from plugins.cli_backends.adapters.cli import Cli
 from plugins.cli_backends.adapters.opencode import CONFIG, extra_variables
 from plugins.cli_backends.adapters.protocol import Finished, Outgoing, PermissionRequest, ProgramRequest
-from plugins.cli_backends.contract import DispatchResult, TextChunk, ToolCall, ToolResult
+from plugins.cli_backends.contract import DispatchResult, TextChunk, ToolCall, ToolResult, Usage
 from plugins.cli_backends.state import SessionFile
 from tests.plugins.cli_backends.pretend import Heard, ask, backend, noted
 
@@ -45,7 +45,8 @@ def turn(params):
     if "fail" in text:
         notify("turn/completed", turn={"status": "failed", "error": {"message": "usage limit reached"}})
     used = {"inputTokens": 8, "cachedInputTokens": 2, "outputTokens": 3}
-    notify("thread/tokenUsage/updated", tokenUsage={"total": used, "last": used})
+    total = {name: count + KNOWN.get(name, 0) for name, count in used.items()}
+    notify("thread/tokenUsage/updated", threadId="t", turnId="u", tokenUsage={"total": total, "last": used})
     item("completed", type="agentMessage", id="m2", text=" Whole.")
     notify("turn/completed", turn={"status": "completed", "error": None})
 
@@ -65,7 +66,11 @@ while True:
         if asked["params"]["threadId"] == "lost":
             out(id=asked["id"], error={"code": -32600, "message": "no rollout found"})
         else:
+            KNOWN = {"inputTokens": 900, "cachedInputTokens": 500, "outputTokens": 70}
             out(id=asked["id"], result={"thread": {"id": asked["params"]["threadId"]}})
+            if asked["params"]["threadId"] == "told":
+                usage = {"total": KNOWN, "last": KNOWN}
+                notify("thread/tokenUsage/updated", threadId="t", turnId="old", tokenUsage=usage)
     elif method == "turn/start":
         out(id=asked["id"], result={"turn": {"id": "u"}})
         turn(asked["params"])
@@ -258,6 +263,15 @@ async def test_000_08_codex_logs_in_with_a_key_if_it_has_none(tmp_path: Path) ->
     other = tmp_path / "other"
     await spoken(await ask(await backend(other, CODEX, codex.CLI)))
     assert "account/login/start" not in asked(other), "without a key it is logged in, or says that it is not"
+
+
+@pytest.mark.parametrize("session", ["thread-1", "told"])
+async def test_000_08_codex_counts_the_tokens_of_a_resumed_thread_once(session: str, tmp_path: Path) -> None:
+    sessions = SessionFile()
+    await sessions.put("codex", "c", session)
+    result = await ask(await backend(tmp_path, CODEX, codex.CLI, sessions=sessions))
+    assert "thread/resume" in asked(tmp_path)
+    assert result.usage == Usage(8, 3, 2)
 
 
 def test_000_08_codex_shows_what_it_changes_in_files() -> None:
