@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -27,7 +28,8 @@ _SILENCE_SECONDS = 300.0
 """Time without a byte after which a stream is lost."""
 _MOST_STREAMED = 2 * MOST_MESSAGE_BYTES
 """Bytes of a stream in a second; more end the session."""
-_OK, _UNAUTHORIZED, _NOT_FOUND, _FAILED = 200, 401, 404, 500
+_OK, _BAD_REQUEST, _UNAUTHORIZED, _NOT_FOUND, _FAILED = 200, 400, 401, 404, 500
+_UNKNOWN_SESSION = re.compile(rb"session|not initialized", re.IGNORECASE)
 _EARLY_SECONDS = 60.0
 """Time before its end at which a token is renewed."""
 
@@ -226,10 +228,15 @@ class _Transport(httpx2.AsyncHTTPTransport):
         except httpx2.TransportError as error:
             self._session.lose(f"it cannot be reached: {error or type(error).__name__}")
             raise
+        response = bounded(response, self._session.lose)
         status, is_known = response.status_code, "mcp-session-id" in request.headers
-        if request.method == "POST" and (status >= _FAILED or (status == _NOT_FOUND and is_known)):
+        is_lost = status == _NOT_FOUND
+        if status == _BAD_REQUEST and is_known:
+            # Many servers do not answer an unknown session with 404, as the specification asks.
+            is_lost = _UNKNOWN_SESSION.search(await response.aread()) is not None
+        if request.method == "POST" and (status >= _FAILED or (is_lost and is_known)):
             self._session.lose(f"it answered with status {status}")
-        return bounded(response, self._session.lose)
+        return response
 
 
 def bounded(response: httpx2.Response, lose: Callable[[str], None]) -> httpx2.Response:

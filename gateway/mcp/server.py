@@ -219,7 +219,10 @@ class Server:
 
     @asynccontextmanager
     async def _running(self, tasks: TaskService) -> AsyncGenerator[Session]:
-        """Start the server, connect and take its list of tools. Raises PluginError or ToolError."""
+        """Start the server, connect and take its list of tools. Raises PluginError or ToolError.
+
+        Also raises ToolError after the block, with the reason of the session's end.
+        """
         seconds = self.settings.timeout / 1000
         process: LocalProcess | None = None
         sdk = await _sdk("session")
@@ -247,7 +250,7 @@ class Server:
                 yield session
             finally:
                 self._session = None
-            self._fail(session.guard.problem or f"it ended{_because(process)}")
+            raise ToolError(session.guard.problem or f"it ended{_because(process)}")
 
     async def _reach(self, stack: contextlib.AsyncExitStack, session: Session) -> Session:
         """Connect to a remote server by streamable HTTP, or by SSE if it does not know that."""

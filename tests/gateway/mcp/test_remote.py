@@ -15,6 +15,7 @@ from aiohttp import web
 from mcp.server.mcpserver import MCPServer
 from pytest_aiohttp import AiohttpServer
 
+from gateway.contract.errors import ToolError
 from gateway.testing.chat import Chat, chatting
 
 from .conftest import plugin, server, until, use
@@ -111,6 +112,49 @@ async def test_a_remote_server_that_comes_back_is_used_again(tmp_path: Path) -> 
         async with serving(offering().streamable_http_app(), port):
             output = await server(chat, "far").call("add", {"a": 1, "b": 1}, print)
             assert output.content == "2"
+
+
+class Forgetful:
+    """A server with sessions. One that it does not know it refuses with 400, as many servers do."""
+
+    def __init__(self) -> None:
+        self.sessions: set[str] = set()
+
+    async def answer(self, request: web.Request) -> web.Response:
+        asked = await request.json()
+        known = request.headers.get("Mcp-Session-Id") in self.sessions
+        if asked["method"] != "initialize" and not known:
+            error = {"code": -32000, "message": "Bad Request: No valid session ID provided"}
+            return web.json_response({"jsonrpc": "2.0", "error": error, "id": None}, status=400)
+        if "id" not in asked:
+            return web.Response(status=202)
+        headers: dict[str, str] = {}
+        result: dict[str, Any] = {}
+        if asked["method"] == "initialize":
+            headers["Mcp-Session-Id"] = f"session-{len(self.sessions)}"
+            self.sessions.add(headers["Mcp-Session-Id"])
+            version, about = asked["params"]["protocolVersion"], {"name": "remote", "version": "1"}
+            result = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": about}
+        elif asked["method"] == "tools/list":
+            result = {"tools": [{"name": "add", "inputSchema": {"type": "object"}}]}
+        elif asked["method"] == "tools/call":
+            result = {"content": [{"type": "text", "text": "5"}]}
+        return web.json_response({"jsonrpc": "2.0", "id": asked["id"], "result": result}, headers=headers)
+
+
+async def test_a_server_that_forgot_its_session_gets_a_new_one(
+    tmp_path: Path, aiohttp_server: AiohttpServer
+) -> None:
+    served, app = Forgetful(), web.Application()
+    app.router.add_post("/mcp", served.answer)
+    url = str((await aiohttp_server(app)).make_url("/mcp"))
+    async with chat_with(tmp_path, url) as chat:
+        remote = server(chat, "far")
+        assert (await remote.call("add", {}, print)).content == "5"
+        served.sessions.clear()
+        with pytest.raises(ToolError, match="it answered with status 400"):
+            await remote.call("add", {}, print)
+        assert (await remote.call("add", {}, print)).content == "5"
 
 
 async def test_wrong_credentials_are_told_and_not_shown(tmp_path: Path) -> None:
