@@ -47,18 +47,23 @@ _SHORT_ID = 16
 
 
 class Step(Struct, frozen=True):
-    """The text of one model call, its tool calls, and one result for each tool call, in order."""
+    """The text of one model call, its tool calls, and one result for each tool call, in order.
+
+    Few backends accept the ``reasoning``; some require it with the calls.
+    """
 
     text: str
     calls: tuple[ToolCallPart, ...] = ()
     results: tuple[ToolResultPart, ...] = ()
+    reasoning: str = ""
 
 
 class _Draft:
-    __slots__ = ("calls", "results", "texts")
+    __slots__ = ("calls", "reasoning", "results", "texts")
 
     def __init__(self) -> None:
         self.texts: list[str] = []
+        self.reasoning: list[str] = []
         self.calls: dict[str, ToolCallPart] = {}
         self.results: dict[str, ToolResultPart] = {}
 
@@ -67,14 +72,15 @@ class _Draft:
             self.results.get(call_id) or ToolResultPart(call_id, ABORTED, is_error=True)
             for call_id in self.calls
         )
-        return Step("\n\n".join(self.texts), tuple(self.calls.values()), tuple(results))
+        calls, reasoning = tuple(self.calls.values()), "".join(self.reasoning)
+        return Step("\n\n".join(self.texts), calls, tuple(results), reasoning)
 
 
 def split_steps(message: Message) -> list[Step]:
     """Split an assistant message into steps that every backend accepts, with portable tool names.
 
-    Text or a call after a result begins a new step. A call without a result gets an aborted one; a result
-    without a call is dropped, as are reasoning, errors and empty steps.
+    Text, reasoning or a call after a result begins a new step. A call without a result gets an aborted one; a
+    result without a call is dropped, as are errors and steps of reasoning only.
     """
     if len(message.parts) == 1 and isinstance(message.parts[0], TextPart):
         text = part_as_text(message.parts[0])
@@ -87,6 +93,8 @@ def split_steps(message: Message) -> list[Step]:
         if isinstance(part, ToolCallPart):
             draft = _current(drafts, part.tool_call_id)
             draft.calls[part.tool_call_id] = _with_portable_name(part)
+        elif isinstance(part, TextPart) and part.kind == "reasoning":
+            _current(drafts).reasoning.append(part.content)
         elif text := part_as_text(part):
             _current(drafts).texts.append(text)
     finished = (draft.finish() for draft in drafts)

@@ -20,13 +20,14 @@ from gateway.provider_http import (
     ToolDefinition,
     log_unsupported,
 )
-from plugins.providers.openai.messages import encoder, merge_turns, separate_results
+from plugins.providers.openai.messages import Returned, encoder, merge_turns, returned_to, separate_results
 from plugins.providers.openai.model_list import parse_model_list
 from plugins.providers.openai.parser import CompletionParser
 from plugins.providers.openai.profiles import Profile
 from plugins.providers.protocol import (
     JSON_ONLY,
     ProtocolAdapter,
+    Signatures,
     function_tools,
     json_headers,
     system_message,
@@ -57,7 +58,8 @@ class CompletionsAdapter(ProtocolAdapter):
         self.id = profile.id
         self.name = profile.name
         self.auth_method: AuthMethod = profile.auth_method
-        self._messages = FragmentCache(encoder(profile, capabilities))
+        self._signatures = Signatures()
+        self._histories: dict[Returned, FragmentCache] = {}
         self._system: RecentEncodings[str] = RecentEncodings(system_message)
         self._tools: RecentEncodings[tuple[ToolDefinition, ...]] = RecentEncodings(function_tools)
         self._heads: dict[tuple[object, ...], bytes] = {}
@@ -81,7 +83,7 @@ class CompletionsAdapter(ProtocolAdapter):
         self, messages: Sequence[Message], options: ChatOptions, config: ProviderConfig
     ) -> RequestSpec:
         """Build the request for a streamed answer."""
-        history = self._messages.join(messages)
+        history = self._history(options.model).join(messages)
         if self._profile.alternates:
             history = merge_turns(history)
         if self._profile.answers_results:
@@ -103,7 +105,12 @@ class CompletionsAdapter(ProtocolAdapter):
 
     def parser(self, writer: AnswerWriter) -> CompletionParser:
         """Make a parser for one answer."""
-        return CompletionParser(writer, reasoning_apart=self._profile.reasoning_apart)
+        profile = self._profile
+        return CompletionParser(
+            writer,
+            self._signatures,
+            reasoning_apart=profile.reasoning_apart,
+        )
 
     def build_models_request(self, config: ProviderConfig) -> RequestSpec:
         """Build the request for the list of models."""
@@ -119,6 +126,13 @@ class CompletionsAdapter(ProtocolAdapter):
             return None
         url = urljoin(f"{self.endpoint(config)}/", self._profile.key_path)
         return RequestSpec(url, "GET", self._headers(config, "application/json"))
+
+    def _history(self, model: str) -> FragmentCache:
+        returned = returned_to(model, self._profile)
+        if returned not in self._histories:
+            encode = encoder(self._profile, self.capabilities, self._signatures, returned)
+            self._histories[returned] = FragmentCache(encode)
+        return self._histories[returned]
 
     def _address(self, config: ProviderConfig, path: str, deployment: str = "") -> str:
         base_url = self.endpoint(config)

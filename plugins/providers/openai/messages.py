@@ -6,7 +6,7 @@ import hashlib
 import re
 import string
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, Literal, assert_never
 
 import msgspec
 
@@ -20,8 +20,11 @@ from gateway.provider_http import (
 )
 from plugins.providers.openai.profiles import Profile
 from plugins.providers.protocol import (
+    GEMINI_SIGNED,
     OPENING,
+    UNSIGNED,
     Block,
+    Signatures,
     content_blocks,
     function_call,
     image_url,
@@ -41,15 +44,43 @@ _RESULT_THEN_USER = b'"role":"tool"},{"role":"user"'
 _RESULT_ANSWER_USER = b'"role":"tool"},{"role":"assistant","content":"(seen)"},{"role":"user"'
 
 
-def encoder(profile: Profile, capabilities: Capabilities) -> Callable[[Message], bytes]:
+_NEEDS_REASONING = re.compile(r"deepseek|kimi", re.IGNORECASE)
+
+Returned = Literal["nothing", "reasoning", "signatures"]
+"""The additions to a model's earlier answers without which it refuses a conversation with tool calls."""
+
+
+def returned_to(model: str, profile: Profile) -> Returned:
+    """Return what goes back to a model with its earlier answers."""
+    if profile.signs_calls and GEMINI_SIGNED.search(model):
+        return "signatures"
+    return "reasoning" if profile.reasoning and _NEEDS_REASONING.search(model) else "nothing"
+
+
+def encoder(
+    profile: Profile, capabilities: Capabilities, signatures: Signatures, returned: Returned
+) -> Callable[[Message], bytes]:
     """Make an encoder of one message to wire messages joined by commas; empty if nothing is sent."""
     types = IMAGE_TYPES if capabilities.images else frozenset[str]()
+
+    def more(step: Step) -> Block:
+        match returned:
+            case "reasoning":
+                return _reasoning(step, profile)
+            case "signatures":
+                return _signatures(step, signatures)
+            case "nothing":
+                return {}
+            case _:
+                assert_never(returned)
 
     def encode(message: Message) -> bytes:
         if not message.for_model:
             return b""
         if message.role == "assistant":
-            items = [item for step in split_steps(message) for item in _step(step, profile, types)]
+            items = [
+                item for step in split_steps(message) for item in _step(step, profile, types, more(step))
+            ]
         else:
             content = _content(message, types)
             items = [{"role": message.role, "content": content}] if content else []
@@ -117,8 +148,31 @@ def _text(text: str) -> Block:
     return {"type": "text", "text": text}
 
 
-def _step(step: Step, profile: Profile, types: Collection[str]) -> list[Block]:
-    said: Block = {"role": "assistant", "content": step.text}
+def _reasoning(step: Step, profile: Profile) -> Block:
+    # Calls without reasoning, such as those of another model, would be refused, too.
+    reasoning = step.reasoning or (" " if step.calls else "")
+    return {profile.reasoning: reasoning} if reasoning else {}
+
+
+def _signatures(step: Step, signatures: Signatures) -> Block:
+    """Return the signatures of calls as OpenRouter's ``reasoning_details``."""
+    ids = [call.tool_call_id for call in step.calls]
+    signed = {given: signature for given in ids if (signature := signatures.of(given))}
+    details = [
+        {
+            "type": "reasoning.encrypted",
+            "data": signature,
+            "id": wire_id(given),
+            "format": "google-gemini-v1",
+            "index": index,
+        }
+        for index, (given, signature) in enumerate((signed or dict.fromkeys(ids[:1], UNSIGNED)).items())
+    ]
+    return {"reasoning_details": details} if details else {}
+
+
+def _step(step: Step, profile: Profile, types: Collection[str], more: Block) -> list[Block]:
+    said: Block = {"role": "assistant", "content": step.text, **more}
     if step.calls:
         said["tool_calls"] = [
             function_call(call, call_id(call.tool_call_id, profile.id_length)) for call in step.calls

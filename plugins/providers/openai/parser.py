@@ -15,7 +15,7 @@ from gateway.provider_http import (
     StreamEvent,
     raise_stream_error,
 )
-from plugins.providers.protocol import EventParser, decode_event
+from plugins.providers.protocol import EventParser, Signatures, decode_event
 
 _STOP_REASONS: dict[str, StopReason] = {
     "length": "max_tokens",
@@ -42,10 +42,19 @@ class _Content(Struct):
     thinking: str | list[_Content] | None = None
 
 
+class _Detail(Struct):
+    """OpenRouter's ``reasoning_details``: the encrypted one is the signature of the call with its id."""
+
+    type: str | None = None
+    id: str | None = None
+    data: str | None = None
+
+
 class _Delta(Struct):
     content: str | list[_Content] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
+    reasoning_details: Any = None
     refusal: str | None = None
     tool_calls: list[_Fragment] | None = None
 
@@ -100,17 +109,27 @@ class _OpenCall:
 
 
 class CompletionParser(EventParser):
-    """Parses a stream of chat completion chunks.
+    """Parses a stream of chat completion chunks; stores the signatures of calls in ``signatures``.
 
     ``reasoning_apart``: the reported output tokens exclude reasoning tokens.
     """
 
-    __slots__ = ("_calls", "_reasoning_apart")
+    __slots__ = ("_begun", "_calls", "_reasoning_apart", "_signatures", "_signed")
 
-    def __init__(self, writer: AnswerWriter, *, reasoning_apart: bool = False) -> None:
+    def __init__(
+        self,
+        writer: AnswerWriter,
+        signatures: Signatures,
+        *,
+        reasoning_apart: bool = False,
+    ) -> None:
         super().__init__(writer)
         self._reasoning_apart = reasoning_apart
         self._calls: dict[int, _OpenCall] = {}
+        self._signatures = signatures
+        self._begun: dict[str, str] = {}
+        """The ids of the calls by those in the stream."""
+        self._signed: dict[str, str] = {}
 
     def feed(self, event: StreamEvent) -> None:
         """Parse one event."""
@@ -145,6 +164,8 @@ class CompletionParser(EventParser):
     def _delta(self, delta: _Delta) -> None:
         if reasoning := delta.reasoning_content or delta.reasoning:
             self._writer.text(reasoning, "reasoning")
+        if delta.reasoning_details is not None:
+            self._sign(delta.reasoning_details)
         if isinstance(delta.content, list):
             self._pieces(delta.content)
         elif text := delta.content or delta.refusal:
@@ -152,6 +173,15 @@ class CompletionParser(EventParser):
         if delta.tool_calls:
             for position, fragment in enumerate(delta.tool_calls):
                 self._fragment(position, fragment)
+
+    def _sign(self, details: Any) -> None:
+        try:
+            found = msgspec.convert(details, list[_Detail])
+        except msgspec.ValidationError:
+            return  # another server's field of this name
+        for detail in found:
+            if detail.type == "reasoning.encrypted" and detail.data:
+                self._signed[detail.id or ""] = detail.data
 
     def _pieces(self, pieces: list[_Content]) -> None:
         for piece in pieces:
@@ -203,9 +233,14 @@ class CompletionParser(EventParser):
         for call in self._calls.values():
             if call.name and not call.begun:
                 self._begin(call)
+        # A signature arrives before or after its call; without an id it is that of the first one.
+        for number, (given, begun) in enumerate(self._begun.items()):
+            signature = self._signed.get(given) or (not number and self._signed.get(""))
+            if signature:
+                self._signatures.keep(begun, signature)
 
     def _begin(self, call: _OpenCall) -> None:
-        call.begun = self._writer.call(call.name, call.id)
+        self._begun[call.id] = call.begun = self._writer.call(call.name, call.id)
         if call.waiting:
             self._writer.arguments(call.begun, call.waiting)
 

@@ -29,6 +29,8 @@ class Profile(Struct, frozen=True):
     - ``seed``: the parameter for the seed.
     - ``refuses_stop``: a pattern of the models that refuse stop sequences.
     - ``reasons_without_tools``: newer models accept tools only with reasoning disabled.
+    - ``reasoning``: the field of reasoning in a request, for models that require their own one back.
+    - ``signs_calls``: the calls of newer Gemini models have signatures, which they require back.
     - ``key_path``: a path relative to ``base_url`` that needs a valid key, if the model list is public.
     """
 
@@ -52,9 +54,11 @@ class Profile(Struct, frozen=True):
     seed: str = "seed"
     refuses_stop: str = ""
     reasons_without_tools: bool = False
+    reasoning: str = ""
+    signs_calls: bool = False
 
 
-CUSTOM = Profile("custom", "OpenAI-compatible", alternates=True)
+CUSTOM = Profile("custom", "OpenAI-compatible", alternates=True, reasoning="reasoning_content")
 
 _PROFILES = (
     Profile(
@@ -105,6 +109,8 @@ _PROFILES = (
         "https://openrouter.ai/api/v1",
         headers={"X-Title": "Trunkline"},
         alternates=True,
+        reasoning="reasoning",
+        signs_calls=True,
         key_path="key",
     ),
     Profile("together", "Together AI", "https://api.together.xyz/v1", alternates=True),

@@ -39,7 +39,15 @@ def aborted(name: str) -> ToolResultPart:
     [
         ([], []),
         ([TextPart("a"), TextPart("b")], [S("a\n\nb")]),
-        ([TextPart("hm", "reasoning"), TextPart("a"), ErrorPart("X", "m")], [S("a")]),
+        (
+            [TextPart("hm", "reasoning"), TextPart("a"), ErrorPart("X", "m")],
+            [S("a", reasoning="hm")],
+        ),
+        (
+            [call("1"), result("1"), TextPart("h", "reasoning"), TextPart("m", "reasoning"), call("2")],
+            [S("", (call("1"),), (result("1"),)), S("", (call("2"),), (aborted("2"),), "hm")],
+        ),
+        ([TextPart("hm", "reasoning"), TextPart(" ")], []),
         ([TextPart("  "), TextPart("s", "summary")], [S("s")]),
         (
             [TextPart("a"), call("1"), result("1"), TextPart("b")],

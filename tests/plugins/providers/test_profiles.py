@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from gateway import ChatOptions, Message, ProviderConfig, SettingsError, ToolCallPart, ToolResultPart
-from gateway.contract.messages import ImagePart
+from gateway.contract.messages import ImagePart, TextPart
 from gateway.contract.provider import Capabilities, ToolDefinition
 from gateway.provider_http import AuthFailedError, ServerFailedError
 from gateway.testing.contracts.provider_calls import OPTIONS, assistant, connected, deltas_of, text_of, user
@@ -20,6 +20,7 @@ from plugins.providers.openai import create
 from plugins.providers.openai.adapter import CompletionsAdapter
 from plugins.providers.openai.messages import call_id
 from plugins.providers.openai.profiles import profile_of
+from plugins.providers.protocol import UNSIGNED
 
 ALL = (
     "openai",
@@ -209,6 +210,111 @@ def test_ids_of_a_fixed_length_stay_the_same_and_apart() -> None:
     assert len(made) == 4
     assert all(re.fullmatch("[A-Za-z0-9]{9}", each) for each in made)
     assert call_id("toolu_01", 9) in made
+
+
+THOUGHT = (
+    user("Time?"),
+    assistant(
+        TextPart("Let me ", "reasoning"),
+        TextPart("see.", "reasoning"),
+        ToolCallPart("a", "clock", {}),
+        ToolResultPart("a", "noon"),
+        TextPart("Noon.", "reasoning"),
+        TextPart("It is noon."),
+    ),
+    user("And now?"),
+    assistant(ToolCallPart("b", "clock", {}), ToolResultPart("b", "one")),
+)
+"""A conversation with calls after reasoning, and with one of another model."""
+
+
+@pytest.mark.parametrize(
+    ("vendor", "model", "field"),
+    [
+        ("custom", "deepseek-v4-pro", "reasoning_content"),
+        ("custom", "moonshotai/Kimi-K2.5", "reasoning_content"),
+        ("openrouter", "deepseek/deepseek-v4-flash", "reasoning"),
+    ],
+)
+def test_reasoning_goes_back_to_models_that_refuse_calls_without_it(
+    vendor: str, model: str, field: str
+) -> None:
+    config = ProviderConfig(id=vendor, base_url="http://localhost/v1")
+    sent = body_for(config, *THOUGHT, options=ChatOptions(model=model))["messages"]
+    said = [message for message in sent if message["role"] == "assistant"]
+    assert [message.get(field) for message in said] == ["Let me see.", "Noon.", " "]
+
+
+@pytest.mark.parametrize(
+    ("vendor", "model"),
+    [("custom", "qwen3"), ("groq", "moonshotai/kimi-k2"), ("openrouter", "openai/gpt-5.4")],
+)
+def test_reasoning_stays_here_for_all_other_models(vendor: str, model: str) -> None:
+    config = ProviderConfig(id=vendor, base_url="http://localhost/v1")
+    body = body_for(config, *THOUGHT, options=ChatOptions(model=model))
+    assert not any("reasoning" in name for message in body["messages"] for name in message)
+
+
+GEMINI = ChatOptions(model="google/gemini-3.8-flash", message_id="answer")
+
+
+@pytest.mark.parametrize("first", ["call", "signature"])
+async def test_openrouter_gets_the_signatures_of_gemini_back(first: str) -> None:
+    calls = [
+        {"index": at, "id": name, "function": {"name": "clock", "arguments": "{}"}}
+        for at, name in enumerate(("tool_0_clock", "tool_1_clock"))
+    ]
+    signed = {
+        "type": "reasoning.encrypted",
+        "data": "c2ln",
+        "id": "tool_1_clock",
+        "format": "google-gemini-v1",
+    }
+    text = {"type": "reasoning.text", "text": "Hm.", "format": "google-gemini-v1"}
+    deltas = [{"tool_calls": calls}, {"reasoning_details": [text, signed]}]
+    pieces = [sse_of(delta) for delta in (deltas if first == "call" else reversed(deltas))]
+    async with FakeModels() as fake, connected(create, fake.at("openrouter"), like="openrouter") as provider:
+        fake.then(Reply(tuple(pieces), "tools"))
+        made = await provider.chat((user("Time?"),), GEMINI)
+        results = [ToolResultPart(name, "noon") for name in ("tool_0_clock", "tool_1_clock")]
+        await deltas_of(provider, user("Time?"), assistant(*made.parts, *results), options=GEMINI)
+        sent = fake.requests[1].body["messages"][1]
+    assert sent["reasoning_details"] == [{**signed, "index": 0}]
+
+
+async def test_a_signature_without_an_id_is_that_of_the_first_call() -> None:
+    call = {"index": 0, "id": "a", "function": {"name": "clock", "arguments": "{}"}}
+    signed = {"type": "reasoning.encrypted", "data": "c2ln", "format": "google-gemini-v1"}
+    async with FakeModels() as fake, connected(create, fake.at("openrouter"), like="openrouter") as provider:
+        fake.then(Reply((sse_of({"tool_calls": [call], "reasoning_details": [signed]}),), "tools"))
+        made = await provider.chat((user("Time?"),), GEMINI)
+        said = assistant(*made.parts, ToolResultPart("a", "noon"))
+        await deltas_of(provider, user("Time?"), said, options=GEMINI)
+        [detail] = fake.requests[1].body["messages"][1]["reasoning_details"]
+    assert (detail["id"], detail["data"]) == ("a", "c2ln")
+
+
+def test_calls_without_a_signature_get_a_stand_in_for_gemini() -> None:
+    body = body_for(ProviderConfig(id="openrouter"), *THOUGHT, options=GEMINI)
+    details = [message.get("reasoning_details") for message in body["messages"]]
+    assert [each and (each[0]["id"], each[0]["data"]) for each in details if each] == [
+        ("a", UNSIGNED),
+        ("b", UNSIGNED),
+    ]
+    other = body_for(ProviderConfig(id="openrouter"), *THOUGHT, options=LIMITED)
+    assert not any("reasoning_details" in message for message in other["messages"])
+
+
+@pytest.mark.parametrize("details", ['"text"', "{}", '[{"type":1}]', "[null]", "null"])
+async def test_reasoning_details_of_another_shape_lose_nothing(details: str) -> None:
+    chunk = b'data: {"choices":[{"delta":{"content":"Hi","reasoning_details":%b}}]}\n\n' % details.encode()
+    async with FakeModels() as fake, connected(create, fake.at("openrouter"), like="openrouter") as provider:
+        fake.then(Reply((Bytes(chunk),)))
+        assert text_of(await deltas_of(provider)) == "Hi"
+
+
+def sse_of(delta: dict[str, Any]) -> Bytes:
+    return Bytes(b"data: " + msgspec.json.encode({"choices": [{"delta": delta}]}) + b"\n\n")
 
 
 async def test_mistral_hears_the_assistant_before_the_user_speaks_again() -> None:
