@@ -46,6 +46,7 @@ class AnswerWriter:
         "_cached",
         "_call",
         "_calls",
+        "_cost",
         "_deltas",
         "_input",
         "_kind",
@@ -71,6 +72,7 @@ class AnswerWriter:
         self._output = 0
         self._cached = 0
         self._written = 0
+        self._cost = 0.0
         self.size = 0
         """Bytes of text and of arguments in the deltas so far."""
 
@@ -123,6 +125,10 @@ class AnswerWriter:
         self._cached = min(_clamp(cached_tokens), self._input)
         self._written = min(_clamp(cache_write_tokens), self._input - self._cached)
 
+    def cost(self, usd: float) -> None:
+        """Set the cost that the backend reports, in US dollars; without it the known prices apply."""
+        self._cost = usd
+
     def stop(self, reason: StopReason) -> None:
         """Set the stop reason; the first one counts. ``end_turn`` becomes ``tool_use`` after a tool call."""
         if self._stop is None:
@@ -143,7 +149,7 @@ class AnswerWriter:
         deltas = self.take()
         metadata = Metadata(model=model, provider=provider)
         if self._input is not None:
-            counts = (self._input, self._output, 0.0, self._cached, None, self._written)
+            counts = (self._input, self._output, self._cost, self._cached, None, self._written)
             deltas.append(MetadataDelta(self._writer.message_id, *counts))
             metadata = Metadata(model, provider, self._input, self._output, self._cached)
         deltas.append(Complete(self._writer.message_id, metadata, self._stop or "end_turn"))

@@ -110,6 +110,7 @@ class CompletionsAdapter(ProtocolAdapter):
             writer,
             self._signatures,
             reasoning_apart=profile.reasoning_apart,
+            has_costs=profile.has_costs,
         )
 
     def build_models_request(self, config: ProviderConfig) -> RequestSpec:

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from gateway.provider_http import (
+    UNDECODABLE,
     AnswerWriter,
     ContentFilterError,
     ServerFailedError,
@@ -67,6 +68,23 @@ class _OutputDetails(Struct, gc=False):
     reasoning_tokens: int | None = None
 
 
+class _Upstream(Struct):
+    upstream_inference_cost: float | None = None
+
+
+class _Cost(Struct):
+    """OpenRouter's cost. With a key of the user's own, the vendor's cost is added to its fee."""
+
+    cost: float = 0.0
+    is_byok: bool = False
+    cost_details: _Upstream | None = None
+
+    @property
+    def usd(self) -> float:
+        details = self.cost_details
+        return self.cost + ((details.upstream_inference_cost or 0.0) if self.is_byok and details else 0.0)
+
+
 class _Usage(Struct):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -86,6 +104,10 @@ class _Groq(Struct):
     usage: _Usage | None = None
 
 
+class _Charged(Struct):
+    usage: _Cost | None = None
+
+
 class _Chunk(Struct):
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
@@ -94,6 +116,7 @@ class _Chunk(Struct):
 
 
 _decode_chunk = msgspec.json.Decoder(_Chunk).decode
+_decode_charged = msgspec.json.Decoder(_Charged).decode
 
 
 class _OpenCall:
@@ -111,10 +134,11 @@ class _OpenCall:
 class CompletionParser(EventParser):
     """Parses a stream of chat completion chunks; stores the signatures of calls in ``signatures``.
 
-    ``reasoning_apart``: the reported output tokens exclude reasoning tokens.
+    ``reasoning_apart``: the reported output tokens exclude reasoning tokens; ``has_costs``: the usage has the
+    cost.
     """
 
-    __slots__ = ("_begun", "_calls", "_reasoning_apart", "_signatures", "_signed")
+    __slots__ = ("_begun", "_calls", "_has_costs", "_reasoning_apart", "_signatures", "_signed")
 
     def __init__(
         self,
@@ -122,9 +146,11 @@ class CompletionParser(EventParser):
         signatures: Signatures,
         *,
         reasoning_apart: bool = False,
+        has_costs: bool = False,
     ) -> None:
         super().__init__(writer)
         self._reasoning_apart = reasoning_apart
+        self._has_costs = has_costs
         self._calls: dict[int, _OpenCall] = {}
         self._signatures = signatures
         self._begun: dict[str, str] = {}
@@ -143,6 +169,8 @@ class CompletionParser(EventParser):
                 self._choice(chunk.choices[0])
             if chunk.usage is not None:
                 self._usage(chunk.usage)
+                if self._has_costs:
+                    self._cost(event.data)
             elif chunk.x_groq is not None and chunk.x_groq.usage is not None:
                 self._usage(chunk.x_groq.usage)
 
@@ -205,6 +233,14 @@ class CompletionParser(EventParser):
         if self._reasoning_apart and usage.completion_tokens_details is not None:
             output += usage.completion_tokens_details.reasoning_tokens or 0
         self._writer.usage(usage.prompt_tokens or 0, output, cached)
+
+    def _cost(self, data: bytes) -> None:
+        try:
+            charged = _decode_charged(data).usage
+        except UNDECODABLE:
+            return  # the known prices apply
+        if charged is not None and 0 < charged.usd < float("inf"):
+            self._writer.cost(charged.usd)
 
     def _fragment(self, position: int, fragment: _Fragment) -> None:
         function = fragment.function or _Function()

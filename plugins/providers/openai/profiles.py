@@ -30,6 +30,7 @@ class Profile(Struct, frozen=True):
     - ``refuses_stop``: a pattern of the models that refuse stop sequences.
     - ``reasons_without_tools``: newer models accept tools only with reasoning disabled.
     - ``reasoning``: the field of reasoning in a request, for models that require their own one back.
+    - ``has_costs``: the usage has the cost in US dollars.
     - ``signs_calls``: the calls of newer Gemini models have signatures, which they require back.
     - ``key_path``: a path relative to ``base_url`` that needs a valid key, if the model list is public.
     """
@@ -55,6 +56,7 @@ class Profile(Struct, frozen=True):
     refuses_stop: str = ""
     reasons_without_tools: bool = False
     reasoning: str = ""
+    has_costs: bool = False
     signs_calls: bool = False
 
 
@@ -110,6 +112,7 @@ _PROFILES = (
         headers={"X-Title": "Trunkline"},
         alternates=True,
         reasoning="reasoning",
+        has_costs=True,
         signs_calls=True,
         key_path="key",
     ),

@@ -11,7 +11,7 @@ import pytest
 from gateway import ChatOptions, Message, ProviderConfig, SettingsError, ToolCallPart, ToolResultPart
 from gateway.contract.messages import ImagePart, TextPart
 from gateway.contract.provider import Capabilities, ToolDefinition
-from gateway.provider_http import AuthFailedError, ServerFailedError
+from gateway.provider_http import AuthFailedError, MetadataDelta, ServerFailedError
 from gateway.testing.contracts.provider_calls import OPTIONS, assistant, connected, deltas_of, text_of, user
 from gateway.testing.fake_models.script import Bytes, ModelRequest, Reply, Say
 from gateway.testing.fake_models.server import FakeModels
@@ -311,6 +311,25 @@ async def test_reasoning_details_of_another_shape_lose_nothing(details: str) -> 
     async with FakeModels() as fake, connected(create, fake.at("openrouter"), like="openrouter") as provider:
         fake.then(Reply((Bytes(chunk),)))
         assert text_of(await deltas_of(provider)) == "Hi"
+
+
+@pytest.mark.parametrize(
+    ("vendor", "usage", "cost"),
+    [
+        ("openrouter", '"cost":0.0125,"cost_details":{"upstream_inference_cost":0.0125}', 0.0125),
+        ("openrouter", '"cost":0.001,"is_byok":true,"cost_details":{"upstream_inference_cost":0.02}', 0.021),
+        ("openrouter", '"cost":"much"', 0.0),
+        ("openrouter", '"cost":-1', 0.0),
+        ("custom", '"cost":0.0125', 0.0),
+    ],
+)
+async def test_the_cost_that_openrouter_reports_counts(vendor: str, usage: str, cost: float) -> None:
+    counts = f'{{"prompt_tokens":7,"completion_tokens":2,{usage}}}'
+    chunk = f'data: {{"choices":[],"usage":{counts}}}\n\ndata: [DONE]\n\n'.encode()
+    async with FakeModels() as fake, connected(create, fake.at(vendor), like=vendor) as provider:
+        fake.then(Reply((Say("Hi"), Bytes(chunk))))
+        reports = [delta for delta in await deltas_of(provider) if isinstance(delta, MetadataDelta)]
+    assert [(report.input_tokens, report.cost) for report in reports] == [(7, pytest.approx(cost))]
 
 
 def sse_of(delta: dict[str, Any]) -> Bytes:
