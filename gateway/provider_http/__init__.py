@@ -68,6 +68,7 @@ from gateway.provider_http.transcript import (
     part_as_text,
     split_steps,
     wire_id,
+    without_large_images,
 )
 from gateway.provider_http.transport import LINE_LIMIT, StreamEvent, Transport
 from gateway.provider_http.upstream_errors import (
@@ -149,4 +150,5 @@ __all__ = [
     "server_time",
     "split_steps",
     "wire_id",
+    "without_large_images",
 ]

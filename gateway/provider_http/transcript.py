@@ -193,6 +193,27 @@ def output_text(result: ToolResultPart, kinds: Collection[str] = IMAGE_TYPES) ->
     return "\n".join((result.output, *names)) if names else result.output
 
 
+def without_large_images(message: Message, most: int) -> Message:
+    """Replace images of more than ``most`` characters in base64 by text.
+
+    For APIs with such a limit: a single image would make them refuse every later request, too.
+    """
+    parts = tuple(_without_large(part, most) for part in message.parts)
+    return message if parts == message.parts else msgspec.structs.replace(message, parts=parts)
+
+
+def _without_large(part: Part, most: int) -> Part:
+    if isinstance(part, ImagePart) and len(part.data) > most:
+        return TextPart(f"{part_as_text(part)[:-1]}, but it is too large for this model)")
+    if isinstance(part, ToolResultPart):
+        large = [each for each in part.attachments if len(each.data) > most]
+        kept = tuple(each for each in part.attachments if each not in large)
+        notes = [f"[attached: {each.name or 'file'}, which is too large for this model]" for each in large]
+        if large:
+            return msgspec.structs.replace(part, output="\n".join((part.output, *notes)), attachments=kept)
+    return part
+
+
 def _file(part: FilePart) -> str:
     lines = "" if part.line_range is None else f", lines {part.line_range[0]} to {part.line_range[1]}"
     header = f"File {part.path}{lines}"

@@ -38,6 +38,7 @@ from gateway.provider_http import (
     raise_stream_error,
     split_steps,
     wire_id,
+    without_large_images,
 )
 from plugins.providers.protocol import (
     CLAUDE_WITHOUT_SAMPLING,
@@ -60,6 +61,8 @@ VERSION_WITH_TEMPERATURE = "2023-06-01"
 """The newer version of the API refuses a temperature for all models, the older one only for newer models."""
 DEFAULT_MAX_TOKENS = 4096
 """The protocol requires a limit; this is the default."""
+MOST_IMAGE_CHARACTERS = 10 * 1024 * 1024
+"""Largest image in base64."""
 CAPABILITIES = Capabilities(reasoning=True)
 
 _CACHED = {"type": "ephemeral"}
@@ -194,6 +197,7 @@ def _encoder(*, images: bool) -> Callable[[Message], bytes]:
     def encode(message: Message) -> bytes:
         if not message.for_model or message.role == "system":
             return b""
+        message = without_large_images(message, MOST_IMAGE_CHARACTERS)
         if message.role == "assistant":
             items = [item for step in split_steps(message) for item in _step(step, message.id, types)]
         else:

@@ -17,6 +17,7 @@ from gateway.provider_http import (
     output_text,
     split_steps,
     wire_id,
+    without_large_images,
 )
 from plugins.providers.protocol import (
     EMPTY_OUTPUT,
@@ -28,6 +29,8 @@ from plugins.providers.protocol import (
     result_images,
 )
 
+MOST_IMAGE_CHARACTERS = 5 * 1024 * 1024
+"""Largest image in base64."""
 CACHE_POINT = b'{"cachePoint":{"type":"default"}}'
 
 _ROLES = {USER_TURN: b'{"role":"user","content":[', ASSISTANT_TURN: b'{"role":"assistant","content":['}
@@ -44,6 +47,7 @@ def encoder(*, images: bool) -> Callable[[Message], bytes]:
     def encode(message: Message) -> bytes:
         if not message.for_model or message.role == "system":
             return b""
+        message = without_large_images(message, MOST_IMAGE_CHARACTERS)
         if message.role == "assistant":
             turns = [turn for step in split_steps(message) for turn in _step(step, message.id, types)]
         else:

@@ -51,7 +51,7 @@ from gateway.testing.fake_models.script import (
     UseTogether,
 )
 from gateway.testing.fake_models.server import FakeModels
-from plugins.providers.anthropic import AnthropicAdapter, create
+from plugins.providers.anthropic import MOST_IMAGE_CHARACTERS, AnthropicAdapter, create
 
 TOOL = ToolDefinition("clock", "Tells the time.", {"type": "object", "properties": {}})
 
@@ -204,6 +204,22 @@ async def test_004_32_every_option_reaches_the_wire() -> None:
 
 async def test_a_limit_is_always_sent() -> None:
     assert (await asked_with(user("Hi"))).body["max_tokens"] == 4096
+
+
+async def test_images_beyond_the_limit_are_told_of_and_not_sent() -> None:
+    data = "a" * (MOST_IMAGE_CHARACTERS + 1)
+    large, shot = ImagePart(data, "image/png", "a plan"), Attachment("image/png", data, "shot.png")
+    said = assistant(ToolCallPart("a", "look", {}), ToolResultPart("a", "done", attachments=(shot,)))
+    asked = await asked_with(user("Look", large), said)
+    first, _, last = asked.body["messages"]
+    assert [block["text"] for block in first["content"]] == [
+        "Look",
+        "(image attached: a plan, but it is too large for this model)",
+    ]
+    [result] = last["content"]
+    assert [block["text"] for block in result["content"]] == [
+        "done\n[attached: shot.png, which is too large for this model]"
+    ]
 
 
 async def test_002_38_images_reach_the_model() -> None:

@@ -46,6 +46,7 @@ from gateway.testing.fake_models.script import Bytes, Cut, ModelRequest, Reply, 
 from gateway.testing.fake_models.server import FakeModels
 from plugins.providers.bedrock import create
 from plugins.providers.bedrock.adapter import BedrockAdapter
+from plugins.providers.bedrock.conversation import MOST_IMAGE_CHARACTERS
 from plugins.providers.bedrock.frames import UNREADABLE, EventReader
 from tests.plugins.providers.reading import EXAMPLES, Read, ours, replies
 
@@ -162,6 +163,14 @@ async def test_004_T13_models_that_can_are_asked_to_remember_the_prompt_and_the_
         blocks = [block for message in body["messages"] for block in message["content"]]
         assert (body["system"][-1] == point, blocks[-1] == point) == (marked, marked)
         assert blocks.count(point) == int(marked)
+
+
+async def test_images_beyond_the_limit_are_told_of_and_not_sent() -> None:
+    asked = await asked_with(user("Look", ImagePart("a" * (MOST_IMAGE_CHARACTERS + 1), "image/png")))
+    assert asked.body["messages"][0]["content"] == [
+        {"text": "Look"},
+        {"text": "(image attached, but it is too large for this model)"},
+    ]
 
 
 async def test_002_38_images_reach_the_model_if_it_knows_their_kind() -> None:
