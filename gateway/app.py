@@ -25,7 +25,6 @@ from gateway.access.approvals import Approvals
 from gateway.access.permissions import Permissions
 from gateway.access.program_actions import ProgramPermissions
 from gateway.access.questions import Questions
-from gateway.access.tokens import Auth
 from gateway.commands.access import AccessCommands
 from gateway.commands.agent_draft import FOLDER, AgentDrafts
 from gateway.commands.conversation import ConversationCommands
@@ -61,7 +60,7 @@ from gateway.extensions.process.service import Processes
 from gateway.extensions.registry import AgentSources, ChannelRegistry, PluginRegistry
 from gateway.extensions.scope import Scope, owned
 from gateway.files import FileReader, OutputReader, Snapshots, ToolOutputs
-from gateway.host import Host, HostLimits, RunningGateway
+from gateway.host import Host, RunningGateway
 from gateway.models import (
     Agents,
     ConfiguredModels,
@@ -102,7 +101,6 @@ from gateway.supervisor import Supervisor, run_after, watch_health
 from gateway.tables import PluginTables
 from gateway.tables.clock import TrustedClock
 from gateway.tables.uploads import Uploads
-from gateway.version import VERSION
 
 log = structlog.get_logger("trunkline")
 
@@ -370,7 +368,8 @@ class Gateway:
         caller = self._model_caller(tool_runner, spending, access)
         agent = self._agent(tool_runner, store, sessions, caller, access)
         titles, context = self._titles(sessions, caller), RoomContext(access, self.channels, inbox)
-        runner = self._runner(store, inbox, access, agent, context, deliverer, titles, questions)
+        rest = deliverer, self.counters, titles.answered, questions, str(settings.data_dir)
+        runner = Runner(inbox, self.registry, access, context, agent, Steps(store), *rest)
         room, trail = limits.session_inbox, settings.store.trail
         dispatcher = Dispatcher(tasks, runner, store, inbox, limits.max_attempts, room, trail)
         intake = Intake(
@@ -396,7 +395,10 @@ class Gateway:
         sources = sessions, self.models, self.profiles, caller
         completions = PluginCompletions(self.registry, *sources, lambda: self.model)
         parts = intake, submission, ephemeral, inbox, sessions, questions, access
-        host = self._host(*parts, *own, changes, Uploads(store))
+        host = Host(
+            *(*parts, *own, changes, Uploads(store), self.registry, self.counters),
+            *(FileReader(run=self.processes.run_script), settings, lambda: self.model, self._model_for),
+        )
         return RunningGateway(
             *(store, sessions, access, approvals, questions, spending, dispatcher, intake),
             Announcements(store, sessions, self.channels, access, dispatcher, intake),
@@ -445,79 +447,6 @@ class Gateway:
         # Plugins may have loaded some already.
         for session in sessions.live():
             questions.opened(session)
-
-    def _host(
-        self,
-        intake: Intake,
-        submission: Submission,
-        ephemeral: EphemeralRunner,
-        inbox: Inbox,
-        sessions: Sessions,
-        questions: Questions,
-        access: Access,
-        titles: Titles,
-        forks: Forks,
-        shares: Shares,
-        undo: Undo,
-        branches: Branches,
-        search: SearchIndex,
-        changes: ChangeLog,
-        uploads: Uploads,
-    ) -> Host:
-        limits = self.settings.limits
-        return Host(
-            intake=intake,
-            submission=submission,
-            ephemeral=ephemeral,
-            inbox=inbox,
-            sessions=sessions,
-            registry=self.registry,
-            questions=questions,
-            access=access,
-            titles=titles,
-            forks=forks,
-            shares=shares,
-            changes=changes,
-            undo=undo,
-            branches=branches,
-            search=search,
-            auth=Auth.of(self.settings.server),
-            limits=HostLimits(
-                limits.frame_bytes, limits.frames_per_second, limits.websocket_queue, limits.upload_bytes
-            ),
-            counters=self.counters,
-            files=FileReader(run=self.processes.run_script),
-            uploads=uploads,
-            model=lambda: self.model,
-            model_of=self._model_for,
-            version=VERSION,
-            cwd=str(self.settings.data_dir),
-        )
-
-    def _runner(
-        self,
-        store: Store,
-        inbox: Inbox,
-        access: Access,
-        agent: Agent,
-        context: RoomContext,
-        deliverer: Deliverer,
-        titles: Titles,
-        questions: Questions,
-    ) -> Runner:
-        return Runner(
-            inbox,
-            self.registry,
-            access,
-            context,
-            agent,
-            Steps(store),
-            deliverer,
-            self.counters,
-            titles.answered,
-            questions,
-            str(self.settings.data_dir),
-        )
 
     def _model_caller(self, tool_runner: ToolRunner, spending: Spending, access: Access) -> ModelCaller:
         zone = None if self.settings.timezone is None else ZoneInfo(self.settings.timezone)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from gateway.access import THE_OWNER, Access, UserRef
 from gateway.access.approvals import Approvals
@@ -47,10 +47,12 @@ from gateway.session import Session, Sessions
 from gateway.session.feed import Feed
 from gateway.session.frames import Event, LogChanged, MessageFrame
 from gateway.session.log import SessionRow
+from gateway.settings import Settings
 from gateway.store import Store
 from gateway.store.inbox import Inbox
 from gateway.store.writes import audit_op
 from gateway.tables.uploads import Content, Uploads
+from gateway.version import VERSION
 
 if TYPE_CHECKING:
     from gateway.why import Replays, Why
@@ -59,30 +61,16 @@ if TYPE_CHECKING:
 _AUDIO = re.compile(r"audio/[a-z0-9.+-]{1,80}")
 
 
-class HostLimits(Struct, frozen=True):
-    """Limits of connections: bytes in a frame, frames per second, events buffered for a slow reader.
-
-    ``upload_bytes`` is the size of an uploaded file.
-    """
-
-    frame_bytes: int = 1_000_000
-    frames_per_second: int = 200
-    queue: int = 100
-    upload_bytes: int = 10_000_000
-
-
 class Host:
     """The running gateway, as channels and the server see it."""
 
     def __init__(
         self,
-        *,
         intake: Intake,
         submission: Submission,
         ephemeral: EphemeralRunner,
         inbox: Inbox,
         sessions: Sessions,
-        registry: PluginRegistry,
         questions: Questions,
         access: Access,
         titles: Titles,
@@ -92,25 +80,23 @@ class Host:
         branches: Branches,
         search: SearchIndex,
         changes: ChangeLog,
-        auth: Auth,
-        limits: HostLimits,
+        uploads: Uploads,
+        registry: PluginRegistry,
         counters: Counters,
         files: FileReader,
-        uploads: Uploads,
+        settings: Settings,
         model: Callable[[], str],
         model_of: Callable[[str, SessionRow | None], str],
-        version: str,
-        cwd: str,
     ) -> None:
         self.sessions = sessions
         self.shares = shares
         self.changes = changes
         self.undo = undo
         self.branches = branches
-        self.auth = auth
-        self.limits = limits
+        self.auth = Auth.of(settings.server)
+        self.limits = settings.limits
         self.counters = counters
-        self.version = version
+        self.version = VERSION
         self._intake = intake
         self.submit = submission.submit
         self._ephemeral = ephemeral
@@ -125,7 +111,7 @@ class Host:
         self.uploads = uploads
         self._model = model
         self._model_of = model_of
-        self._cwd = cwd
+        self._cwd = str(settings.data_dir)
 
     @property
     def model(self) -> str:
@@ -249,7 +235,7 @@ class Host:
 
     def feed(self, on_drop: Callable[[], None]) -> Feed:
         """Return a feed for one reader; ``on_drop`` is called when a slow reader is disconnected."""
-        return Feed(self.limits.queue, on_drop, self.counters)
+        return Feed(self.limits.websocket_queue, on_drop, self.counters)
 
     async def follow(
         self,
