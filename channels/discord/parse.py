@@ -368,7 +368,6 @@ class Interaction(Struct, frozen=True):
     """Use of a command (``type`` 2) or of a button (``type`` 3), or a command that is being typed (4)."""
 
     id: Snowflake
-    application_id: Snowflake
     type: int
     token: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_\-.]{1,512}\Z")]
     channel_id: Snowflake | None = None

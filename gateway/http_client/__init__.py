@@ -38,16 +38,16 @@ __all__ = [
 ClientKind = Literal["auto", "httptools", "aiohttp"]
 """A client; ``auto`` is httptools unless the environment has a proxy that it does not support."""
 
+_MOST_CONNECTIONS = 1_000
+"""Open connections of a client, for httptools to one server."""
 
-def open_client(kind: ClientKind = "auto", connections: int = 1000) -> HttpClient:
-    """Open a client for many concurrent requests; close it when done. Uses the proxies of the environment.
 
-    ``connections`` is the most open connections, for httptools to one server.
-    """
+def open_client(kind: ClientKind = "auto") -> HttpClient:
+    """Open a client for many concurrent requests; close it when done. Uses the proxies of the environment."""
     proxies = {scheme: url for scheme, url in getproxies().items() if scheme in ("http", "https", "all")}
     if kind == "auto":
         supported = all(url.startswith("http://") for url in proxies.values())
         kind = "httptools" if supported else "aiohttp"
     if kind == "aiohttp":
-        return AiohttpClient(connections, use_proxies=bool(proxies))
-    return HttptoolsClient(connections, proxies)
+        return AiohttpClient(_MOST_CONNECTIONS, use_proxies=bool(proxies))
+    return HttptoolsClient(_MOST_CONNECTIONS, proxies)

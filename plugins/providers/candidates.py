@@ -22,8 +22,8 @@ async def signed_in(_: str) -> AsyncGenerator[Mapping[str, Any]]:
         yield {"api_key": RIGHT, "credentials": {"api_url": tokens.url}}
 
 
-def _backend(name: str, speaks: str = "", **more: Any) -> ProviderSetup:
-    return ProviderSetup(name, lazy_factory(PROVIDERS[name].module), DIALECTS[speaks or name], **more)
+def _backend(name: str, **more: Any) -> ProviderSetup:
+    return ProviderSetup(name, lazy_factory(PROVIDERS[name].module), DIALECTS[name], **more)
 
 
 PROVIDER_SETUPS = (

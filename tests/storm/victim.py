@@ -244,14 +244,13 @@ class Unwritten(Intake):
         self,
         channel: str,
         messages: Sequence[InboundMessage],
-        extra: Sequence[Op] = (),
-        *,
-        fresh: bool = False,
+        *rest: Any,
         signals: Sequence[Signal] = (),
+        **options: Any,
     ) -> Sequence[Receipt]:
         for given in signals:
             self._apply_signal(channel, given)
-        return await super().accept(channel, messages, extra, fresh=fresh)
+        return await super().accept(channel, messages, *rest, **options)
 
     async def stop(self, session_id: str) -> bool:
         return bool(self._apply_signal("", StopRequest(session_id)))
@@ -261,35 +260,23 @@ class Forgetful(Intake):
     """The planted bug: it takes a new wording of a message for one more message."""
 
     async def accept(
-        self,
-        channel: str,
-        messages: Sequence[InboundMessage],
-        extra: Sequence[Op] = (),
-        *,
-        fresh: bool = False,
-        signals: Sequence[Signal] = (),
+        self, channel: str, messages: Sequence[InboundMessage], *rest: Any, **options: Any
     ) -> Sequence[Receipt]:
         messages = [msgspec.structs.replace(message, revises=None) for message in messages]
-        return await super().accept(channel, messages, extra, fresh=fresh, signals=signals)
+        return await super().accept(channel, messages, *rest, **options)
 
 
 class Loose(Intake):
     """The planted bug: it drops the files of every other message, and has those of another twice."""
 
     async def accept(
-        self,
-        channel: str,
-        messages: Sequence[InboundMessage],
-        extra: Sequence[Op] = (),
-        *,
-        fresh: bool = False,
-        signals: Sequence[Signal] = (),
+        self, channel: str, messages: Sequence[InboundMessage], *rest: Any, **options: Any
     ) -> Sequence[Receipt]:
         messages = [
             msgspec.structs.replace(message, parts=message.parts * (2 * (len(message.text) % 2)))
             for message in messages
         ]
-        return await super().accept(channel, messages, extra, fresh=fresh, signals=signals)
+        return await super().accept(channel, messages, *rest, **options)
 
 
 class BlindToFiles:
@@ -306,18 +293,12 @@ class Mixed(Intake):
     """The planted bug: it takes one account of Discord for the other."""
 
     async def accept(
-        self,
-        channel: str,
-        messages: Sequence[InboundMessage],
-        extra: Sequence[Op] = (),
-        *,
-        fresh: bool = False,
-        signals: Sequence[Signal] = (),
+        self, channel: str, messages: Sequence[InboundMessage], *rest: Any, **options: Any
     ) -> Sequence[Receipt]:
         messages = [
             msgspec.structs.replace(message, session=message.session.replace(*_MIXED)) for message in messages
         ]
-        return await super().accept(channel, messages, extra, fresh=fresh, signals=signals)
+        return await super().accept(channel, messages, *rest, **options)
 
 
 _MIXED = ("discord.two:", "discord.one:")

@@ -61,7 +61,7 @@ from channels.discord.fake.state import (
 )
 from gateway.testing.fake_platform import Window
 
-ROW, BUTTON, SECTION = 1, 2, 9
+ROW, BUTTON = 1, 2
 SELECTS: Final = (3, 5, 6, 7, 8)
 LINK, PREMIUM = 5, 6
 _MEDIA: Final = (11, 12, 13)

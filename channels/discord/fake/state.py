@@ -147,7 +147,6 @@ class ThreadState(Struct, frozen=True):
     count: int = 0
     total: int = 0
     members: tuple[int, ...] = ()
-    invitable: bool = True
 
 
 class Channel(Struct, frozen=True, kw_only=True):

@@ -45,7 +45,6 @@ class Chat(Struct, frozen=True):
     title: str = ""
     username: str = ""
     first_name: str = ""
-    is_forum: bool = False
 
 
 class Entity(Struct, frozen=True):

@@ -221,7 +221,6 @@ export const de = {
   "offline.stop": "Nicht verbunden. Halte die Antwort an, wenn die Verbindung wieder da ist.",
   "page.dismiss": "Schließen",
   "page.panels": "Anzeigen von Plugins",
-  "page.plugins": "Plugins",
   "page.skip": "Zum Nachrichtenfeld springen",
   "part.reasoning": "Überlegung",
   "part.summary": "Zusammenfassung der bisherigen Unterhaltung",

@@ -221,7 +221,6 @@ export const en = {
   "offline.stop": "Not connected. Stop the answer when the connection is back.",
   "page.dismiss": "Dismiss",
   "page.panels": "Panels of plugins",
-  "page.plugins": "Plugins",
   "page.skip": "Skip to the message field",
   "part.reasoning": "Reasoning",
   "part.summary": "Summary of the conversation so far",

@@ -149,7 +149,7 @@ def plugin_filter(pid: int, machine: str = "", *, threads: bool = False) -> byte
     return _program(machine, lambda number: _allowed(number, rules), _ERRNO | _EPERM)
 
 
-def program_filter(families: Iterable[int], machine: str = "") -> bytes:
+def program_filter(families: Iterable[int]) -> bytes:
     """Return the filter of the profile ``program``: everything but what no program needs.
 
     ``families`` are the address families of sockets that it may create.
@@ -178,7 +178,7 @@ def program_filter(families: Iterable[int], machine: str = "") -> bytes:
             *(_only(number[n], b) for n, b in (("clone", clone), ("ioctl", ioctl), ("socket", sockets))),
         ]
 
-    return _program(machine, body, _ALLOW)
+    return _program("", body, _ALLOW)
 
 
 Instruction = tuple[int, int, int, int]

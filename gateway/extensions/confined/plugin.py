@@ -472,11 +472,11 @@ class ConfinedPlugin(Plugin):
         except RemoteError as error:
             raise PluginError(f"{error.remote}: {error}") from error
 
-    async def _decide(self, event: BusEvent, session: str, seconds: float = 0) -> Any:
+    async def _decide(self, event: BusEvent, session: str) -> Any:
         """Call the handler of an event that decides."""
         name = event.event_name()
         params = {"event": name, "payload": payload_of(event, name, self.access)}
-        return await self._call(session, "event", params, seconds or self._hook_seconds)
+        return await self._call(session, "event", params, self._hook_seconds)
 
     def _observe(self, name: str, event: BusEvent) -> None:
         if isinstance(event, FileModified | FileDeleted) and event.by == f"plugin:{self.name}":

@@ -201,7 +201,7 @@ class Child:
 class Launcher:
     """Starts confined processes. ``preload`` are modules that the zygote imports, each with its folder.
 
-    ``probe`` returns what the kernel has; ``python`` is the interpreter of the zygote.
+    ``probe`` returns what the kernel has.
     """
 
     def __init__(
@@ -210,12 +210,10 @@ class Launcher:
         *,
         preload: Sequence[tuple[Path, str]] = (),
         probe: Callable[[], kernel.Layers] = kernel.layers,
-        python: str = sys.executable,
     ) -> None:
         self.mode: Mode = mode
         self._preload = preload
         self._probe = probe
-        self._python = python
         self._missing: list[str] | None = None
         self._control: socket.socket | None = None
         self._process: asyncio.subprocess.Process | None = None
@@ -331,7 +329,7 @@ class Launcher:
                 with contextlib.ExitStack() as undo, theirs:
                     undo.enter_context(ours)
                     self._process = await asyncio.create_subprocess_exec(
-                        *(self._python, "-I", "-S", "-B", str(_ZYGOTE), str(theirs.fileno()), *preload),
+                        *(sys.executable, "-I", "-S", "-B", str(_ZYGOTE), str(theirs.fileno()), *preload),
                         stdin=asyncio.subprocess.DEVNULL,
                         stdout=asyncio.subprocess.DEVNULL,
                         env={},

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from gateway.provider_http import HttpClient, open_client
+from gateway.provider_http import open_client
 from plugins.coding_agents.errors import InvalidRepoDomainError
 from plugins.coding_agents.forges import gitea, github, gitlab
 from plugins.coding_agents.forges.client import SECONDS, ForgeApi
@@ -55,16 +55,11 @@ class Forges:
     """The configured services, with one HTTP client for all. Create it in a running loop."""
 
     def __init__(
-        self,
-        settings: CodingAgentSettings,
-        environ: Mapping[str, str],
-        client: HttpClient | None = None,
-        *,
-        seconds: float = SECONDS,
+        self, settings: CodingAgentSettings, environ: Mapping[str, str], *, seconds: float = SECONDS
     ) -> None:
         self._settings = settings
         self._environ = environ
-        self._client = client or open_client()
+        self._client = open_client()
         self._seconds = seconds
         self._apis: dict[str, ForgeApi] = {}
 

@@ -9,7 +9,6 @@ import signal
 import time
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
 import aio_pika
 import aiohttp
@@ -28,10 +27,6 @@ from tests.gateway.cluster.broker import Broker
 from tests.gateway.cluster.nodes import Cluster, settings_of, standing_by, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgres]
-
-
-def errors_of(node: GatewayProcess) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in node.errors.splitlines() if line.startswith("{")]
 
 
 async def test_a_killed_node_is_followed_by_one_that_answers_its_messages_once(cluster: Cluster) -> None:

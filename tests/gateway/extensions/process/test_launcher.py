@@ -176,7 +176,7 @@ from gateway.extensions.process.attacks import ATTACKS, run_attacks
 from gateway.extensions.process.launcher import ConfinementError, Launcher
 
 async def main(mode):
-    launcher = Launcher(mode, python=sys.executable)
+    launcher = Launcher(mode)
     try:
         outcomes = await run_attacks(launcher)
         wrong = [outcome.name for outcome in outcomes if outcome.refused != (outcome.name in ATTACKS)]

@@ -35,7 +35,6 @@ pytestmark = [
 
 PATH = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
 SECONDS = 60
-Prefix = Callable[..., Sequence[str]]
 
 
 @pytest.fixture
