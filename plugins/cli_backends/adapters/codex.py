@@ -38,7 +38,6 @@ class CodexAdapter:
     def __init__(self, request: ProgramRequest) -> None:
         self._request = request
         self._rpc = JsonRpc({})
-        self._thread = request.session or ""
         self._streamed: set[str] = set()
         self._changes: dict[str, Mapping[str, Any]] = {}
         self._turn = ""
@@ -92,7 +91,6 @@ class CodexAdapter:
             case (("account/read" | "account/login/start"), _):
                 return [Outgoing(self._open_thread())]
             case (("thread/start" | "thread/resume"), {"thread": {"id": str(thread)}}):
-                self._thread = thread
                 turn = {"threadId": thread, "input": self._input()}
                 return [SessionOpened(thread), Outgoing(self._rpc.request("turn/start", turn))]
             case "turn/start", {"turn": {"id": str(turn)}}:
