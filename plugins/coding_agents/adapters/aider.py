@@ -137,8 +137,6 @@ ADAPTER = Adapter(
         *("api.anthropic.com", "api.deepseek.com", "api.openai.com"),
         *("generativelanguage.googleapis.com", "openrouter.ai"),
     ),
-    docs="https://aider.chat/docs/",
-    memory_file=".aider.conventions.md",
     known_versions=("0.86.2",),
     settle_ms=200,
     task_delay_ms=200,

@@ -189,9 +189,6 @@ class Adapter(Struct, frozen=True, kw_only=True):
     """The usual address of the model service, as that variable takes it."""
     hosts: tuple[str, ...] = ()
     """Hosts that it must reach for models and its login: ``host``, ``host:port`` or ``*.host``."""
-    docs: str = ""
-    memory_file: str = ""
-    """The file in the working folder that the program reads as instructions."""
     min_node: int = 0
     node_limits: Mapping[int, str] = {}
     """Major version of Node.js → the newest release of the program that it can run."""

@@ -251,8 +251,6 @@ ADAPTER = Adapter(
         *("accounts.google.com", "cloudcode-pa.googleapis.com", "generativelanguage.googleapis.com"),
         *("oauth2.googleapis.com", "www.googleapis.com"),
     ),
-    docs="https://geminicli.com/docs/",
-    memory_file="GEMINI.md",
     min_node=20,
     known_versions=("0.61.0",),
     settle_ms=300,

@@ -170,8 +170,6 @@ ADAPTER = Adapter(
         *("api.anthropic.com", "api.deepseek.com", "api.groq.com", "api.mistral.ai", "api.openai.com"),
         *("api.x.ai", "generativelanguage.googleapis.com", "openrouter.ai", "models.dev", "opencode.ai"),
     ),
-    docs="https://opencode.ai/docs",
-    memory_file="AGENTS.md",
     known_versions=("1.18",),
     settle_ms=1000,
     task_delay_ms=300,

@@ -43,8 +43,6 @@ ADAPTER = Adapter(
         *("api.anthropic.com", "api.deepseek.com", "api.groq.com", "api.mistral.ai", "api.openai.com"),
         *("api.x.ai", "generativelanguage.googleapis.com", "openrouter.ai"),
     ),
-    docs="https://github.com/badlogic/pi-mono",
-    memory_file="AGENTS.md",
     min_node=20,
     settle_ms=200,
     resubmits=0,
