@@ -16,25 +16,12 @@ from channels.slack.fake import FakeSlack
 from channels.telegram.fake import FakeTelegram
 from gateway.access import THE_OWNER
 from gateway.app import Gateway
-from gateway.contract.plugin import Plugin, PluginContext
 from gateway.settings import Settings
 from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.fake_platform import Fault
 from gateway.testing.polling_channel import PollingChannel
 from gateway.testing.polling_platform import PollingPlatform
-
-
-class Pier(Plugin):
-    """Brings a line to the platform."""
-
-    name = "pier"
-
-    def __init__(self, line: PollingChannel) -> None:
-        self._line = line
-
-    async def activate(self, ctx: PluginContext) -> None:
-        assert ctx.channels is not None
-        ctx.channels.register(self._line)
+from tests.small_plugins import Brings
 
 
 @asynccontextmanager
@@ -50,7 +37,7 @@ async def gateway_with(
         }
     )
     plugins = (
-        [Pier(PollingChannel(line, lambda channel: gateway.parts.host.cursors(channel)))] if line else []
+        [Brings(PollingChannel(line, lambda channel: gateway.parts.host.cursors(channel)))] if line else []
     )
     gateway = Gateway(settings, plugins=plugins)
     async with gateway.running():

@@ -22,17 +22,7 @@ from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.fake_platform import Fault
 from gateway.testing.polling_channel import PollingChannel
 from gateway.testing.polling_platform import PollingPlatform
-
-
-class Pier(Plugin):
-    name = "pier"
-
-    def __init__(self, line: PollingChannel) -> None:
-        self._line = line
-
-    async def activate(self, ctx: PluginContext) -> None:
-        assert ctx.channels is not None
-        ctx.channels.register(self._line)
+from tests.small_plugins import Brings
 
 
 @asynccontextmanager
@@ -51,7 +41,7 @@ async def gateway_on(
             }
         )
         line = PollingChannel(platform_url, lambda channel: gateway.parts.host.cursors(channel))
-        gateway = Gateway(settings, plugins=[Pier(line), *plugins])
+        gateway = Gateway(settings, plugins=[Brings(line), *plugins])
         async with gateway.running():
             yield gateway
 

@@ -25,6 +25,7 @@ from gateway.settings import PluginsSettings, Settings, load_settings
 from gateway.testing.chat import CHANNEL, chatting, written
 from gateway.testing.fake_models.script import Gate, Reply, Say, Use
 from gateway.testing.letterbox import Letterbox
+from tests.small_plugins import Brings
 
 
 class Noted(Plugin):
@@ -43,20 +44,6 @@ class Noted(Plugin):
 
     async def transform_system_prompt(self, prompt: str, ctx: Any) -> str:
         return f"{prompt} {self.name}".strip()
-
-
-class Bringing(Plugin):
-    """Brings channels of its own."""
-
-    name = "bringing"
-
-    def __init__(self, *channels: Letterbox) -> None:
-        self._channels = channels
-
-    async def activate(self, ctx: PluginContext) -> None:
-        assert ctx.channels is not None
-        for channel in self._channels:
-            ctx.channels.register(channel)
 
 
 def settings_for(data_dir: Path, **more: Any) -> Settings:
@@ -94,7 +81,7 @@ async def test_002_29_a_plugin_may_ask_for_the_end_and_the_answer_still_comes(tm
 
 async def test_002_32_channels_of_plugins_are_all_started_and_answered_on(tmp_path: Path) -> None:
     boxes = [Letterbox("letters"), Letterbox("pigeons")]
-    async with chatting(tmp_path, Bringing(*boxes)) as chat:
+    async with chatting(tmp_path, Brings(*boxes)) as chat:
         assert [channel.id for channel in chat.gateway.channels.list()] == ["letters", "pigeons", CHANNEL]
         for box in boxes:
             await box.write(written(f"hello {box.id}", session=box.id, channel=box.id))
@@ -106,7 +93,7 @@ async def test_002_32_channels_of_plugins_are_all_started_and_answered_on(tmp_pa
 
 async def test_002_33_a_channel_is_told_how_the_answer_is_wanted(tmp_path: Path) -> None:
     box = Letterbox()
-    async with chatting(tmp_path, Bringing(box)):
+    async with chatting(tmp_path, Brings(box)):
         await box.write(written("hello", channel=box.id, response_mode="voice"))
         [placed] = await box.until(1)
         assert (placed.response_mode, placed.address.channel) == ("voice", box.id)
@@ -441,7 +428,7 @@ async def test_002_44_channels_stop_then_turns_then_plugins_then_providers(tmp_p
             notes.append("plugin, provider open" if not chat.model.closed else "plugin")
 
     gate, box = asyncio.Event(), Box()
-    async with chatting(tmp_path, Bringing(box), Last("last")) as chat:
+    async with chatting(tmp_path, Brings(box), Last("last")) as chat:
         chat.model.then(Reply((Say("On "), Gate(gate), Say("the way."))))
         await box.write(written("go", channel=box.id))
         await (await chat.watch()).until(lambda frame: getattr(frame, "content", "") == "On ")
@@ -463,7 +450,7 @@ async def test_stopping_goes_on_when_a_part_of_it_fails(tmp_path: Path) -> None:
                 raise ValueError("not yet")
 
     notes: list[str] = []
-    async with chatting(tmp_path, Noted("a", notes), Clumsy("b", notes), Bringing(Stubborn())) as chat:
+    async with chatting(tmp_path, Noted("a", notes), Clumsy("b", notes), Brings(Stubborn())) as chat:
         await chat.say("hi")
     assert notes == ["+a", "+b", "-a"]
     assert chat.model.closed

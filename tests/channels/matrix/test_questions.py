@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from gateway import Plugin, Tool, tool_from
 from gateway.testing.contracts.channel_platform import settled, until
 from gateway.testing.fake_models.script import ModelRequest, Reply, Say, Use
 from gateway.testing.fake_models.server import FakeModels
 from tests.channels.matrix.test_contract import BOT, MatrixPlatform
 from tests.channels.test_questions import QUESTIONS, Desk, Painter, opened, place, running
+from tests.small_plugins import Shell
 
 pytestmark = pytest.mark.slow
 
@@ -50,25 +50,6 @@ class Matrix(Desk):
 
     def press(self, key: Any, label: str, *, room: bool = False, other: bool = False) -> Callable[[], str]:
         raise AssertionError("Matrix has no buttons")
-
-
-class Shell(Plugin):
-    """A tool that runs nothing and remembers what it was asked to run."""
-
-    name = "shell"
-
-    def __init__(self) -> None:
-        self.ran: list[str] = []
-
-        async def shell(command: str) -> str:
-            """Run a command."""
-            self.ran.append(command)
-            return f"ran {command}"
-
-        self._tools = [tool_from(shell, match_key=lambda arguments: arguments["command"])]
-
-    def tools(self) -> list[Tool]:
-        return self._tools
 
 
 async def test_a_word_number_or_text_answers_and_the_message_shows_the_outcome(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from sqlalchemy import select
 from channels.slack.fake import FakeSlack
 from channels.slack.fake.accounts import all_scopes
 from channels.slack.fake.people import ShownMessage
-from gateway import Plugin, Tool, tool_from
 from gateway.app import Gateway
 from gateway.store import schema as t
 from gateway.testing.fake_models.script import Gate, Reply, Say, Use
@@ -22,23 +20,11 @@ from gateway.testing.fake_platform import FAULTS, Fault
 from tests.channels.slack.gateways import gateway_at, settings_of, settled, states, until
 from tests.documents import pdf, word
 from tests.recordings import Speaking, ogg_opus
+from tests.small_plugins import Shell
 
 pytestmark = pytest.mark.slow
 
 LONG = f"ls\u202e{' ' * 3000}; rm -rf /"
-
-
-class Shell(Plugin):
-    """Tool that does not run its command."""
-
-    name = "shell"
-
-    def tools(self) -> Sequence[Tool]:
-        async def shell(command: str) -> str:
-            """Run a command."""
-            return f"ran {command}"
-
-        return [tool_from(shell, match_key=lambda arguments: arguments["command"])]
 
 
 async def test_a_direct_message_is_answered(tmp_path: Path) -> None:

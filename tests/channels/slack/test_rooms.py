@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from channels.slack.fake import FakeSlack
-from gateway import Plugin, Tool, tool_from
+from gateway import Plugin
 from gateway.app import Gateway
 from gateway.testing.fake_models.script import Reply, Say, Use
 from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.fake_platform import Fault
 from tests.channels.slack.gateways import gateway_at, settled, states, until
+from tests.small_plugins import Shell
 
 pytestmark = pytest.mark.slow
 
@@ -322,19 +322,6 @@ async def test_a_bot_that_the_rules_name_is_answered(tmp_path: Path) -> None:
         assert "[Intake in #general, " in asked(models)
         assert fake.answers("general")[-1].startswith("You said")
     fake.transcript.check()
-
-
-class Shell(Plugin):
-    """Tool that does not run its command."""
-
-    name = "shell"
-
-    def tools(self) -> Sequence[Tool]:
-        async def shell(command: str) -> str:
-            """Run a command."""
-            return f"ran {command}"
-
-        return [tool_from(shell, match_key=lambda arguments: arguments["command"])]
 
 
 async def test_a_shared_yes_decides_nothing(tmp_path: Path) -> None:

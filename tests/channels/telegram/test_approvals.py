@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,12 @@ import pytest
 from sqlalchemy import func, select
 
 from channels.telegram.fake import FakeTelegram, Message
-from gateway import Plugin, Tool, tool_from
 from gateway.channel import Address, Watermarks
 from gateway.store import schema as t
 from gateway.testing.fake_models.script import Gate, Reply, Use
 from gateway.testing.fake_platform import FAULTS, Fault
 from tests.channels.telegram.lab import Lab, lab, until
+from tests.small_plugins import Shell
 
 pytestmark = pytest.mark.slow
 
@@ -25,25 +24,6 @@ ASK: dict[str, Any] = {"permissions": {"shell": "ask"}}
 SHORT = "rm -r ```x```"
 LONG = f"ls\u202e{' ' * 3000}; rm -rf /"
 """A command that is too long for a message, with an invisible character, and another command at its end."""
-
-
-class Shell(Plugin):
-    """Plugin with a tool that records commands and runs nothing."""
-
-    name = "shell"
-
-    def __init__(self) -> None:
-        self.ran: list[str] = []
-
-        async def shell(command: str) -> str:
-            """Run a command."""
-            self.ran.append(command)
-            return f"ran {command}"
-
-        self._tools = [tool_from(shell, match_key=lambda arguments: arguments["command"])]
-
-    def tools(self) -> Sequence[Tool]:
-        return self._tools
 
 
 def prompts(fake: FakeTelegram, chat: int) -> list[Message]:

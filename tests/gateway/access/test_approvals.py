@@ -17,7 +17,6 @@ from gateway import (
     AskFirst,
     NotFoundError,
     Plugin,
-    PluginContext,
     Tool,
     ToolError,
     ToolResultPart,
@@ -41,27 +40,9 @@ from gateway.session.frames import ApprovalAsked, ApprovalResolved
 from gateway.testing.chat import Chat, chatting, written
 from gateway.testing.fake_models.script import Reply, Use
 from gateway.testing.letterbox import Letterbox
+from tests.small_plugins import Brings, Shell
 
 ASK: dict[str, Any] = {"permissions": {"shell": "ask"}}
-
-
-class Shell(Plugin):
-    """A tool that runs nothing and remembers what it was asked to run."""
-
-    name = "shell"
-
-    def __init__(self) -> None:
-        self.ran: list[str] = []
-
-        async def shell(command: str) -> str:
-            """Run a command."""
-            self.ran.append(command)
-            return f"ran {command}"
-
-        self._tools = [tool_from(shell, match_key=lambda arguments: arguments["command"])]
-
-    def tools(self) -> Sequence[Tool]:
-        return self._tools
 
 
 async def ask(chat: Chat, command: str = "ls", session: str = "s") -> tuple[str, ApprovalAsked]:
@@ -286,15 +267,8 @@ async def test_the_channel_is_told_what_was_decided(tmp_path: Path) -> None:
             self.told.append(answer.outcome)
             raise ZeroDivisionError("it cannot be shown")
 
-    class Brings(Plugin):
-        name = "brings"
-
-        async def activate(self, ctx: PluginContext) -> None:
-            assert ctx.channels is not None
-            ctx.channels.register(box)
-
     box = Asking()
-    async with chatting(tmp_path, Shell(), Brings(), **ASK) as chat:
+    async with chatting(tmp_path, Shell(), Brings(box), **ASK) as chat:
         answer_id, asked = await ask(chat)
         await chat.host.settle(asked.approval_id, "once", session="s")
         await chat.answer(answer_id)

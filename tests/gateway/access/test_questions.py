@@ -26,6 +26,7 @@ from gateway.store import schema as t
 from gateway.testing.chat import Chat, chatting, written
 from gateway.testing.fake_models.script import Reply, Use
 from gateway.testing.letterbox import Letterbox
+from tests.small_plugins import Brings
 
 ASK: dict[str, Any] = {"permissions": {"shell": "ask"}}
 COLOURS = (Choice("red", "Red"), Choice("blue", "Blue", "as the sky"))
@@ -98,18 +99,6 @@ class Troubled(Room):
         if self.to_close:
             raise self.to_close.pop(0)
         await super().question_closed(question, answer, shown)
-
-
-class Brings(Plugin):
-    """Registers a channel."""
-
-    name = "brings"
-
-    def __init__(self, room: Room) -> None:
-        self._room = room
-
-    async def activate(self, ctx: Any) -> None:
-        ctx.channels.register(self._room)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

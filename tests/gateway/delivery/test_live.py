@@ -12,8 +12,6 @@ import pytest
 from gateway import (
     ErrorPart,
     Message,
-    Plugin,
-    PluginContext,
     Tool,
     ToolCallPart,
     ToolContext,
@@ -33,6 +31,7 @@ from gateway.session import Turn
 from gateway.testing.chat import chatting, written
 from gateway.testing.fake_models.script import Forever, Gate, Reply, Say, Use
 from gateway.testing.letterbox import Letterbox
+from tests.small_plugins import Brings
 
 
 class Window(Letterbox):
@@ -99,17 +98,6 @@ def no_collector() -> Generator[None]:
     gc.enable()
 
 
-class Bringing(Plugin):
-    name = "bringing"
-
-    def __init__(self, window: Window) -> None:
-        self._window = window
-
-    async def activate(self, ctx: PluginContext) -> None:
-        assert ctx.channels is not None
-        ctx.channels.register(self._window)
-
-
 class Calls(Window):
     """Shows calls, and of those that have a result whether that is an error."""
 
@@ -130,7 +118,7 @@ class Errors(Window):
 
 async def test_the_error_of_a_failed_attempt_replaces_what_was_shown_of_it(tmp_path: Path) -> None:
     window, opened = Errors(), asyncio.Event()
-    async with chatting(tmp_path, Bringing(window)) as chat:
+    async with chatting(tmp_path, Brings(window)) as chat:
         chat.model.then(Reply((Say("Half of it."), Gate(opened), Forever(b"which this model cannot do"))))
         await window.write(written("hi", channel=window.id))
         await window.until_seen("Half of it.")
@@ -145,13 +133,13 @@ async def test_an_answer_that_was_shown_before_a_crash_keeps_its_place_before_a_
 ) -> None:
     before, after = Window(), Window()
     never = asyncio.Event()
-    async with chatting(tmp_path, Bringing(before), limits={"drain_seconds": 0}) as chat:
+    async with chatting(tmp_path, Brings(before), limits={"drain_seconds": 0}) as chat:
         chat.model.then(Reply((Say("Half of it."), Gate(never))))
         second = written("second", channel=before.id, order=2)
         await before.write(second)
         await before.until_seen("Half of it.")
         await before.write(written("first", channel=before.id, order=1))
-    async with chatting(tmp_path, Bringing(after)) as chat:
+    async with chatting(tmp_path, Brings(after)) as chat:
         while chat.gateway.parts.dispatcher.waiting:
             await asyncio.sleep(0.01)
         log = await chat.gateway.parts.sessions.read("s")
@@ -162,7 +150,7 @@ async def test_an_answer_that_was_shown_before_a_crash_keeps_its_place_before_a_
 async def test_a_tool_that_runs_is_not_shown_as_one_that_failed(tmp_path: Path) -> None:
     window, gate = Calls(), asyncio.Event()
 
-    class Slow(Bringing):
+    class Slow(Brings):
         def tools(self) -> Sequence[Tool]:
             return [tool]
 
@@ -185,7 +173,7 @@ async def test_a_tool_that_runs_is_not_shown_as_one_that_failed(tmp_path: Path) 
 
 async def test_the_room_sees_the_answer_grow(tmp_path: Path) -> None:
     window, first, second = Window(), asyncio.Event(), asyncio.Event()
-    async with chatting(tmp_path, Bringing(window)) as chat:
+    async with chatting(tmp_path, Brings(window)) as chat:
         chat.model.then(Reply((Say("Good "), Gate(first), Say("morning"), Gate(second), Say("."))))
         await window.write(written("hello", channel="window"))
         await window.until_seen("Good ")
@@ -202,7 +190,7 @@ async def test_the_room_sees_the_answer_grow(tmp_path: Path) -> None:
 
 async def test_what_the_platform_put_off_is_shown_without_another_word_of_the_model(tmp_path: Path) -> None:
     window, more, end = Window(PlacementDeferred("slow", 0.0)), asyncio.Event(), asyncio.Event()
-    async with chatting(tmp_path, Bringing(window)) as chat:
+    async with chatting(tmp_path, Brings(window)) as chat:
         chat.model.then(Reply((Say("Good "), Gate(more), Say("morning"), Gate(end))))
         await window.write(written("hello", channel="window"))
         await window.until_seen("Good ")
@@ -220,7 +208,7 @@ async def test_what_the_platform_put_off_is_shown_without_another_word_of_the_mo
 )
 async def test_what_fails_meanwhile_is_made_good_by_the_end(tmp_path: Path, failure: Exception) -> None:
     window, more, end = Window(failure), asyncio.Event(), asyncio.Event()
-    async with chatting(tmp_path, Bringing(window)) as chat:
+    async with chatting(tmp_path, Brings(window)) as chat:
         chat.model.then(Reply((Say("Good "), Gate(more), Say("morning"), Gate(end))))
         await window.write(written("hello", channel="window"))
         await window.until_seen("Good ")
@@ -234,7 +222,7 @@ async def test_what_fails_meanwhile_is_made_good_by_the_end(tmp_path: Path, fail
 
 async def test_an_answer_that_was_stopped_is_final_in_its_room(tmp_path: Path) -> None:
     window = Window()
-    async with chatting(tmp_path, Bringing(window)) as chat:
+    async with chatting(tmp_path, Brings(window)) as chat:
         chat.model.then(Reply((Say("Good "), Gate(asyncio.Event()))))
         asked = await window.write(written("hello", channel="window"))
         await window.until_seen("Good ")
@@ -248,7 +236,7 @@ async def test_an_answer_that_was_stopped_is_final_in_its_room(tmp_path: Path) -
 @pytest.mark.parametrize("shown", [True, False])
 async def test_a_turn_that_was_shown_leaves_memory_without_the_collector(tmp_path: Path, shown: bool) -> None:
     others, window, end = _turns(), Window(), asyncio.Event()
-    async with chatting(tmp_path, Bringing(window)) as chat:
+    async with chatting(tmp_path, Brings(window)) as chat:
         chat.model.then(Reply((Say("Good "), Gate(end), Say("morning."))))
         await window.write(written("hello", channel="window"))
         if shown:

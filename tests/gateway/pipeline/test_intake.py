@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
-from gateway import ImagePart, Message, NotFoundError, Plugin, PluginContext, Transform, TurnContext
+from gateway import ImagePart, Message, NotFoundError, Plugin, Transform, TurnContext
 from gateway.channel import Cursor, InvalidRequestError, OverloadedError, Rejected
 from gateway.contract.deltas import Complete, TextDelta
 from gateway.contract.events import ChatMessage
@@ -19,19 +19,7 @@ from gateway.store import schema as t
 from gateway.testing.chat import Chat, chatting, written
 from gateway.testing.fake_models.script import Gate, Reply, Say
 from gateway.testing.letterbox import Letterbox
-
-
-class Post(Plugin):
-    """Brings a letterbox."""
-
-    name = "post"
-
-    def __init__(self, box: Letterbox) -> None:
-        self._box = box
-
-    async def activate(self, ctx: PluginContext) -> None:
-        assert ctx.channels is not None
-        ctx.channels.register(self._box)
+from tests.small_plugins import Brings
 
 
 async def rows(chat: Chat, *columns: Any) -> list[tuple[Any, ...]]:
@@ -109,7 +97,7 @@ async def test_what_is_received_is_committed_with_its_cursor_and_what_nobody_cou
     tmp_path: Path,
 ) -> None:
     box = Letterbox()
-    async with chatting(tmp_path, Post(box)) as chat:
+    async with chatting(tmp_path, Brings(box)) as chat:
         receive = chat.gateway.parts.intake.receiver("letters")
         broken = Rejected("bot", "9", '{"odd": 1}', "no text")
         await receive(written("hi", channel="letters"), cursor=Cursor("bot", "41"), rejected=[broken])

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway import Message, Plugin, PluginContext
+from gateway import Message
 from gateway.channel import Address, InboundMessage, OutboundMessage, Placed, Sender, Streaming
 from gateway.contract.messages import now_ms
 from gateway.pipeline.intake import Bounds
@@ -19,6 +19,7 @@ from gateway.store.inbox import Entry
 from gateway.testing.chat import Chat, chatting, written
 from gateway.testing.fake_models.script import Gate, Reply, Say
 from gateway.testing.letterbox import Letterbox
+from tests.small_plugins import Brings
 
 
 class Wall(Letterbox):
@@ -48,19 +49,6 @@ class Wall(Letterbox):
     async def say(self, text: str, key: str, **fields: str) -> None:
         """A person writes there."""
         await self.write(on_the_wall(text, key, **fields))
-
-
-class Hanging(Plugin):
-    """Puts the wall up."""
-
-    name = "hanging"
-
-    def __init__(self, wall: Wall) -> None:
-        self._wall = wall
-
-    async def activate(self, ctx: PluginContext) -> None:
-        assert ctx.channels is not None
-        ctx.channels.register(self._wall)
 
 
 def on_the_wall(text: str, key: str, **fields: str) -> InboundMessage:
@@ -203,7 +191,7 @@ async def test_what_waits_is_answered_in_its_last_wording_alone(tmp_path: Path) 
 
 async def test_nothing_stands_of_an_answer_that_a_new_wording_ended(tmp_path: Path) -> None:
     wall = Wall()
-    async with chatting(tmp_path, Hanging(wall)) as chat:
+    async with chatting(tmp_path, Brings(wall)) as chat:
         chat.model.then(Reply((Say("Well, "), Gate(asyncio.Event()))))
         await wall.say("secnod", "2")
         await until(lambda: wall.shown)
@@ -218,14 +206,14 @@ async def test_nothing_stands_of_an_answer_that_a_new_wording_ended(tmp_path: Pa
 
 async def test_after_a_crash_only_the_last_wording_is_answered(tmp_path: Path) -> None:
     wall = Wall()
-    async with chatting(tmp_path, Hanging(wall)) as chat:
+    async with chatting(tmp_path, Brings(wall)) as chat:
         chat.model.then(Reply((Say("Well, "), Gate(asyncio.Event()))))
         await wall.say("secnod", "2")
         await until(lambda: wall.shown)
         newer = Entry.of("wall", on_the_wall("second", "2:a", revises="2"), 2)
         await chat.gateway.parts.store.write(newer.accept())
         chat.gateway.parts.dispatcher.cancel()
-    async with chatting(tmp_path, Hanging(wall)) as chat:
+    async with chatting(tmp_path, Brings(wall)) as chat:
         await until(lambda: list(wall.shown.values()) == ["You said: second"])
         await wall.say("third", "3")
         await until(lambda: len(wall.shown) == 2)

@@ -9,12 +9,13 @@ import pytest
 from sqlalchemy import func, select
 from structlog.testing import capture_logs
 
-from gateway import Complete, ErrorPart, Intercept, Message, Plugin, PluginContext, TextPart, Transform
+from gateway import Complete, ErrorPart, Intercept, Message, Plugin, TextPart, Transform
 from gateway.channel import MessageFrame, OutboundMessage, Placed, PlacementRefused, TurnStart
 from gateway.store import schema as t
 from gateway.testing.chat import Chat, chatting, written
 from gateway.testing.fake_models.script import Reply, Say
 from gateway.testing.letterbox import Letterbox
+from tests.small_plugins import Brings
 
 
 class Rewriting(Plugin):
@@ -27,19 +28,6 @@ class Rewriting(Plugin):
 
     async def transform_user_input(self, text: str, ctx: Any) -> Any:
         return self._words.get(text)
-
-
-class Post(Plugin):
-    """Brings a letterbox, as long as it is wanted."""
-
-    name = "post"
-
-    def __init__(self, box: Letterbox) -> None:
-        self._box = box
-
-    async def activate(self, ctx: PluginContext) -> None:
-        assert ctx.channels is not None
-        ctx.channels.register(self._box)
 
 
 class Locked(Letterbox):
@@ -124,7 +112,7 @@ async def test_a_model_that_says_nothing_is_no_silence(tmp_path: Path) -> None:
 
 async def test_an_answer_is_placed_in_its_room_with_a_key_of_its_own(tmp_path: Path) -> None:
     box = Letterbox()
-    async with chatting(tmp_path, Post(box)) as chat:
+    async with chatting(tmp_path, Brings(box)) as chat:
         for text in ("one", "two"):
             await box.write(written(text, channel=box.id))
         await box.until(2)
@@ -139,7 +127,7 @@ async def test_an_answer_is_placed_in_its_room_with_a_key_of_its_own(tmp_path: P
 
 async def test_an_answer_that_no_room_takes_stays_and_the_session_says_so(tmp_path: Path) -> None:
     box = Locked()
-    async with chatting(tmp_path, Post(box)) as chat:
+    async with chatting(tmp_path, Brings(box)) as chat:
         receipt = await box.write(written("hi", channel=box.id))
         watcher = await chat.watch()
         notice = await watcher.until(
@@ -156,7 +144,7 @@ async def test_an_answer_that_no_room_takes_stays_and_the_session_says_so(tmp_pa
 
 async def test_a_notice_is_placed_like_an_answer(tmp_path: Path) -> None:
     box = Letterbox()
-    async with chatting(tmp_path, Post(box)) as chat:
+    async with chatting(tmp_path, Brings(box)) as chat:
         chat.model.then(ZeroDivisionError())
         await box.write(written("hi", channel=box.id))
         [placed] = await box.until(1)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway import Answer, Plugin, PluginContext
+from gateway import Answer, Plugin
 from gateway.app import Gateway
 from gateway.channel import Placed, Question
 from gateway.extensions.admission.admission import Admission
@@ -17,6 +17,7 @@ from gateway.extensions.admission.packages.installer import Installer
 from gateway.settings import Settings, load_settings
 from gateway.testing.chat import chatting
 from gateway.testing.letterbox import Letterbox
+from tests.small_plugins import Brings
 
 pytestmark = [
     pytest.mark.slow,
@@ -60,17 +61,6 @@ class Room(Letterbox):
 
     async def question_closed(self, question: Question, answer: Answer, shown: Placed | None) -> None:
         pass
-
-
-class Brings(Plugin):
-    name = "brings"
-
-    def __init__(self, room: Room) -> None:
-        self._room = room
-
-    async def activate(self, ctx: PluginContext) -> None:
-        assert ctx.channels is not None
-        ctx.channels.register(self._room)
 
 
 SETTINGS = """\

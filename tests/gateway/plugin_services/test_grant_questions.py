@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from gateway import Answer, NotFoundError, Plugin, PluginContext
+from gateway import Answer, NotFoundError
 from gateway.access import THE_OWNER, PluginGrants
 from gateway.access.grants import PUT_PLUGIN_GRANT
 from gateway.access.questions import Questions
@@ -18,6 +18,7 @@ from gateway.store import Store
 from gateway.store import schema as t
 from gateway.testing.chat import Chat, chatting
 from gateway.testing.letterbox import Letterbox
+from tests.small_plugins import Brings
 
 ADMINS = {"channels": {"room": {"allow": "*", "admins": ["ada"]}}}
 GRANT = "network:api.example.org"
@@ -44,19 +45,6 @@ class Room(Letterbox):
         async with self.news:
             await self.news.wait_for(lambda: len(self.asked) >= number)
         return self.asked[number - 1]
-
-
-class Brings(Plugin):
-    """Registers a channel."""
-
-    name = "brings"
-
-    def __init__(self, room: Room) -> None:
-        self._room = room
-
-    async def activate(self, ctx: PluginContext) -> None:
-        assert ctx.channels is not None
-        ctx.channels.register(self._room)
 
 
 class Clock:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from gateway import Plugin, PluginContext
 from gateway.channel import OutboundMessage, Placed, PlacementDeferred, PlacementUncertain
 from gateway.store import schema as t
 from gateway.testing.chat import Chat, chatting, written
 from gateway.testing.letterbox import Letterbox
+from tests.small_plugins import Brings
 
 
 class Moody(Letterbox):
@@ -44,19 +44,6 @@ class Looking(Moody):
         return Placed(str(nonces.index(outbound.nonce) + 1)) if outbound.nonce in nonces else None
 
 
-class Post(Plugin):
-    """Brings a letterbox."""
-
-    name = "post"
-
-    def __init__(self, box: Letterbox) -> None:
-        self._box = box
-
-    async def activate(self, ctx: PluginContext) -> None:
-        assert ctx.channels is not None
-        ctx.channels.register(self._box)
-
-
 async def states(chat: Chat) -> list[str]:
     """The state of everything that was accepted."""
     query = select(t.inbox.c.state).order_by(t.inbox.c.ord)
@@ -84,7 +71,7 @@ async def test_what_went_wrong_is_made_good_and_never_doubled(
     tmp_path: Path, failure: tuple[str, Exception], tries: int
 ) -> None:
     box = Looking(failure)
-    async with chatting(tmp_path, Post(box)) as chat:
+    async with chatting(tmp_path, Brings(box)) as chat:
         await box.write(written("hi", channel=box.id))
         assert await settled(chat) == ["done"]
     assert (len(box.sent), box.tries) == (1, tries)
@@ -92,10 +79,10 @@ async def test_what_went_wrong_is_made_good_and_never_doubled(
 
 async def test_an_answer_that_may_stand_there_is_looked_for_after_a_restart(tmp_path: Path) -> None:
     box = Looking(("after", PlacementDeferred("it stands there, but who knows", 600)))
-    async with chatting(tmp_path, Post(box), limits={"drain_seconds": 0}) as chat:
+    async with chatting(tmp_path, Brings(box), limits={"drain_seconds": 0}) as chat:
         await box.write(written("hi", channel=box.id))
         await box.until(1)
-    async with chatting(tmp_path, Post(box)) as chat:
+    async with chatting(tmp_path, Brings(box)) as chat:
         assert await settled(chat) == ["done"]
         assert [call.messages[-1].text for call in chat.model.calls] == ["and this, which is placed nowhere"]
     assert (len(box.sent), box.tries) == (1, 1)
@@ -103,12 +90,12 @@ async def test_an_answer_that_may_stand_there_is_looked_for_after_a_restart(tmp_
 
 async def test_an_answer_for_a_channel_that_is_gone_waits_for_its_return(tmp_path: Path) -> None:
     box = Moody(("before", PlacementDeferred("later", 600)))
-    async with chatting(tmp_path, Post(box), limits={"drain_seconds": 0}):
+    async with chatting(tmp_path, Brings(box), limits={"drain_seconds": 0}):
         await box.write(written("hi", channel=box.id))
         await box.tried.wait()
     async with chatting(tmp_path) as chat:
         assert await settled(chat) == ["new"]
-    async with chatting(tmp_path, Post(box)) as chat:
+    async with chatting(tmp_path, Brings(box)) as chat:
         assert await settled(chat) == ["done", "done"]
     assert [out.message.text for out in box.sent] == ["You said: hi"]
 
@@ -122,11 +109,11 @@ async def test_the_key_of_an_answer_is_the_same_in_every_attempt(tmp_path: Path)
             return await super().send(outbound)
 
     box = Noting(("before", PlacementDeferred("later", 0.0)), ("before", PlacementDeferred("later", 600)))
-    async with chatting(tmp_path, Post(box), limits={"drain_seconds": 0}):
+    async with chatting(tmp_path, Brings(box), limits={"drain_seconds": 0}):
         await box.write(written("hi", channel=box.id))
         while box.tries < 2:
             await asyncio.sleep(0.01)
-    async with chatting(tmp_path, Post(box)):
+    async with chatting(tmp_path, Brings(box)):
         await box.until(1)
     assert len(nonces) == 3
     assert len(set(nonces)) == 1
