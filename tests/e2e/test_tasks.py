@@ -7,6 +7,8 @@ import json
 import os
 import signal
 import sys
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -75,117 +77,91 @@ async def read(url: str, path: str) -> Any:
         return await response.json()
 
 
+@asynccontextmanager
+async def killed(folder: Path, *files: str, replies: Sequence[Reply]) -> AsyncGenerator[GatewayProcess]:
+    """Run a gateway that dies in its turn, starts again and answers. ``files`` tell the plugin where.
+
+    The model makes these replies, the last one of which is "All done."; none is asked for twice.
+    """
+    (folder / "notes.py").write_text(PLUGIN)
+    for file in files:
+        (folder / file).touch()
+    async with FakeModels() as models, GatewayProcess(folder, models.openai_url, SETTINGS) as gateway:
+        models.then(*replies, Reply((Say("All done."),)))
+        assert await gateway.start()
+        async with gateway.client() as client:
+            await client.say("go")
+            assert await gateway.ended() == -signal.SIGKILL
+        assert await gateway.start()
+        await _answered(gateway)
+        assert len(models.requests) == len(replies) + 1
+        yield gateway
+
+
 async def test_004_t05_a_finished_task_is_not_run_again_after_a_kill(tmp_path: Path) -> None:
     """The gateway dies in a call after the task: its recorded result counts."""
-    (tmp_path / "notes.py").write_text(PLUGIN)
-    (tmp_path / "die-in-after").touch()
-    async with FakeModels() as models:
-        models.then(
-            Reply((task("first"),), "tools"),
-            Reply((note("inside"),), "tools"),
-            Reply((Say("The inside is noted."),)),
-            Reply((note("after"),), "tools"),
-            Reply((Say("All done."),)),
-        )
-        async with GatewayProcess(tmp_path, models.openai_url, SETTINGS) as gateway:
-            assert await gateway.start()
-            async with gateway.client() as client:
-                await client.say("go")
-                assert await gateway.ended() == -signal.SIGKILL
-            assert await gateway.start()
-            await _answered(gateway)
-            child = await _check(gateway, ["inside", "after"], "The inside is noted.")
-            shown = await _shown(gateway, str((await read(gateway.url, child))["parent"]["session"]))
-            assert f"{child}  Do first (@general)" in shown
-            assert "The inside is noted." in await _shown(gateway, child)
-            assert len(models.requests) == 5
+    replies = (
+        Reply((task("first"),), "tools"),
+        Reply((note("inside"),), "tools"),
+        Reply((Say("The inside is noted."),)),
+        Reply((note("after"),), "tools"),
+    )
+    async with killed(tmp_path, "die-in-after", replies=replies) as gateway:
+        child = await _check(gateway, ["inside", "after"], "The inside is noted.")
+        shown = await _shown(gateway, str((await read(gateway.url, child))["parent"]["session"]))
+        assert f"{child}  Do first (@general)" in shown
+        assert "The inside is noted." in await _shown(gateway, child)
 
 
 async def test_004_t05_a_task_that_ended_before_its_result_was_recorded_is_not_run_again(
     tmp_path: Path,
 ) -> None:
     """The gateway dies between the end of the task and the record of the call: its stored answer counts."""
-    (tmp_path / "notes.py").write_text(PLUGIN)
-    (tmp_path / "die-after-task").touch()
-    async with FakeModels() as models:
-        models.then(
-            Reply((task("first"),), "tools"),
-            Reply((note("inside"),), "tools"),
-            Reply((Say("The inside is noted."),)),
-            Reply((Say("All done."),)),
-        )
-        async with GatewayProcess(tmp_path, models.openai_url, SETTINGS) as gateway:
-            assert await gateway.start()
-            async with gateway.client() as client:
-                await client.say("go")
-                assert await gateway.ended() == -signal.SIGKILL
-            assert await gateway.start()
-            await _answered(gateway)
-            await _check(gateway, ["inside"], "The inside is noted.")
-            assert len(models.requests) == 4
+    replies = (
+        Reply((task("first"),), "tools"),
+        Reply((note("inside"),), "tools"),
+        Reply((Say("The inside is noted."),)),
+    )
+    async with killed(tmp_path, "die-after-task", replies=replies) as gateway:
+        await _check(gateway, ["inside"], "The inside is noted.")
 
 
-async def test_004_t05_an_unfinished_task_goes_on_from_its_recorded_steps(
-    tmp_path: Path,
-) -> None:
+async def test_004_t05_an_unfinished_task_goes_on_from_its_recorded_steps(tmp_path: Path) -> None:
     """The gateway dies in the second call of the task; the first one is not made again."""
-    (tmp_path / "notes.py").write_text(PLUGIN)
-    (tmp_path / "die-in-two").touch()
-    async with FakeModels() as models:
-        models.then(
-            Reply((task("first"),), "tools"),
-            Reply((note("one"),), "tools"),
-            Reply((note("two"),), "tools"),
-            Reply((Say("Both are noted, I think."),)),
-            Reply((Say("All done."),)),
-        )
-        async with GatewayProcess(tmp_path, models.openai_url, SETTINGS) as gateway:
-            assert await gateway.start()
-            async with gateway.client() as client:
-                await client.say("go")
-                assert await gateway.ended() == -signal.SIGKILL
-            assert await gateway.start()
-            await _answered(gateway)
-            child = await _check(gateway, ["one", "two"], "Both are noted, I think.")
-            assert len(models.requests) == 5
-            [_, answer] = (await read(gateway.url, f"{child}/messages"))["messages"]
-            results = [part for part in answer["message"]["parts"] if part["type"] == "tool_result"]
-            assert [part["output"].split(":")[0] for part in results] == ["noted", "Error"]
-            assert "Its outcome is unknown" in results[1]["output"]
+    replies = (
+        Reply((task("first"),), "tools"),
+        Reply((note("one"),), "tools"),
+        Reply((note("two"),), "tools"),
+        Reply((Say("Both are noted, I think."),)),
+    )
+    async with killed(tmp_path, "die-in-two", replies=replies) as gateway:
+        child = await _check(gateway, ["one", "two"], "Both are noted, I think.")
+        [_, answer] = (await read(gateway.url, f"{child}/messages"))["messages"]
+        results = [part for part in answer["message"]["parts"] if part["type"] == "tool_result"]
+        assert [part["output"].split(":")[0] for part in results] == ["noted", "Error"]
+        assert "Its outcome is unknown" in results[1]["output"]
 
 
 async def test_a_kill_between_parallel_tasks_repeats_neither(tmp_path: Path) -> None:
     """The gateway dies in one of two parallel tasks, after the other one has ended."""
-    (tmp_path / "notes.py").write_text(PLUGIN)
-    (tmp_path / "die-in-two").touch()
-    (tmp_path / "wait-in-two").touch()
-    async with FakeModels() as models:
-        models.then(
-            Reply((UseTogether((task("first", "call_0"), task("second", "call_1"))),), "tools"),
-            Reply((note("one"),), "tools"),
-            Reply((note("two"),), "tools"),
-            Reply((Say("One is noted."),)),
-            Reply((Say("Two, I think."),)),
-            Reply((Say("All done."),)),
-        )
-        async with GatewayProcess(tmp_path, models.openai_url, SETTINGS) as gateway:
-            assert await gateway.start()
-            async with gateway.client() as client:
-                await client.say("go")
-                assert await gateway.ended() == -signal.SIGKILL
-            assert await gateway.start()
-            await _answered(gateway)
-            assert sorted((tmp_path / "notes").read_text().split()) == ["one", "two"]
-            assert len(models.requests) == 6
-            async with aiohttp.ClientSession() as http, http.get(f"{gateway.url}/api/sessions") as response:
-                [session] = (await response.json())["sessions"]
-            found = (await read(gateway.url, f"{session['id']}/children"))["children"]
-            assert [child["messages"] for child in found] == [2, 2]
-            log = (await read(gateway.url, f"{session['id']}/messages"))["messages"]
-            parts = [part for part in log[-1]["message"]["parts"] if part["type"] == "tool_result"]
-            assert [part["tool_call_id"] for part in parts] == ["call_0", "call_1"]
-            texts = sorted(part["output"].split("\n")[0] for part in parts)
-            assert texts == ["One is noted.", "Two, I think."]
+    replies = (
+        Reply((UseTogether((task("first", "call_0"), task("second", "call_1"))),), "tools"),
+        Reply((note("one"),), "tools"),
+        Reply((note("two"),), "tools"),
+        Reply((Say("One is noted."),)),
+        Reply((Say("Two, I think."),)),
+    )
+    async with killed(tmp_path, "die-in-two", "wait-in-two", replies=replies) as gateway:
+        assert sorted((tmp_path / "notes").read_text().split()) == ["one", "two"]
+        async with aiohttp.ClientSession() as http, http.get(f"{gateway.url}/api/sessions") as response:
+            [session] = (await response.json())["sessions"]
+        found = (await read(gateway.url, f"{session['id']}/children"))["children"]
+        assert [child["messages"] for child in found] == [2, 2]
+        log = (await read(gateway.url, f"{session['id']}/messages"))["messages"]
+        parts = [part for part in log[-1]["message"]["parts"] if part["type"] == "tool_result"]
+        assert [part["tool_call_id"] for part in parts] == ["call_0", "call_1"]
+        texts = sorted(part["output"].split("\n")[0] for part in parts)
+        assert texts == ["One is noted.", "Two, I think."]
 
 
 async def _shown(gateway: GatewayProcess, session: str) -> str:
