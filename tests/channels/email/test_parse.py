@@ -36,6 +36,8 @@ def with_results(*results: str, sender: str = "Ada <ada@example.com>") -> bytes:
         f"{SERVER} 1; spf=fail smtp.mailfrom=x.org; dmarc=pass (p=none (dis=none)) header.from=example.com",
         f"{SERVER.upper()};\r\n dkim=pass header.d=example.com",
         f"{SERVER}; dkim=fail header.d=example.com; dkim=pass header.i=@example.com header.s=s1",
+        # So OpenDKIM writes it.
+        f'{SERVER};\r\n\tdkim=pass (2048-bit key) header.d=example.com header.i=@example.com header.b="y+"',
     ],
 )
 def test_a_verified_address_is_an_identity(results: str) -> None:
@@ -61,6 +63,8 @@ def test_a_verified_address_is_an_identity(results: str) -> None:
         (f"{SERVER}; spf=pass smtp.mailfrom=example.com",),
         (f"{SERVER}; spf=fail (; dmarc=pass header.from=example.com )",),
         (f'{SERVER}; spf=fail smtp.mailfrom="; dmarc=pass header.from=example.com ;"@x.org',),
+        (f'{SERVER}; dkim=pass header.d="example.com"',),
+        (f'{SERVER}; spf=fail smtp.mailfrom="a(b"@x.org; dmarc=pass header.from=example.com; x=y")"',),
         (f"{SERVER}; spf=fail (a; dmarc=pass header.from=example.com",),
         (f"({SERVER}) evil.org; dmarc=pass header.from=example.com",),
         (f"{SERVER}.evil.org; dmarc=pass header.from=example.com",),
