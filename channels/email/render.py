@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from email import policy
+from email.headerregistry import BaseHeader, HeaderRegistry, UnstructuredHeader
 from email.message import EmailMessage
+from email.policy import SMTP, Policy
 from functools import cache
 
 from markdown_it import MarkdownIt
@@ -12,13 +13,22 @@ from markdown_it import MarkdownIt
 from gateway.channel import OutboundMessage, answer_files, answer_markdown, one_line
 from gateway.markdown import bound_tables
 
-_POLICY = policy.SMTP.clone(cte_type="7bit")
+
+class _Ids(UnstructuredHeader, BaseHeader):
+    """A header of Message-IDs, one in each line.
+
+    Python would encode ids of more than 77 characters, such as Outlook's: no program finds a thread by those.
+    """
+
+    def fold(self, *, policy: Policy) -> str:
+        """Return the header as it is written into the mail."""
+        return f"{self.name}: " + f"{policy.linesep} ".join(self.split()) + policy.linesep
 
 
 def mail_of(outbound: OutboundMessage, sender: str, message_id: str) -> bytes:
     """Return an answer as a mail: the same bytes in every attempt."""
     message, address = outbound.message, outbound.address
-    mail = EmailMessage(_POLICY)
+    mail = EmailMessage(_policy())
     mail["Message-ID"] = message_id
     mail["From"] = sender
     mail["To"] = address.chat.replace(",", ", ")
@@ -55,3 +65,11 @@ def _parser() -> MarkdownIt:
     parser.disable(["image", "html_block", "html_inline"])
     bound_tables(parser)
     return parser
+
+
+@cache
+def _policy() -> Policy:
+    headers = HeaderRegistry()
+    for name in ("in-reply-to", "references"):
+        headers.map_to_type(name, _Ids)
+    return SMTP.clone(cte_type="7bit", header_factory=headers)

@@ -14,9 +14,9 @@ PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
 DATA = base64.b64encode(b"a,b").decode()
 
 
-def rendered(*parts: Part, title: str = "Plan") -> bytes:
+def rendered(*parts: Part, title: str = "Plan", answered: str = "<m@x>") -> bytes:
     message = Message(session_id="s", role="assistant", parts=parts, created_at=0)
-    address = Address("email", "b", "ada@example.com,ben@example.com", "<r@x>", "<m@x>", True, title)
+    address = Address("email", "b", "ada@example.com,ben@example.com", "<r@x>", answered, True, title)
     outbound = OutboundMessage(address=address, message=message, nonce="0" * 24)
     return mail_of(outbound, "bot@example.org", "<n@example.org>")
 
@@ -48,6 +48,13 @@ def test_all_six_parts_show() -> None:
 def test_every_attempt_makes_the_same_mail() -> None:
     parts = (TextPart("Grüße"), FilePart("a.txt", "x"))
     assert rendered(*parts) == rendered(*parts)
+
+
+def test_the_ids_of_outlook_stay_as_they_are() -> None:
+    outlook = "<DB8PR04MB6795D26063D0719C93300DDDE6A30@DB8PR04MB6795.eurprd04.prod.outlook.com>"
+    raw = rendered(TextPart("x"), answered=outlook)
+    assert f"In-Reply-To: {outlook}\r\n".encode() in raw
+    assert f"References: <r@x>\r\n {outlook}\r\n".encode() in raw
 
 
 def test_a_title_cannot_add_a_header() -> None:
