@@ -75,7 +75,8 @@ def _parsed(mail: EmailMessage, name: str) -> list[object]:
     found: list[object] = []
     for key, raw in mail.raw_items():
         if key.lower() == name.lower():
-            text = str(raw)
+            # Text that is not ASCII comes as the bytes of the mail; many programs write UTF-8 as it is.
+            text = str(raw).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
             cut = text[:_LONGEST] if len(text) <= _LONGEST or name in _TEXTS else ""
             found.append(mail.policy.header_fetch_parse(key, cut))
     return found
@@ -87,8 +88,8 @@ def _results(text: str, authserv_id: str) -> list[tuple[str, str, dict[str, str]
     Comments may hold the sender's words, so they are taken out first. Quoted values are not read, and a
     header in which quotes hold more than plain words is malformed.
     """
-    if '"' in text or "\\" in text:
     text = _QUOTED.sub("=quoted", text)
+    if '"' in text or "\\" in text:
         return []
     before, plain = "", text
     while before != plain:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import email
 import mimetypes
 import re
@@ -17,7 +16,7 @@ from msgspec.structs import replace
 
 from channels.email.identity import addresses, author, header, headers, is_verified
 from channels.email.options import ADDRESS
-from channels.email.text import plain_of, split_quotes
+from channels.email.text import decoded, plain_of, split_quotes
 from gateway import now_ms
 from gateway.channel import (
     Address,
@@ -38,8 +37,6 @@ _PART_HEADER = re.compile(rb"(?:^|[\r\n])content-[a-z-]+:[^\r\n]*(?:(?:\r\n|\r|\
 _ID = re.compile(r"<[!-;=?-~]{1,250}>")
 _REPLY = re.compile(r"((re|aw|sv|antw|rif|odp)(\[\d+\])?: *)+", re.IGNORECASE)
 _FORWARD = re.compile(r"(fwd?|wg|tr|rv|i): ", re.IGNORECASE)
-_QUADRATIC = "punycode"
-"""A codec of Python for names of hosts, which takes minutes for a mail. No mail program writes it."""
 _ROBOTS = re.compile(r"(mailer-daemon|postmaster|(do-?)?not?-?reply|bounces?)\b.*@.*")
 
 
@@ -253,11 +250,7 @@ def _text(leaves: Sequence[EmailMessage]) -> str:
 
 def _decoded(part: EmailMessage) -> str:
     data = cast("bytes | None", part.get_payload(decode=True)) or b""
-    try:
-        charset = codecs.lookup(part.get_content_charset("utf-8")).name
-        text = data.decode("utf-8" if charset == _QUADRATIC else charset, "replace")
-    except (LookupError, ValueError):
-        text = data.decode("utf-8", "replace")
+    text = decoded(data, part.get_content_charset("ascii"))
     return text.replace("\0", "\ufffd").replace("\xa0", " ")
 
 

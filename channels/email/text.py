@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from html.parser import HTMLParser
 
 from msgspec import Struct
@@ -31,6 +33,31 @@ _OUTLOOK_NEXT = re.compile(
     r"\*?(sent|date|gesendet|datum|envoyé|enviado|inviato):\*? .{1,200}", re.IGNORECASE
 )
 _SIGNATURE = re.compile(r"-- ?")
+
+
+_WIDER = {
+    "iso8859-1": "cp1252",
+    "iso8859-9": "cp1254",
+    "gb2312": "gb18030",
+    "shift_jis": "cp932",
+    "euc_kr": "cp949",
+}
+"""Character sets that mail programs name although the text is of a larger one."""
+_QUADRATIC = "punycode"
+"""A codec of Python for names of hosts, which takes minutes for a mail. No mail program writes it."""
+
+
+def decoded(data: bytes, charset: str) -> str:
+    """Return the text of a part. One with a missing or wrong character set is mostly UTF-8."""
+    named = "ascii"
+    with suppress(LookupError, ValueError):
+        found = codecs.lookup(charset).name
+        named = "ascii" if found == _QUADRATIC else _WIDER.get(found, found)
+    tries = [(named, "strict"), ("utf-8", "strict"), (named, "replace")]
+    for one, errors in tries if named != "ascii" else tries[1:2]:
+        with suppress(LookupError, ValueError):
+            return data.decode(one, errors)
+    return data.decode("cp1252", "replace")
 
 
 class Split(Struct, frozen=True):
@@ -115,6 +142,8 @@ class _Reader(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag in _HIDDEN:
             self._hidden += 1
+        elif tag == "body":
+            self._hidden = 0  # the end tag of the head may be omitted
         if _BLOCKS.fullmatch(tag):
             self._break()
         self._quotes += tag == "blockquote"

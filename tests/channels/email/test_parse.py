@@ -192,6 +192,34 @@ def test_html_becomes_text() -> None:
     assert "p{}" not in text
 
 
+def test_html_without_the_end_of_its_head_has_a_text() -> None:
+    assert plain_of("<html><head><title>t</title><body><p>Hello</p></body></html>") == "Hello"
+
+
+@pytest.mark.parametrize(
+    ("charset", "data", "text"),
+    [
+        ("iso-8859-1", b"\x93Gr\xfc\xdfe\x94 \x80", "“Grüße” €"),
+        ("gb2312", "朱镕基".encode("gbk"), "朱镕基"),
+        ("Shift_JIS", "①㈱".encode("cp932"), "①㈱"),
+        ("us-ascii", "Grüße".encode(), "Grüße"),
+        ("x-unknown", "Grüße".encode("cp1252"), "Grüße"),
+        ("utf-8", "Grüße".encode()[:-2], "Grü\ufffd"),
+    ],
+)
+def test_a_wrong_character_set_damages_no_text(charset: str, data: bytes, text: str) -> None:
+    head_lines = f"Content-Type: text/plain; charset={charset}\r\nContent-Transfer-Encoding: 8bit\r\n\r\n"
+    raw = mail("x", after=["m0"]).partition(b"Content-Type")[0] + head_lines.encode() + data
+    assert whole(raw).text == text
+
+
+def test_headers_may_be_utf8() -> None:
+    raw = mail("x", sender="X <ada@example.com>", Subject="S").replace(b"X <", "Zoë <".encode())
+    message = whole(raw.replace(b"Subject: S", "Subject: Grüße".encode()))
+    assert (message.sender.id, message.sender.name) == ("ada@example.com", "Zoë")
+    assert message.text == "Grüße\n\nx"
+
+
 def test_a_file_that_is_too_large_is_named() -> None:
     raw = mail("look", files=[("a.txt", b"small"), ("b.txt", b"x" * 2000)])
     _, files = parse_mail(raw, head(raw), BOT, 1000)
