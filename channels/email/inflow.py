@@ -159,7 +159,11 @@ class Inflow:
         if wanted and not whole:
             note = f"[The mail has {head.size:,} bytes; only the beginning of its text was read.]"
             text = f"{text}\n\n{note}".strip()
-        return replace(message, text=text, parts=tuple(parts))
+        of: dict[int | None, list[Part]] = {}
+        for part, file in zip(parts, files, strict=True):
+            of.setdefault(file.quote, []).append(part)
+        quotes = (replace(one, parts=tuple(of.get(number, ()))) for number, one in enumerate(message.quotes))
+        return replace(message, text=text, parts=tuple(of.get(None, ())), quotes=tuple(quotes))
 
     async def _part(self, file: File) -> Part:
         if file.data is None:

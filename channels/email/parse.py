@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from email import policy
 from email.message import EmailMessage
+from itertools import islice
 from typing import cast
 
 from msgspec import Struct
@@ -58,11 +59,15 @@ class Bot(Struct, frozen=True):
 
 
 class File(Struct, frozen=True):
-    """A file of a mail. ``data`` is None if it is too large."""
+    """A file of a mail. ``data`` is None if it is too large.
+
+    ``quote`` is the index of the quote that it belongs to: that of a mail which is attached as a whole.
+    """
 
     name: str
     mime_type: str
     data: bytes | None
+    quote: int | None = None
 
 
 class Skipped(Struct, frozen=True):
@@ -126,7 +131,6 @@ def parse_mail(
     text = _text(leaves)
     split = split_quotes(text[:_MOST_TEXT])
     subject = header(mail, "Subject")[:500].strip()
-    forwarded = [_forwarded(part) for part in leaves if part.get_content_type() == "message/rfc822"]
     is_forward = split.is_forward or _FORWARD.match(subject) is not None
     own = split.own + ("\n[cut]" if len(text) > _MOST_TEXT else "")
     begins = message.address.thread == message.address.reply_to
@@ -137,12 +141,16 @@ def parse_mail(
     is_new = not any(bot.wrote(one) for one in _ID.findall(header(mail, "References")))
     quoted = [split.quoted] if split.quoted and (is_new or is_forward) else []
     quotes = [Quoted("forward" if is_forward else "reply", _cut(one)) for one in quoted]
-    quotes += [Quoted("forward", _cut(one)) for one in forwarded[:_MOST_FILES] if one]
+    attached: list[tuple[EmailMessage, int | None]] = [(part, None) for part in _attached(leaves)]
+    for said, parts in islice(filter(any, map(_forwarded, leaves)), _MOST_FILES):
+        attached += [(part, len(quotes)) for part in parts]
+        quotes.append(Quoted("forward", _cut(said)))
     addressed: Addressing = message.addressed
     if is_command and message.address.group and addressed != "direct":
         addressed = "command"
     message = replace(message, text=own, quotes=() if is_command else tuple(quotes), addressed=addressed)
-    return message, [_file(part, number, most) for number, part in enumerate(_attached(leaves), 1)]
+    wanted = [one for one in attached if one[1] is None or not is_command][:_MOST_FILES]
+    return message, [_file(part, number, most, quote) for number, (part, quote) in enumerate(wanted, 1)]
 
 
 def _check(raw: bytes) -> None:
@@ -254,20 +262,21 @@ def _decoded(part: EmailMessage) -> str:
     return text.replace("\0", "\ufffd").replace("\xa0", " ")
 
 
-def _forwarded(part: EmailMessage) -> str:
-    """Return author, subject and text of a mail that is attached as a whole."""
-    if not part.is_multipart():
-        return ""
-    inner = cast("EmailMessage", part.get_payload(0))
-    lines = [f"{name}: {value}" for name in ("From", "Subject") if (value := header(inner, name)[:300])]
-    return "\n".join([*lines, "", _text(list(_leaves(inner)))]).strip()
+def _forwarded(part: EmailMessage) -> tuple[str, Sequence[EmailMessage]]:
+    """Return author, subject and text of a mail that is attached as a whole, and the parts with its files."""
+    if part.get_content_type() != "message/rfc822" or not part.is_multipart():
+        return "", ()
+    mail = cast("EmailMessage", part.get_payload(0))
+    leaves = list(_leaves(mail))
+    lines = [f"{name}: {value}" for name in ("From", "Subject") if (value := header(mail, name)[:300])]
+    return "\n".join([*lines, "", _text(leaves)]).strip(), _attached(leaves)
 
 
-def _file(part: EmailMessage, number: int, most: int) -> File:
+def _file(part: EmailMessage, number: int, most: int, quote: int | None) -> File:
     mime = part.get_content_type()
     name = part.get_filename() or f"file-{number}{mimetypes.guess_extension(mime) or ''}"
     data = cast("bytes | None", part.get_payload(decode=True)) or b""
-    return File(" ".join(name.split())[:200], mime, data if len(data) <= most else None)
+    return File(" ".join(name.split())[:200], mime, data if len(data) <= most else None, quote)
 
 
 def _cut(text: str) -> str:

@@ -196,6 +196,18 @@ def test_html_without_the_end_of_its_head_has_a_text() -> None:
     assert plain_of("<html><head><title>t</title><body><p>Hello</p></body></html>") == "Hello"
 
 
+def test_the_files_of_a_mail_that_is_attached_come_along() -> None:
+    inner = mail("see the plan", sender="Ben <ben@example.com>", files=[("plan.txt", b"x")])
+    raw = mail("sum it up").replace(
+        b"Content-Type: text/plain", b"Content-Type: multipart/mixed; boundary=b", 1
+    )
+    raw = raw.partition(b"Content-Transfer")[0] + b"\r\n--b\r\n\r\nsum it up\r\n"
+    raw += b"--b\r\nContent-Type: message/rfc822\r\n\r\n" + inner + b"\r\n--b--\r\n"
+    message, files = parse_mail(raw, head(raw), BOT, 1000)
+    assert (message.text, [(one.name, one.quote) for one in files]) == ("sum it up", [("plan.txt", 0)])
+    assert [(one.kind, one.text.endswith("see the plan")) for one in message.quotes] == [("forward", True)]
+
+
 @pytest.mark.parametrize(
     ("charset", "data", "text"),
     [
