@@ -26,8 +26,8 @@ T = TypeVar("T")
 
 log = structlog.get_logger("trunkline.email")
 
-_IDLE_SECONDS = 28 * 60.0
-"""Servers may end a connection after half an hour (RFC 2177)."""
+_IDLE_SECONDS = 200.0
+"""Routers forget a connection without data, some after four minutes: no news would come then."""
 _POLL_SECONDS = 30.0
 _FULL_PAUSE = 1.0
 _PARSE_SECONDS = 30.0
