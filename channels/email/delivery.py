@@ -20,7 +20,7 @@ import structlog
 from channels.email.imap import ImapError, connected
 from channels.email.options import Options
 from channels.email.parse import Bot
-from channels.email.render import mail_of
+from channels.email.render import has_files, mail_of
 from gateway.channel import OutboundMessage, Placed, PlacementDeferred, PlacementRefused, PlacementUncertain
 
 log = structlog.get_logger("trunkline.email")
@@ -44,13 +44,15 @@ class Delivery:
         message_id = self._bot.message_id(outbound.nonce, outbound.part)
         mail = await asyncio.to_thread(mail_of, outbound, self._bot.address, message_id)
         recipients = [one for one in outbound.address.chat.split(",") if one]
-        submission = _Submission(self._options)
         try:
-            await asyncio.to_thread(submission.run, recipients, mail)
-        except asyncio.CancelledError:
-            # The thread ends with its connection; without that it would wait for the server.
-            submission.abort()
-            raise
+            await self._submit(recipients, mail)
+        except PlacementRefused as refused:
+            if not has_files(outbound):
+                raise
+            # The answer must not depend on its files. If the recipients are gone, so is this refused.
+            log.info("a mail with files was refused", channel=self._bot.channel, reason=str(refused))
+            mail = await asyncio.to_thread(mail_of, outbound, self._bot.address, message_id, str(refused))
+            await self._submit(recipients, mail)
         try:
             async with asyncio.timeout(_COPY_SECONDS):
                 await self._store_copy(message_id, mail)
@@ -70,6 +72,15 @@ class Delivery:
                 return Placed(message_id) if await imap.has(message_id) else None
         except _TRANSIENT as error:
             raise PlacementDeferred(f"the folder of sent mail cannot be searched: {error}") from error
+
+    async def _submit(self, recipients: Sequence[str], mail: bytes) -> None:
+        submission = _Submission(self._options)
+        try:
+            await asyncio.to_thread(submission.run, recipients, mail)
+        except asyncio.CancelledError:
+            # The thread ends with its connection; without that it would wait for the server.
+            submission.abort()
+            raise
 
     async def _store_copy(self, message_id: str, mail: bytes) -> None:
         """Store a mail as sent, unless the SMTP server has done so, as those of some providers do."""

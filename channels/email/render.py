@@ -13,6 +13,8 @@ from markdown_it import MarkdownIt
 from gateway.channel import OutboundMessage, answer_files, answer_markdown, one_line
 from gateway.markdown import bound_tables
 
+_LONGEST_NAMES = 200
+
 
 class _Ids(UnstructuredHeader, BaseHeader):
     """A header of Message-IDs, one in each line.
@@ -25,8 +27,16 @@ class _Ids(UnstructuredHeader, BaseHeader):
         return f"{self.name}: " + f"{policy.linesep} ".join(self.split()) + policy.linesep
 
 
-def mail_of(outbound: OutboundMessage, sender: str, message_id: str) -> bytes:
-    """Return an answer as a mail: the same bytes in every attempt."""
+def has_files(outbound: OutboundMessage) -> bool:
+    """Return whether the mail of an answer has files."""
+    return any(True for _ in answer_files(outbound.message))
+
+
+def mail_of(outbound: OutboundMessage, sender: str, message_id: str, refused: str = "") -> bytes:
+    """Return an answer as a mail: the same bytes in every attempt.
+
+    If the server ``refused`` the mail with its files, a line with the reason takes their place.
+    """
     message, address = outbound.message, outbound.address
     mail = EmailMessage(_policy())
     mail["Message-ID"] = message_id
@@ -41,10 +51,14 @@ def mail_of(outbound: OutboundMessage, sender: str, message_id: str) -> bytes:
     # Automatic programs do not answer such mail (RFC 3834).
     mail["Auto-Submitted"] = "auto-replied"
     mail["X-Auto-Response-Suppress"] = "All"
-    markdown = answer_markdown(message.parts)
+    markdown, files = answer_markdown(message.parts), list(answer_files(message))
+    if refused:
+        names = ", ".join(file.name for file in files).replace("`", "")[:_LONGEST_NAMES]
+        markdown += f"\n\n⚠️ `{names}` could not be sent: `{one_line(refused).replace('`', '')}`"
+        files = []
     mail.set_content(markdown + "\n", cte="quoted-printable")
     mail.add_alternative(html_of(markdown), subtype="html", cte="quoted-printable")
-    for file in answer_files(message):
+    for file in files:
         main, _, sub = file.mime_type.partition("/")
         # Python refuses to attach data as a part that is made of parts.
         main, sub = ("application", "octet-stream") if main in ("multipart", "message") else (main, sub)

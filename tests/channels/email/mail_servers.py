@@ -151,6 +151,7 @@ class Smtp:
         self.recipients: list[list[str]] = []
         self.faults: deque[Fault | str] = deque()
         self.files = files
+        self.largest = 50_000_000
         self.controller = Controller(
             self, hostname="127.0.0.1", port=0, authenticator=_check, auth_require_tls=False
         )
@@ -182,6 +183,8 @@ class Smtp:
         return "250 OK"
 
     async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:
+        if len(envelope.original_content) > self.largest:
+            return "552 5.3.4 Message size exceeds fixed limit"
         fault = self.faults.popleft() if self.faults else "none"
         if fault not in ("fail_before", "drop_before"):
             self.accepted.append(envelope.original_content)

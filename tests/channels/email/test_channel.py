@@ -9,12 +9,16 @@ from typing import Any
 
 import pytest
 
+from channels.email.delivery import Delivery
 from channels.email.imap import connected
 from channels.email.options import Options
+from channels.email.parse import Bot
+from gateway import FilePart, Message, TextPart
 from gateway.app import Gateway
+from gateway.channel import Address, OutboundMessage
 from gateway.testing.contracts.channel_platform import Trial, settled, trial, until
 from gateway.testing.fake_models.script import Reply, Say
-from tests.channels.email.mail_servers import mail
+from tests.channels.email.mail_servers import ADDRESS, SERVER, mail
 from tests.channels.email.test_contract import EmailPlatform
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("dovecot_path")]
@@ -129,6 +133,26 @@ async def test_a_recipient_that_is_gone_is_a_dead_letter(tmp_path: Path) -> None
         await until(lambda: len(made.models.requests) == 1)
         await settled(gateway)
         assert platform.smtp.accepted == []
+
+
+async def test_an_answer_is_sent_without_files_that_are_too_large() -> None:
+    async with OwnCopies() as platform:
+        platform.smtp.largest = 10_000
+        options = Options.model_validate({k: v for k, v in platform.settings().items() if k != "allow"})
+        parts = (TextPart("Here it is."), FilePart("all.txt", "x" * 20_000))
+        message = Message(session_id="s", role="assistant", parts=parts)
+        address = Address("email", ADDRESS, "ada@example.com", "<m1@x>", "<m1@x>", title="Plan")
+        outbound = OutboundMessage(address=address, message=message, nonce="0" * 24)
+        placed = await Delivery(Bot("email", ADDRESS, SERVER), options).send(outbound)
+        (sent,) = platform.smtp.mails
+        assert sent["Message-ID"] == placed.platform_id
+        text = sent.get_body(("plain",)).get_content()  # type: ignore[union-attr]
+        assert text.splitlines() == [
+            "Here it is.",
+            "",
+            "⚠️ `all.txt` could not be sent: `552 5.3.4 Message size exceeds fixed limit`",
+        ]
+        assert not list(sent.iter_attachments())
 
 
 async def test_an_uncertain_mail_is_sent_again_with_the_same_message_id(tmp_path: Path) -> None:
