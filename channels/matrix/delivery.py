@@ -11,6 +11,8 @@ import sys
 import uuid
 from collections import OrderedDict
 
+import structlog
+
 from channels.matrix.api import Api, Json, RefusedError
 from channels.matrix.options import Options
 from channels.matrix.parse import MESSAGE, as_object
@@ -26,6 +28,8 @@ from gateway.channel import (
     PlacementMismatch,
     PlacementUncertain,
 )
+
+log = structlog.get_logger("trunkline.matrix")
 
 NONCE = "org.trunkline.nonce"
 _SEND, _EDIT = Limit(12, 60.0, burst=10), Limit(6, 60.0, burst=4)
@@ -163,7 +167,12 @@ class Delivery:
         size, kind = len(file.data), file.mime_type.partition("/")[0]
         if size > self._largest:
             return body_of(f"📎 `{file.name}` is too large for the homeserver ({size:,} bytes)")
-        uri = await self._api.upload(file.name, file.mime_type, file.data)
+        try:
+            uri = await self._api.upload(file.name, file.mime_type, file.data)
+        except RefusedError as refused:
+            # A proxy may accept less than the homeserver. The rest of the answer must not depend on a file.
+            log.info("the homeserver refused a file", reason=str(refused))
+            return body_of(f"📎 `{file.name}` could not be sent: `{refused}`")
         info = {"mimetype": file.mime_type, "size": size}
         msgtype = f"m.{kind}" if kind in ("image", "audio", "video") else "m.file"
         return {"msgtype": msgtype, "body": file.name, "filename": file.name, "url": uri, "info": info}

@@ -43,6 +43,8 @@ class FakeMatrix(FakeServer, State):
         self.token = "token-1"  # noqa: S105 - of the fake
         self.refused_joins = 0
         self.slow_joins = False
+        self.proxy_bytes = 100_000_000
+        """Largest upload that a proxy before the homeserver accepts."""
         self.broken: set[str] = set()
         self.typing: list[str] = []
         self.receipts: list[str] = []
@@ -302,6 +304,8 @@ class FakeMatrix(FakeServer, State):
 
     async def _upload(self, request: web.Request) -> web.Response:
         data = await request.read()
+        if len(data) > self.proxy_bytes:
+            return web.Response(status=413, text="<html>413 Request Entity Too Large</html>")
         problem = "the file is too large" if len(data) > _MOST_FILE else None
         self.record("upload", dict(request.query), problem)
         return as_json({"content_uri": self.keep(request.content_type, data)})

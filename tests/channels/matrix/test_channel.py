@@ -360,6 +360,17 @@ async def test_a_very_long_answer_is_also_a_file(tmp_path: Path) -> None:
         assert "too large for the homeserver" in platform.fake.direct.shown(BOT)[3]["body"]
 
 
+async def test_a_file_that_a_proxy_refuses_is_named(tmp_path: Path) -> None:
+    """nginx accepts 1 MB, whatever the homeserver allows."""
+    async with running(tmp_path, pages=1) as (made, platform, gateway):
+        platform.fake.proxy_bytes = 1_000
+        made.models.then(Reply((Say(" ".join(f"word{number}" for number in range(8_000))),)))
+        platform.write("recite")
+        await until(lambda: len(platform.fake.direct.shown(BOT)) == 2)
+        await settled(gateway)
+        assert platform.fake.direct.shown(BOT)[1]["body"].startswith("📎 answer.md could not be sent: 413")
+
+
 async def test_an_answer_grows_by_edits_while_typing_is_shown(tmp_path: Path) -> None:
     gate = asyncio.Event()
     async with running(tmp_path) as (made, platform, gateway):
