@@ -64,6 +64,8 @@ _ALBUM_SECONDS = 1.0
 _RETRY_SECONDS = 2.0
 """Pause before complete albums are submitted again after the inbox was full."""
 _MAX_DONE = 200
+_MAX_ALBUMS = 200
+"""Complete albums that are kept: an edit shows only its own picture, and has to bring the others again."""
 _GROUP_OF = "group of "
 """Beginning of the shard of a cursor that holds the group that became a supergroup."""
 _STRONGEST: tuple[Addressing, ...] = ("direct", "command", "mention", "reply", "thread", "none")
@@ -124,6 +126,7 @@ class Inflow:
         self._answer_inline = answer_inline
         self._lock = asyncio.Lock()
         self._pieces: list[_Piece] = []
+        self._albums: dict[str, tuple[ReceivedMessage, ...]] = {}
         self._waiting = asyncio.Event()
 
     async def restore(self, cursors: Iterable[Cursor]) -> None:
@@ -162,16 +165,17 @@ class Inflow:
             (raw, one) for raw, one in events if isinstance(one, ReceivedMessage) and not self._is_done(raw)
         ]
         fresh = [(raw, self._place(one)) for raw, one in fresh]
-        messages, refused = await self._complete([(raw, one) for raw, one in fresh if one.album is None])
+        pieces = self._pieces_of([(raw, one) for raw, one in fresh if one.is_piece])
+        whole = [(raw, self._with_album(one, pieces)) for raw, one in fresh if not one.is_piece]
+        messages, refused = await self._complete(whole)
         refused += [one for _, one in events if isinstance(one, Rejected)]
-        pieces = self._pieces_of([(raw, one) for raw, one in fresh if one.album is not None])
         for _, event in events:
             if isinstance(event, CallbackQuery):
                 await self._decide(event)
         async with self._lock:
             waiting = _merge_pieces(self._pieces, pieces)
-            later = [one.inbound for _, one in fresh if one.album is None]
-            ready = [one for one in waiting if any(_is_later_in_chat(message, one) for message in later)]
+            later = [one for _, one in whole]
+            ready = [one for one in waiting if any(_completes(message, one) for message in later)]
             albums, failed = await self._complete(_join_albums(ready))
             refused += failed
             signals = self._signals([event for _, event in events])
@@ -274,6 +278,7 @@ class Inflow:
         for message, receipt in zip(messages, receipts, strict=False):
             if not (receipt.ignored or receipt.duplicate):
                 self._history.called(message)
+        self._keep_albums(ready)
         self.state = state
         self._set_pieces(left)
 
@@ -285,6 +290,32 @@ class Inflow:
         if self._attend(received.inbound) != "ignore":
             self._history.keep(received)
         return received
+
+    def _keep_albums(self, pieces: Iterable[_Piece]) -> None:
+        """Keep albums for edits of their pieces."""
+        for piece in pieces:
+            if self._attend(piece.received.inbound) != "ignore":
+                before = self._albums.pop(piece.album, ())
+                known = {one.inbound.original: one for one in (piece.received, *before)}
+                album = sorted(known.values(), key=lambda one: one.inbound.order)
+                self._albums[piece.album] = tuple(album)
+        while len(self._albums) > _MAX_ALBUMS:
+            del self._albums[next(iter(self._albums))]
+
+    def _with_album(self, edit: ReceivedMessage, new: Sequence[_Piece]) -> ReceivedMessage:
+        """Return an edited piece of an album as the edited album; other messages as they are."""
+        if edit.album is None:
+            return edit
+        name = _album_name(edit)
+        self._keep_albums(piece for piece in (*self._pieces, *new) if piece.album == name)
+        before, changed = self._albums.get(name, ()), edit.inbound
+        album = tuple(edit if one.inbound.original == changed.original else one for one in before)
+        if edit not in album:
+            return edit
+        self._albums[name] = album
+        whole, revises = _joined(album), album[0].inbound.original
+        named = replace(whole.inbound, dedup_key=changed.dedup_key, alt_key=changed.alt_key, revises=revises)
+        return replace(whole, inbound=named)
 
     async def _complete(
         self, messages: Sequence[tuple[Any, ReceivedMessage]]
@@ -319,10 +350,7 @@ class Inflow:
 
     def _pieces_of(self, messages: Sequence[tuple[Any, ReceivedMessage]]) -> list[_Piece]:
         now = asyncio.get_running_loop().time()
-        return [
-            _Piece(raw, update_id_of(raw) or 0, f"{one.inbound.address.chat}:{one.album}", one, now)
-            for raw, one in messages
-        ]
+        return [_Piece(raw, update_id_of(raw) or 0, _album_name(one), one, now) for raw, one in messages]
 
     def _set_pieces(self, pieces: Sequence[_Piece]) -> None:
         self._pieces = list(pieces)
@@ -367,11 +395,16 @@ def _merge_pieces(before: Sequence[_Piece], new: Sequence[_Piece]) -> list[_Piec
     return list({piece.update_id: piece for piece in (*before, *new)}.values())
 
 
-def _is_later_in_chat(message: InboundMessage, piece: _Piece) -> bool:
-    """Return whether a message was written in the same chat after a piece of an album: the album is
-    complete then."""
-    album = piece.received.inbound
-    return message.address.chat == album.address.chat and message.order > album.order
+def _completes(message: ReceivedMessage, piece: _Piece) -> bool:
+    """Return whether a message was written in the same chat after a piece of an album, or edits the album:
+    it is complete then."""
+    album, inbound = piece.received.inbound, message.inbound
+    is_edit = message.album is not None and _album_name(message) == piece.album
+    return is_edit or (inbound.address.chat == album.address.chat and inbound.order > album.order)
+
+
+def _album_name(piece: ReceivedMessage) -> str:
+    return f"{piece.inbound.address.chat}:{piece.album}"
 
 
 def _join_albums(pieces: Sequence[_Piece]) -> list[tuple[Any, ReceivedMessage]]:

@@ -255,7 +255,7 @@ def _parse_message(
     return ReceivedMessage(
         inbound,
         (*files, *quoted_files),
-        None if edited else message.media_group_id,
+        message.media_group_id,
         earlier(message, bot.id),
         to_another,
     )

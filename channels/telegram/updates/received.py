@@ -60,3 +60,8 @@ class ReceivedMessage(Struct, frozen=True):
     album: str | None = None
     replied: Earlier | None = None
     to_another: bool = False
+
+    @property
+    def is_piece(self) -> bool:
+        """Return whether it is a piece of an album that may not be complete."""
+        return self.album is not None and self.inbound.revises is None

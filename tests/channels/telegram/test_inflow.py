@@ -252,6 +252,40 @@ async def test_an_album_is_one_message(tmp_path: Path, fake: FakeTelegram) -> No
     fake.transcript.check()
 
 
+async def test_an_edited_caption_brings_the_whole_album_again(tmp_path: Path, fake: FakeTelegram) -> None:
+    """Telegram sends only the picture whose caption was edited."""
+    chat = fake.private()
+    pictures = [png(30 + n, 20) for n in range(3)]
+    async with lab(tmp_path, fake) as running:
+        first, second, _ = fake.album(chat, pictures, caption="three of then")
+        await running.answers(chat, "You said: three of then")
+        fake.edit(chat, first, "three of them")
+        await running.answers(chat, "You said: three of then", "You said: three of them")
+        fake.edit(chat, second, "and the best")
+        await until(lambda: len(fake.answers(chat)) == 3)
+        assert fake.answers(chat)[-1] == "You said: three of them\nand the best"
+        (asked,) = [m for m in running.models.requests[-1].body["messages"] if m["role"] == "user"]
+        assert all(base64.b64encode(picture).decode() in json.dumps(asked) for picture in pictures)
+        await running.settled()
+    fake.transcript.check()
+
+
+async def test_a_caption_that_was_edited_during_an_outage_belongs_to_its_album(
+    tmp_path: Path, fake: FakeTelegram
+) -> None:
+    chat = fake.private()
+    async with lab(tmp_path, fake):
+        pass
+    first, _ = fake.album(chat, [png(), png(40, 40)], caption="tow")
+    fake.edit(chat, first, "two")
+    async with lab(tmp_path, fake) as running:
+        await running.answers(chat, "You said: two")
+        (asked,) = [m for m in running.models.requests[-1].body["messages"] if m["role"] == "user"]
+        assert base64.b64encode(png(40, 40)).decode() in json.dumps(asked)
+        await running.settled()
+    fake.transcript.check()
+
+
 async def test_an_album_survives_a_restart_before_it_is_complete(tmp_path: Path, fake: FakeTelegram) -> None:
     chat = fake.private()
     async with lab(tmp_path, fake):
