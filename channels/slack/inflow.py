@@ -16,7 +16,15 @@ import structlog
 from msgspec.structs import replace
 
 from channels.slack.api import Api, Json
-from channels.slack.context.content import Shown, Upload, as_shown, named_in, plain_text, shortened
+from channels.slack.context.content import (
+    Shown,
+    Upload,
+    as_shown,
+    named_in,
+    plain_text,
+    shortened,
+    uploads,
+)
 from channels.slack.context.directory import Directory
 from channels.slack.history import HistoryReader
 from channels.slack.parse import (
@@ -514,27 +522,46 @@ async def with_quotes(
 
 
 async def _part(file: Upload, *, api: Api, largest: int, read_file: ReadFile, listen: bool) -> Part | Audio:
+    file = await _with_url(file, api)
     name = safe_name(file.name)
     heard = listen and file.mime_type.startswith("audio/")
     readable = heard or not file.mime_type.startswith(("audio/", "video/"))
     content = await _content(file, api, largest) if readable and file.url else None
-    if content is None:
-        return FilePart(name)
+    if not isinstance(content, bytes):
+        return FilePart(name, content)
     if heard:
         return Audio(f"data:{file.mime_type};base64,{base64.b64encode(content).decode()}", file.mime_type)
     return await read_file(name, file.mime_type, content)
 
 
-async def _content(file: Upload, api: Api, largest: int) -> bytes | None:
-    """Download a file, with retries. Returns None if it is too large or cannot be read."""
+async def _with_url(file: Upload, api: Api) -> Upload:
+    """Return a file with its URL: in a channel of several organizations, a message has only its id."""
+    for attempt in range(_TRIES if file.id and not file.url else 0):
+        try:
+            answer = await api.call("files.info", file=file.id)
+        except PlacementRefused as refused:
+            log.info("a file is skipped", file=file.id, reason=str(refused))
+            break
+        except (PlacementDeferred, PlacementUncertain) as error:
+            log.info("a file cannot be looked up", file=file.id, attempt=attempt, reason=str(error))
+        else:
+            return next(iter(uploads({"files": [answer.get("file")]})), file)
+    return file
+
+
+async def _content(file: Upload, api: Api, largest: int) -> bytes | str:
+    """Download a file, with retries. Returns a note if it is too large or cannot be read."""
     if file.size > largest:
-        return None
+        return f"[it has more than {largest:,} bytes]"
+    reason = ""
     for attempt in range(_TRIES):
         try:
             return await api.fetch(file.url, largest)
         except PlacementRefused as refused:
             log.info("a file is skipped", file=file.id, reason=str(refused))
-            return None
+            reason = str(refused)
+            break
         except PlacementDeferred as deferred:
             log.info("a download failed", file=file.id, attempt=attempt, reason=str(deferred))
-    return None
+            reason = str(deferred)
+    return f"[it could not be downloaded: {reason}]"

@@ -93,6 +93,14 @@ def new_file(state: State, user: User, name: str, size: int) -> StoredFile:
     return file
 
 
+def file_row(state: State, file: StoredFile) -> Json:
+    """Return a file as an object of a user's message."""
+    if not state.switches.shared:
+        return file_object(state, file)
+    unknown: Json = {"created": 0, "timestamp": 0, "user": ""}
+    return {"id": file.id, "mode": "file_access", "file_access": "check_file_info", **unknown}
+
+
 def file_object(state: State, file: StoredFile) -> Json:
     """Return a file as an object of the Web API."""
     kind = file.name.rpartition(".")[2].lower() or "binary"

@@ -13,7 +13,7 @@ from channels.slack.fake import chats
 from channels.slack.fake.accounts import user_group_object, user_object
 from channels.slack.fake.calls import Call, RefusalError, invalid
 from channels.slack.fake.delivery import emit, interaction, new_reply_url, new_trigger
-from channels.slack.fake.files import emit_shared, file_object, new_file
+from channels.slack.fake.files import emit_shared, file_row, new_file
 from channels.slack.fake.markup import MOST_IN_VIEW, Inspection, encode_typed, rich_text, visible_text
 from channels.slack.fake.messages import apply_acknowledgement, stop_streams
 from channels.slack.fake.state import (
@@ -123,7 +123,7 @@ class People:
         for file, (_, content) in zip(stored, files, strict=True):
             file.content, file.shared, file.shares[where.id] = content, True, message["ts"]
         if stored:
-            shown = [file_object(self.state, file) for file in stored]
+            shown = [file_row(self.state, file) for file in stored]
             message |= {"subtype": "file_share", "files": shown, "upload": False, "display_as_bot": False}
         chats.place(self.state, where, message)
         emit_shared(self.state, where, stored)

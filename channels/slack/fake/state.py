@@ -261,6 +261,7 @@ class Switches(Struct, kw_only=True):
     ``edit_window`` is in seconds, None without limit. ``scarce_history`` allows one call a minute and 15
     rows, as for apps distributed outside the marketplace. ``limited`` enforces the published rate limits.
     ``unknown_blocks`` are kinds of blocks that the workspace refuses. ``home`` is whether the app has a tab.
+    ``shared``: the channels belong to several organizations, so that messages have only the ids of files.
     """
 
     subscribed: frozenset[str] | None = None
@@ -271,6 +272,7 @@ class Switches(Struct, kw_only=True):
     unknown_blocks: frozenset[str] = frozenset()
     agent: bool = True
     home: bool = True
+    shared: bool = False
     socket_mode: bool = True
     retry_after: int = 1
 

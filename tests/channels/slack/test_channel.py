@@ -557,6 +557,29 @@ async def test_files_come_in_and_go_out(tmp_path: Path) -> None:
     fake.transcript.check()
 
 
+async def test_a_file_of_a_shared_channel_is_looked_up(tmp_path: Path) -> None:
+    async with FakeSlack() as fake, FakeModels() as models, gateway_at(fake, tmp_path, models) as gateway:
+        fake.state.switches.shared = True
+        fake.say("@ada", "look", files=[("notes.txt", b"remember the milk")])
+        await settled(gateway, "done")
+        asked = str(models.requests[-1].body["messages"])
+    assert "notes.txt" in asked
+    assert "remember the milk" in asked
+    fake.transcript.check()
+
+
+async def test_a_file_that_is_too_large_is_named_with_the_reason(tmp_path: Path) -> None:
+    async with (
+        FakeSlack() as fake,
+        FakeModels() as models,
+        gateway_at(fake, tmp_path, models, file_bytes=10) as gateway,
+    ):
+        fake.say("@ada", "look", files=[("notes.txt", b"remember the milk")])
+        await settled(gateway, "done")
+        assert "it has more than 10 bytes" in str(models.requests[-1].body["messages"])
+    fake.transcript.check()
+
+
 async def test_the_text_of_a_document_reaches_the_model(tmp_path: Path) -> None:
     async with FakeSlack() as fake, FakeModels() as models, gateway_at(fake, tmp_path, models) as gateway:
         fake.say("@ada", "read", files=[("plan.docx", word()), ("report.pdf", pdf("Revenue was 42"))])
