@@ -219,7 +219,7 @@ class DiscordChannel:
         state = StoredState(await self._host.cursors(self.id), account)
         commands = self._host.commands()
         names = frozenset(command.name for command in commands)
-        bot = BotProfile(self.id, account, self._options, names, self._chats.name)
+        bot = BotProfile(self.id, account, self._options, names, self._chats.name, self._chats.own_roles)
         self._recall = Recall(self._api, bot)
         reader = EventReader(
             self._api, self._chats, self._roles, self._delivery, bot, self._attend, self._host.read_file

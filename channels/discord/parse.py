@@ -6,7 +6,7 @@ The structs have only the fields that the channel uses. They are validated when 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal, TypeVar, cast
 
@@ -77,6 +77,7 @@ _MAX_SNAPSHOTS, _MAX_EMBEDS, _MAX_ANSWERS = 10, 10, 20
 _LINK = re.compile(
     r"https://(?:(?:ptb|canary)\.)?discord(?:app)?\.com/channels/(?:@me|\d{1,20})/(\d{1,20})/(\d{1,20})/?"
 )
+_ROLE = re.compile(r"<@&([0-9]{1,20})>")
 _FIRST_MENTION = re.compile(r"\s*<@!?([0-9]{1,20})>")
 
 
@@ -295,11 +296,18 @@ class Channel(Struct, frozen=True):
     member: ThreadMember | None = None
 
 
+class RoleTags(Struct, frozen=True):
+    """Origin of a role. Discord makes one for each bot on a server."""
+
+    bot_id: Snowflake | None = None
+
+
 class Role(Struct, frozen=True):
     """Role of a server."""
 
     id: Snowflake
     name: Name = ""
+    tags: RoleTags = RoleTags()
 
 
 class GuildRole(Struct, frozen=True):
@@ -420,7 +428,8 @@ class BotProfile(Struct, frozen=True):
     """Identity and settings of a bot, and the names of its commands, as the parser needs them.
 
     ``channel`` is the name of the gateway's channel, ``account`` the bot's user id. ``names`` returns the
-    name of a role or a channel, empty for an unknown one.
+    name of a role or a channel, empty for an unknown one. ``own_roles`` are the roles that Discord made for
+    the bot, one on each server; they have its name, so that users mention them instead of it.
     """
 
     channel: str
@@ -428,6 +437,7 @@ class BotProfile(Struct, frozen=True):
     options: Options
     commands: frozenset[str] = frozenset()
     names: Callable[[Named, str], str] = no_names
+    own_roles: Collection[str] = frozenset()
 
 
 def read(value: Any, kind: type[T]) -> T:
@@ -486,7 +496,7 @@ def is_user_message(message: Message, account: str) -> bool:
 
 def addressed(message: Message, chat: Chat, bot: BotProfile) -> Addressing:
     """Return the way in which a message addresses the bot."""
-    text, is_mention = _without_mention(message.content, bot.account), _mentions(message.content, bot.account)
+    text, is_mention = _without_mention(message.content, bot), _mentions(message.content, bot)
     if chat.kind == "dm":
         return "mention" if is_mention and not text else "direct"
     if _command_of(text, bot.commands):
@@ -531,7 +541,7 @@ def pointed(message: Message, bot: BotProfile) -> tuple[Pointed, ...]:
 
     A command points at nothing. Of a message of the bot only the files are quoted.
     """
-    if _command_of(_without_mention(message.content, bot.account), bot.commands):
+    if _command_of(_without_mention(message.content, bot), bot.commands):
         return ()
     if message.is_forward:
         return tuple(
@@ -640,7 +650,7 @@ def address_of(chat: Chat, bot: BotProfile, thread: str | None, reply_to: str | 
 
 def text_of(message: Message, bot: BotProfile) -> str:
     """Return the user's own text without the bot's mention, with names in place of ids."""
-    text = _named(_without_mention(message.content, bot.account), message, bot)
+    text = _named(_without_mention(message.content, bot), message, bot)
     return "\n".join([text, *_extras(message)]).strip()
 
 
@@ -736,10 +746,17 @@ def _thread_of(message: str, chat: Chat, bot: BotProfile) -> str | None:
     return message if chat.kind == "channel" and bot.options.threads == "open" else None
 
 
-def _without_mention(text: str, account: str) -> str:
+def _without_mention(text: str, bot: BotProfile) -> str:
     if "<@" not in text:
         return text.strip()
-    return re.sub(rf"\A\s*<@!?{account}>[ ,:]*|\s*<@!?{account}>\s*\Z", "", text, count=1).strip()
+    own = _own_marks(text, bot)
+    return re.sub(rf"\A\s*{own}[ ,:]*|\s*{own}\s*\Z", "", text, count=1).strip()
+
+
+def _own_marks(text: str, bot: BotProfile) -> str:
+    """Return a pattern of the mentions of the bot in a text, and of its roles."""
+    roles = (f"|&{role}" for role in set(_ROLE.findall(text)) if role in bot.own_roles)
+    return f"<@(?:!?{bot.account}{''.join(roles)})>"
 
 
 def _command_of(text: str, commands: frozenset[str]) -> str | None:
@@ -750,8 +767,8 @@ def _command_of(text: str, commands: frozenset[str]) -> str | None:
     return name[0] if name and name[0] in commands else None
 
 
-def _mentions(text: str, account: str) -> bool:
-    return f"<@{account}>" in text.replace("<@!", "<@")
+def _mentions(text: str, bot: BotProfile) -> bool:
+    return "<@" in text and re.search(_own_marks(text, bot), text) is not None
 
 
 def _plain(name: str) -> str:

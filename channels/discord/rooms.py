@@ -28,6 +28,7 @@ from channels.discord.parse import (
     GuildRole,
     Named,
     Posted,
+    Role,
     chat_of,
     optional,
     read,
@@ -78,6 +79,8 @@ class Chats:
         self._fetch_guild = fetch_guild
         self._chats: OrderedDict[str, Chat] = OrderedDict()
         self._roles: OrderedDict[str, str] = OrderedDict()
+        self.own_roles: set[str] = set()
+        """Roles that Discord made for the bot."""
         self._guilds: set[str] = set()
         self._loading = asyncio.Lock()
 
@@ -97,7 +100,7 @@ class Chats:
         """Add the channels, threads and roles of a server."""
         self._guilds.add(guild.id)
         for role in guild.roles:
-            _put(self._roles, role.id, role.name, _MAX_CHATS)
+            self._put_role(role, account)
         for channel in (*guild.channels, *guild.threads):
             # Discord leaves out the server's id in the data of the server.
             self.put(msgspec.structs.replace(chat_of(channel, account), guild=guild.id))
@@ -163,8 +166,12 @@ class Chats:
             for thread in read(data.get("threads", ()), tuple[Channel, ...]):
                 self.put(chat_of(thread, account))
         elif name in ("GUILD_ROLE_CREATE", "GUILD_ROLE_UPDATE"):
-            role = read(data, GuildRole).role
-            _put(self._roles, role.id, role.name, _MAX_CHATS)
+            self._put_role(read(data, GuildRole).role, account)
+
+    def _put_role(self, role: Role, account: str) -> None:
+        _put(self._roles, role.id, role.name, _MAX_CHATS)
+        if role.tags.bot_id == account:
+            self.own_roles.add(role.id)
 
     async def _load(self, guild: str, account: str) -> None:
         if guild in self._guilds:

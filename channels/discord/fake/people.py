@@ -65,6 +65,12 @@ class People:
         """Return the text that addresses the bot."""
         return f"<@{self._world.bot.id}>"
 
+    @property
+    def role_mention(self) -> str:
+        """Return the text that mentions the role that the first guild has for the bot."""
+        guild = next(iter(self._world.guilds.values()))
+        return f"<@&{next(role.id for role in guild.roles if role.managed)}>"
+
     def messages(self, chat: ChatName) -> Sequence[Message]:
         """Return the messages of a chat, oldest first, with those that only one user sees."""
         return self._world.history(self._world.chat(chat).id)

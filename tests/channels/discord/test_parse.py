@@ -53,7 +53,12 @@ def view(**options: Any) -> BotProfile:
     made = Options(token="t", **options)  # pyright: ignore[reportArgumentType] - pydantic makes a secret of it
     names = {("channel", GENERAL.id): "general", ("role", "77"): "team"}
     return BotProfile(
-        "discord", ME, made, frozenset({"help", "model"}), lambda kind, key: names.get((kind, key), "")
+        "discord",
+        ME,
+        made,
+        frozenset({"help", "model"}),
+        lambda kind, key: names.get((kind, key), ""),
+        {"78"},
     )
 
 
@@ -276,6 +281,9 @@ JOINED = msgspec.structs.replace(THREAD, joined=True)
         (f"hello <@{ME}>", GENERAL, "mention"),
         (f"hello <@!{ME}>", GENERAL, "mention"),
         (f"<@{ME}>", GENERAL, "mention"),
+        ("hello <@&78>", GENERAL, "mention"),
+        ("hello <@&77>", GENERAL, "none"),
+        ("<@&78> /help", GENERAL, "command"),
         ("/help", GENERAL, "command"),
         ("/shrug", GENERAL, "none"),
         (f"<@{ME}> /help me", GENERAL, "command"),
