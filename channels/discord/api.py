@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from email.utils import parsedate_to_datetime
+from time import time
 from typing import Any, NoReturn, cast
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -22,6 +24,7 @@ import structlog
 from discord.http import HTTPClient, Ratelimit, Route
 
 from channels.discord.files import Upload, form_of
+from gateway import now_ms
 from gateway.channel import Limit, Pacer, PlacementDeferred, PlacementRefused, PlacementUncertain
 
 log = structlog.get_logger("trunkline.discord")
@@ -35,6 +38,8 @@ _WRONG_TOKEN = "check token, on the page Bot of the application: Discord rejects
 _TOKEN_REJECTED = f"{_WRONG_TOKEN} (401)"
 _NOT_DISCORDS = "a page that is not Discord's: a proxy or firewall answers, or api_base_url is wrong"
 _RETRIES = 6
+_CLOCK_SECONDS = 5.0
+"""Difference from Discord's clock up to which the machine's is taken."""
 
 _ALL, _OPTIONAL = "all", "optional"
 _LIMITS = {_ALL: Limit(50, 1.03), _OPTIONAL: Limit(20, 1.03)}
@@ -116,6 +121,8 @@ class Rest(HTTPClient):
         self._base = base
         self._pacer = pacer
         self._held: dict[str, float] = {}
+        self.dated: tuple[str, float] = ("", 0.0)
+        """Time of the newest response as Discord states it, and as the event loop does."""
 
     def get_ratelimit(self, key: str) -> Ratelimit:
         """Return the bucket of a route."""
@@ -143,6 +150,7 @@ class Rest(HTTPClient):
             self._held.pop(held, None)
 
         async def check(response: aiohttp.ClientResponse) -> None:
+            self.dated = response.headers.get("Date", ""), self.loop.time()
             if response.status == 429:
                 seconds, for_all = await _requested_wait(response)
                 self._held["" if for_all else key] = self.loop.time() + seconds
@@ -283,6 +291,15 @@ class Api:
             if refused.status == 401 and "webhook_token" not in rest:
                 raise PlacementDeferred(_TOKEN_REJECTED, TOKEN_RETRY_SECONDS) from refused
             raise
+
+    def discord_ms(self) -> int:
+        """Return the Unix time of Discord in milliseconds; the machine's, unless that is wrong."""
+        with suppress(ValueError):
+            stated, at = ("", 0.0) if self._rest is None else self._rest.dated
+            there = parsedate_to_datetime(stated).timestamp() + asyncio.get_running_loop().time() - at
+            if abs(there - time()) > _CLOCK_SECONDS:
+                return int(there * 1000)
+        return now_ms()
 
     async def download(self, url: str) -> bytes:
         """Download a file of a message. Raises Refused and UNREACHABLE."""

@@ -574,7 +574,7 @@ class Shards:
             for index in range(shards):
                 own = state.of(index)
                 inflow = Inflow(self._receive, self._reader, self._chats, History(self._api), own)
-                await inflow.store_start()
+                await inflow.store_start(self._api.discord_ms())
                 connection = Connection(
                     self._api,
                     self._options,

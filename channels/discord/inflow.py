@@ -228,9 +228,9 @@ class StoredState:
         return Cursor(self.account, msgspec.json.encode(value).decode(), shard)
 
 
-def first_seen() -> int:
-    """Return the ``seen`` of a new bot: its ``floor`` is now, so that no older messages are read."""
-    return max(0, now_ms() - EPOCH_MS + _MARGIN_MS) << 22
+def first_seen(now: int) -> int:
+    """Return the ``seen`` of a new bot: its ``floor`` is now (ms), so that no older messages are read."""
+    return max(0, now - EPOCH_MS + _MARGIN_MS) << 22
 
 
 def _stored(value: str | None, kind: type[T]) -> T:
@@ -493,10 +493,10 @@ class Inflow:
         """Return the number of events in the queue, without the batch that is processed now."""
         return len(self._events)
 
-    async def store_start(self) -> None:
-        """Store the read position of a bot that has none: its first gap begins now."""
+    async def store_start(self, now: int) -> None:
+        """Store the read position of a bot that has none: its first gap begins now, in Discord's ms."""
         if not self._seen:
-            self._seen = first_seen()
+            self._seen = first_seen(now)
             self._position = Position(seen=self._seen)
             await self._receive(cursor=self._state.cursor(self._position))
 

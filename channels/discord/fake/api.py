@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from email.utils import formatdate
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -306,7 +307,8 @@ class Api:
             return web.Response(status=502, text="<html>502 Bad Gateway</html>", content_type="text/html")
         if body is None:
             return web.Response(status=status, headers={**_VIA, **headers})
-        return as_json(body, status, {**_VIA, **headers})
+        date = {"Date": formatdate(self._fake.clock.now(), usegmt=True)}
+        return as_json(body, status, {**_VIA, **date, **headers})
 
 
 def _json(raw: bytes | bytearray) -> Any:

@@ -213,6 +213,19 @@ async def test_what_was_said_before_the_first_login_worked_is_read(tmp_path: Pat
         assert fake.answers("general") == ["You said: hello"]
 
 
+async def test_a_clock_that_is_behind_does_not_answer_what_was_said_before(
+    fake: FakeDiscord, tmp_path: Path
+) -> None:
+    fake.advance(7_200)
+    fake.say("general", f"{fake.mention} before")
+    fake.advance(120)
+    async with gateway_at(fake, tmp_path) as gateway:
+        fake.say("general", f"{fake.mention} now")
+        await settled(gateway, 1)
+    assert fake.answers("general") == ["You said: now"]
+    fake.transcript.check()
+
+
 @pytest.mark.slow
 async def test_a_session_that_ends_while_the_gateway_runs_leaves_no_gap(
     fake: FakeDiscord, tmp_path: Path
