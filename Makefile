@@ -23,7 +23,7 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 LOCK := $(UV) pip compile --quiet --universal --no-strip-extras --generate-hashes --no-emit-index-url --python-version 3.11 \
 	--custom-compile-command "make lock"
 
-.PHONY: help run install test test-fast check format storm bench audit lock wheels schema model-data container clean
+.PHONY: help run install test test-fast test-storm check format storm bench audit lock wheels schema model-data container clean
 
 help:  ## list these
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -38,6 +38,9 @@ test: $(INSTALLED_DEV)  ## run the tests
 
 test-fast: $(INSTALLED_DEV)  ## run the tests that need no process, browser or server, within a minute
 	$(PYTEST) $(FAST_ARGS) -m "not slow and not browser and not node and not postgres"
+
+test-storm: $(INSTALLED_DEV)  ## plant each of 24 bugs in the gateway, and see the storm find it
+	$(PYTEST) tests/e2e/test_storm.py -m "planted or not planted" $(TEST_ARGS)
 
 check: $(INSTALLED_DEV)  ## format, lint, types, arrows between packages, settings
 	$(BIN)/ruff format --check .
