@@ -369,6 +369,7 @@ class Connection:
             commands,
             self._channel,
             self._host.limits.upload_bytes,
+            self._host.limits.frame_bytes,
         )
 
 

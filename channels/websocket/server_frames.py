@@ -33,6 +33,8 @@ class Ready(Struct, frozen=True, tag_field="type", tag="ready"):
     """Channel of the sessions that begin on this connection."""
     upload_bytes: int = 10_000_000
     """Largest file that the client may upload."""
+    frame_bytes: int = 1_000_000
+    """Largest frame of the client; the socket is closed at a larger one."""
     protocol: int = 1
 
 

@@ -375,3 +375,15 @@ async def test_messages_show_when_they_were_written(browser: Browser, tmp_path: 
             await expect(page.locator(".day")).to_have_text(re.compile("Today|Yesterday"))
             await page.reload()
             await expect(answers(page)).to_have_count(1)
+
+
+async def test_a_text_that_no_message_can_hold_stays_in_its_field(browser: Browser, tmp_path: Path) -> None:
+    """The gateway closes the socket that sends it, and the page would send it again with the next one."""
+    limits = {"frame_bytes": 20_000}
+    async with serving(tmp_path, limits=limits) as served, chat(browser, served.url) as page:
+        await say(page, "ö" * 10_000)
+        await expect(page.locator("#notice")).to_contain_text("longer than 20 kB")
+        await expect(message_field(page)).not_to_have_value("")
+        await expect(questions(page)).to_have_count(0)
+        await say(page, "short")
+        await expect(answers(page)).to_contain_text("You said")

@@ -59,7 +59,7 @@ function draw() {
   for (const log of document.querySelectorAll("tl-task[data-session]")) log.render(threads[log.dataset.session]);
   views.composer.hidden = isMissing(state, current) || isTask(current) || replay !== null;
   const { triggers, status, panels } = contributed;
-  views.composer.render({ session: current, branch: branchOf(state, current), running: isRunning(state, current), online: state.connection === "online", uploadBytes: server.upload_bytes, commands: server.commands, triggers, completions });
+  views.composer.render({ session: current, branch: branchOf(state, current), running: isRunning(state, current), online: state.connection === "online", uploadBytes: server.upload_bytes, frameBytes: server.frame_bytes, commands: server.commands, triggers, completions });
   views.status.render(status);
   views.panels.render(panels);
   views.token.render(state.connection);

@@ -7,12 +7,15 @@ import "./attachments.js";
 import { CommandMenu } from "./command_menu.js";
 import { h } from "/shared/dom.js";
 import { draft, keepDraftText, placeOf } from "./drafts.js";
-import { clock } from "/shared/figures.js";
+import { clock, size } from "/shared/figures.js";
 import { icon } from "/shared/icons.js";
 import { t } from "/shared/language.js";
 import { MentionMenu } from "./mention_menu.js";
 import { Recorder } from "./recorder.js";
 import { sendKey, sends } from "./send_key.js";
+
+/** Bytes of a frame that are not text: ids, and the names of the most uploads. */
+const FRAME_ROOM = 4_000;
 
 export class Composer extends HTMLElement {
   #input = h("textarea", { id: "message", rows: "1", dir: "auto", placeholder: t("composer.placeholder"), "aria-label": t("composer.message"), autocomplete: "off" });
@@ -53,7 +56,7 @@ export class Composer extends HTMLElement {
     this.#takeFiles();
   }
 
-  /** @param {{session: string | null, branch: string | undefined, running: boolean, online: boolean, uploadBytes: number, commands: object[], triggers: string[], completions: object | null}} props */
+  /** @param {{session: string | null, branch: string | undefined, running: boolean, online: boolean, uploadBytes: number, frameBytes: number, commands: object[], triggers: string[], completions: object | null}} props */
   render(props) {
     const before = this.#shown;
     this.#shown = props;
@@ -83,6 +86,9 @@ export class Composer extends HTMLElement {
     const text = this.#input.value.trim();
     const { uploads, isEmpty, isPending, refusals } = this.#attachments;
     if (!text && isEmpty) return;
+    // The server closes a socket that sends more, and each new socket would send it again.
+    const { frameBytes } = this.#shown;
+    if (bytesOf(text) > frameBytes - FRAME_ROOM) return this.#emit("notice", t("composer.too_long", { size: size(frameBytes) }));
     this.#wait(isPending ? refusals : null);
     if (isPending) return;
     this.#input.value = "";
@@ -193,6 +199,11 @@ export class Composer extends HTMLElement {
   #emit(name, detail) {
     this.dispatchEvent(new CustomEvent(name, { bubbles: true, detail }));
   }
+}
+
+/** Return the bytes of a text in a frame. */
+function bytesOf(text) {
+  return new Blob([JSON.stringify(text)]).size;
 }
 
 customElements.define("tl-composer", Composer);

@@ -86,6 +86,7 @@ export const de = {
   "composer.stop": "Antwort anhalten",
   "composer.stop_key": "Anhalten (Esc)",
   "composer.suggestions": "Vorschläge",
+  "composer.too_long": "Dieser Text ist länger als {size}. Mehr passt nicht in eine Nachricht: Hänge ihn als Datei an.",
   "composer.voice": "Sprachnachricht",
   "composer.waits": "Die Nachricht wird gesendet, wenn ihre Dateien hochgeladen sind.",
   "delete.failed": "Die Unterhaltung konnte nicht gelöscht werden. Versuche es noch einmal.",

@@ -86,6 +86,7 @@ export const en = {
   "composer.stop": "Stop answering",
   "composer.stop_key": "Stop (Esc)",
   "composer.suggestions": "Suggestions",
+  "composer.too_long": "This text is longer than {size}. A message has no room for more: attach it as a file.",
   "composer.voice": "Voice message",
   "composer.waits": "The message is sent when its files are uploaded.",
   "delete.failed": "The conversation could not be deleted. Try again.",
