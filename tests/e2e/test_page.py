@@ -502,3 +502,36 @@ async def test_files_can_be_pasted(browser: Browser) -> None:
             ("shot.png", "image/png"),
             ("table.csv", "text/csv"),
         ]
+
+
+async def test_a_text_with_a_picture_of_itself_is_pasted_as_text(browser: Browser) -> None:
+    """Word and Excel put both on the clipboard."""
+    server = PageServer(answering("Nice."))
+    async with server.running(), chat(browser, server.url) as page:
+        is_left_to_the_browser = await message_field(page).evaluate(
+            """(field, bytes) => {
+                const copied = new DataTransfer();
+                copied.setData("text/plain", "1\t2");
+                copied.setData("text/html", "<table><tr><td>1<td>2</table>");
+                copied.items.add(new File([new Uint8Array(bytes)], "image.png", { type: "image/png" }));
+                const how = { clipboardData: copied, bubbles: true, cancelable: true };
+                return field.dispatchEvent(new ClipboardEvent("paste", how));
+            }""",
+            list(picture(4, 4)),
+        )
+        assert is_left_to_the_browser
+        await expect(page.locator("tl-attachments")).to_be_hidden()
+
+
+async def test_a_text_that_is_dropped_goes_into_the_field(browser: Browser) -> None:
+    server = PageServer(answering("Nice."))
+    async with server.running(), chat(browser, server.url) as page:
+        dropped = """(target) => ["dragover", "drop"].map((kind) => {
+            const held = new DataTransfer();
+            held.setData("text/plain", "from elsewhere");
+            const how = { dataTransfer: held, bubbles: true, cancelable: true };
+            return target.dispatchEvent(new DragEvent(kind, how));
+        })"""
+        assert await message_field(page).evaluate(dropped) == [True, True]
+        # Elsewhere the browser would open it, and leave the page.
+        assert await page.get_by_role("main").evaluate(dropped) == [False, False]

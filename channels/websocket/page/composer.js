@@ -187,11 +187,15 @@ export class Composer extends HTMLElement {
   /** Accept files that are pasted into the text or dropped anywhere on the page. */
   #takeFiles() {
     this.#input.addEventListener("paste", (event) => {
-      if (event.clipboardData.files.length > 0) event.preventDefault(), this.#attach(event.clipboardData);
+      // Word and Excel put a picture of the text beside it; a copied picture has no plain text.
+      const isDocument = event.clipboardData.types.includes("text/html") && event.clipboardData.types.includes("text/plain");
+      if (event.clipboardData.files.length > 0 && !isDocument) event.preventDefault(), this.#attach(event.clipboardData);
     });
-    document.addEventListener("dragover", (event) => event.preventDefault());
+    // The browser itself puts a text into the field that it is dropped on; elsewhere it would leave the page.
+    const isText = ({ dataTransfer, target }) => !dataTransfer.types.includes("Files") && target.closest?.("input, textarea");
+    document.addEventListener("dragover", (event) => isText(event) || event.preventDefault());
     document.addEventListener("drop", (event) => {
-      event.preventDefault();
+      if (!isText(event)) event.preventDefault();
       if (event.dataTransfer.files.length > 0) this.#attach(event.dataTransfer);
     });
   }
