@@ -19,7 +19,7 @@ export class TaskLog extends HTMLElement {
     const details = h("details", { class: "folded" }, summary, this.#open, this.#list);
     details.addEventListener("toggle", () => details.open && this.dispatchEvent(new CustomEvent("watch", { bubbles: true, detail: this })));
     // These belong to the open session, and its messages are others.
-    for (const name of ["fork", "ask-again", "decide"]) this.addEventListener(name, (event) => event.stopPropagation());
+    for (const name of ["fork", "ask-again", "why", "edit", "regenerate", "version", "decide"]) this.addEventListener(name, (event) => event.stopPropagation());
     this.append(details);
   }
 

@@ -96,7 +96,8 @@ export class ThreadView extends HTMLElement {
 
   /** Edit the user's last message. */
   editLast() {
-    [...this.#list.querySelectorAll('tl-message[data-role="user"]')].at(-1)?.edit();
+    // Not one of a nested run, and none of another person.
+    [...this.#list.children].findLast((child) => child.querySelector(":scope > footer > .edit"))?.edit();
   }
 
   /** Show the version before or after the shown one, of the message that has the focus, else of the last one that has versions. */
