@@ -68,6 +68,7 @@ class PageServer:
         self.seen: dict[str, Frame] = {}
         self.turns: dict[str, Turn] = {}
         self.ignore_messages = False
+        self.ignore_pings = False
         self.swallow_acks = 0
         self.uploads: dict[str, Frame] = {}
         """The files that pages uploaded, by id; each with ``name``, ``mime_type`` and ``data``."""
@@ -196,7 +197,7 @@ class PageServer:
                 self.turns[frame["session"]].stop()
             case "approval":
                 self.turns[frame["session"]].approved.set_result(frame["decision"])
-            case "ping":
+            case "ping" if not self.ignore_pings:
                 await socket.send_json({"type": "pong"})
 
     async def _resume(self, socket: web.WebSocketResponse, frame: Frame) -> None:

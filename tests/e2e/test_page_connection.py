@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser, WebSocket, expect
 
 from tests.e2e.page_browser import answers, chat, connection, questions, say, session_of, words
 from tests.e2e.page_scripts import answering, halting
@@ -74,6 +74,34 @@ async def test_a_message_written_while_offline_is_sent_once_the_server_is_back(b
         await expect(words(answers(page))).to_have_text("Back again.")
         await expect(words(questions(page))).to_have_text("are you there?")
         assert len([frame for frame in server.received if frame["type"] == "message"]) == 1
+
+
+async def test_a_hidden_tab_that_may_seldom_ping_stays_connected(browser: Browser) -> None:
+    server = PageServer(answering("Hi."))
+    async with server.running(), chat(browser, server.url) as page:
+        sockets: list[WebSocket] = []
+        page.on("websocket", lambda socket: sockets.append(socket))
+        await page.clock.install()
+        await page.reload()
+        await expect(connection(page)).to_have_text("Connected")
+        for _ in range(3):
+            # Timers that are due run once after the minute, as in a tab that the browser slows down.
+            async with sockets[0].expect_event("framereceived", lambda payload: "pong" in str(payload)):
+                await page.clock.fast_forward(60_000)
+        await expect(connection(page)).to_have_text("Connected")
+        assert len(sockets) == 1
+
+
+async def test_a_line_that_died_without_a_word_is_opened_again(browser: Browser) -> None:
+    server = PageServer(answering("Hi."))
+    async with server.running(), chat(browser, server.url) as page:
+        await page.clock.install()
+        await page.reload()
+        await expect(connection(page)).to_have_text("Connected")
+        server.ignore_pings = True
+        async with page.expect_websocket():
+            await page.clock.run_for(61_000)
+        await expect(connection(page)).to_have_text("Connected")
 
 
 async def test_a_stop_while_offline_says_that_it_was_not_sent(browser: Browser) -> None:

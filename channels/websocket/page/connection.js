@@ -9,14 +9,16 @@ const PROTOCOL = "trunkline.v1.html";
 const FIRST_WAIT_MS = 500;
 const LONGEST_WAIT_MS = 15_000;
 const PING_EVERY_MS = 20_000;
-const SILENCE_MS = 45_000;
+/** Longest silence after a ping. */
+const SILENCE_MS = 25_000;
 const DENIED = 4001;
 
 export class Connection {
   #socket = null;
   #failures = 0;
   #retry = 0;
-  #heardAt = 0;
+  /** When the first ping was sent that is not answered; 0 if none is. */
+  #askedAt = 0;
   #denied = false;
 
   /** @param {{isDenied: () => Promise<boolean>, onFrame: Function, onStatus: Function}} wiring */
@@ -35,6 +37,7 @@ export class Connection {
     const socket = new WebSocket(endpoint(), PROTOCOL);
     const previous = this.#socket;
     this.#socket = socket;
+    this.#askedAt = 0;
     previous?.close();
     socket.onmessage = (event) => this.#receive(socket, event.data);
     socket.onclose = (event) => this.#closed(socket, event.code);
@@ -49,7 +52,7 @@ export class Connection {
 
   #receive(socket, data) {
     if (socket !== this.#socket) return;
-    this.#heardAt = Date.now();
+    this.#askedAt = 0;
     const frame = JSON.parse(data);
     if (frame.type === "ready") {
       this.#failures = 0;
@@ -81,7 +84,9 @@ export class Connection {
   /** Detect a dead network by silence, because it does not close a socket. */
   #beat() {
     if (!this.send({ type: "ping" })) return;
-    if (Date.now() - this.#heardAt > SILENCE_MS) this.#socket.close();
+    // Not since the last frame: a browser lets a hidden tab ping once a minute only.
+    this.#askedAt ||= Date.now();
+    if (Date.now() - this.#askedAt > SILENCE_MS) this.#socket.close();
   }
 }
 
