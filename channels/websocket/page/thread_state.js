@@ -91,11 +91,22 @@ function applied(thread, frame) {
 
 function withStored(thread, frame) {
   const { message } = frame;
+  if (isLeftOut(thread, message)) return thread;
   // It is also the first one of the replay, or within it: none are left out.
   if (thread.gap === message.id && message.id in thread.messages) thread = { ...thread, gap: null };
   const next = put(thread, fromLog(frame, thread.messages[message.id]));
   if (message.role === "user") return next;
   return { ...next, awaiting: false, running: thread.running === message.id ? null : thread.running };
+}
+
+/**
+ * Return whether a message of the log is one of those that are not loaded, which are before the newest ones: it was
+ * changed. It is fetched as it is then.
+ */
+function isLeftOut(thread, { id, created_at: at }) {
+  if (!thread.loaded || id in thread.messages || (thread.gap === null && !thread.earlier)) return false;
+  const newest = thread.messages[thread.order[thread.gap === null ? 0 : thread.order.indexOf(thread.gap) + 1]];
+  return Boolean(newest?.createdAt) && at < newest.createdAt;
 }
 
 /** Return the message of a frame, or of a list of the log. @param {Message} [held] */

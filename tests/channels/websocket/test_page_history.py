@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, Locator, Page, Route, expect
 
+from gateway.contract.messages import Message, TextPart
 from gateway.testing.served import serving
 from tests.channels.websocket.test_page_axe import violations
-from tests.channels.websocket.test_page_search import MANY, message, open_hit, store_talk
+from tests.channels.websocket.test_page_search import LONG_AGO, MANY, message, open_hit, store_talk
 from tests.e2e.page_browser import answers, chat, place_of, say
 
 pytestmark = pytest.mark.slow
@@ -180,3 +181,51 @@ async def test_a_login_that_has_ended_is_asked_for_again(browser: Browser, tmp_p
             await expect(field).to_be_hidden()
             await loader(page).click()
             await expect(message(page, OLDEST - 100)).to_have_count(1)
+
+
+async def test_a_change_of_a_message_that_is_not_loaded_is_not_shown_as_a_new_one(
+    browser: Browser, tmp_path: Path
+) -> None:
+    async with serving(tmp_path) as served:
+        await store_talk(served, MANY)
+        async with chat(browser, served.url + "/#/s/long") as page:
+            await expect(message(page, MANY)).to_be_in_viewport()
+            session = await served.gateway.parts.sessions.find("long")
+            for number in (7, MANY - 1):
+                text = TextPart(f"Line {number} was changed")
+                changed = Message(
+                    session_id="long",
+                    role="user",
+                    parts=(text,),
+                    id=f"m{number}",
+                    created_at=LONG_AGO + number,
+                )
+                await session.replace_message(changed, [])
+            await expect(message(page, MANY - 1)).to_contain_text("was changed")
+            assert await shown(page) == numbered(OLDEST)
+            await scroller(page).focus()
+            for first in (OLDEST - 100, OLDEST - 200, 1):
+                await page.keyboard.press("Home")
+                await expect(message(page, first)).to_have_count(1)
+            await expect(message(page, 7)).to_contain_text("was changed")
+            assert await shown(page) == numbered(1)
+
+
+async def test_an_answer_that_grows_makes_no_format_of_dates(browser: Browser, tmp_path: Path) -> None:
+    """Each frame asks for the day of all messages; making a format takes longer than drawing one."""
+    count = """(() => {
+        const Made = Intl.DateTimeFormat;
+        globalThis.made = 0;
+        const construct = (...given) => (made++, Reflect.construct(...given));
+        Intl.DateTimeFormat = new Proxy(Made, { construct });
+    })()"""
+    async with serving(tmp_path) as served:
+        await store_talk(served, 200)
+        async with chat(browser, served.url + "/#/s/long") as page:
+            await page.add_init_script(count)
+            await page.reload()
+            await expect(message(page, 200)).to_be_in_viewport()
+            before = await page.evaluate("made")
+            await say(page, "go on")
+            await expect(answers(page).last).to_contain_text("You said")
+            assert await page.evaluate("made") == before

@@ -11,6 +11,8 @@ const WEEKDAY = format({ weekday: "short" });
 const DAY = format({ day: "numeric", month: "short" });
 const MONTH = format({ month: "long" });
 const YEAR_MONTH = format({ month: "long", year: "numeric" });
+/** Made once: each frame of an answer asks for the day of every message. */
+const DAY_NAME = format({ weekday: "long", day: "numeric", month: "long", year: "numeric" });
 const FULL = format({ dateStyle: "long", timeStyle: "short" });
 
 /** @returns {"" | "12" | "24"} the user's choice of hours, empty for those of the language */
@@ -52,7 +54,7 @@ export function shortTime(ms, now = Date.now()) {
 export function dayName(ms, now = Date.now()) {
   const days = daysAgo(ms, now);
   if (days < 2) return t(days < 1 ? "list.today" : "list.yesterday");
-  return format({ weekday: "long", day: "numeric", month: "long", year: "numeric" }).format(ms);
+  return DAY_NAME.format(ms);
 }
 
 /**
