@@ -39,9 +39,9 @@ async def chat(
 
 
 async def say(page: Page, text: str) -> None:
-    """Type a message and send it, by the keyboard alone."""
+    """Type a message and send it, by the keyboard alone: on a phone Enter breaks the line."""
     await message_field(page).fill(text)
-    await page.keyboard.press("Enter")
+    await page.keyboard.press("Control+Enter")
 
 
 async def act(page: Page, title: str, action: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -97,6 +98,49 @@ async def test_a_phone_shows_all_without_scrolling_sideways(browser: Browser) ->
         await expect(page.get_by_role("button", name="Send message")).to_be_in_viewport()
 
 
+async def test_on_a_phone_a_long_title_and_a_lost_connection_can_be_read(browser: Browser) -> None:
+    server = PageServer(answering("Yes."))
+    async with AsyncExitStack() as stack:
+        async with server.running():
+            page = await stack.enter_async_context(chat(browser, server.url, **PHONE))
+            await say(page, "What did we order for the party on Friday?")
+            await expect(words(answers(page))).to_have_text("Yes.")
+            title = page.get_by_role("heading", level=1)
+            await expect(title).to_have_text("What did we order for the party on Friday?")
+            whole = "(one) => one.scrollWidth <= one.clientWidth && one.scrollHeight <= one.clientHeight"
+            assert await title.evaluate(whole)
+        await expect(page.get_by_text("Connection lost, trying again…")).to_be_visible()
+        assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+async def test_on_a_phone_enter_breaks_the_line_until_one_chooses_otherwise(browser: Browser) -> None:
+    server = PageServer(answering("Yes."))
+    async with server.running(), chat(browser, server.url, **PHONE) as page:
+        field = message_field(page)
+        await field.fill("one")
+        await field.press("Enter")
+        await field.press_sequentially("two")
+        await page.get_by_role("button", name="Send message").tap()
+        await expect(words(questions(page))).to_have_text("one\ntwo", use_inner_text=True)
+        await page.get_by_role("button", name="Conversations").tap()
+        await page.get_by_role("button", name="Settings").tap()
+        await page.get_by_label("Send messages with").select_option("Enter")
+        await page.reload()
+        await field.fill("three")
+        await field.press("Enter")
+        await expect(words(questions(page)).nth(1)).to_have_text("three")
+
+
+async def test_a_long_title_leaves_the_model_its_place(browser: Browser) -> None:
+    server = PageServer(answering("Yes."))
+    async with server.running(), chat(browser, server.url) as page:
+        await say(page, "What did we order for the party on Friday? " * 3)
+        await expect(words(answers(page))).to_have_text("Yes.")
+        whole = "(one) => one.scrollWidth <= one.clientWidth"
+        assert not await page.get_by_role("heading", level=1).evaluate(whole)
+        assert await page.locator(".model").evaluate(whole)
+
+
 async def test_on_a_phone_the_choice_of_the_model_is_as_high_as_a_finger(browser: Browser) -> None:
     server = PageServer(answering("Yes."))
     async with server.running(), chat(browser, server.url, **PHONE) as page:
@@ -121,8 +165,11 @@ async def test_on_a_phone_the_sessions_are_a_drawer(browser: Browser) -> None:
         await opener.click()
         await expect(page.get_by_role("link", name="New chat")).to_be_focused()
         await expect(page.get_by_role("link", name="Hello")).to_be_visible()
+        # What the drawer covers is reached by neither keyboard nor screen reader.
+        await expect(page.locator(".room")).to_have_js_property("inert", True)
         await page.keyboard.press("Escape")
         await expect(opener).to_be_focused()
+        await expect(page.locator(".room")).to_have_js_property("inert", False)
         await expect(page.get_by_role("navigation")).to_have_count(0)
 
 

@@ -1,4 +1,7 @@
-/** The key that sends a message: Enter, or Ctrl+Enter (also Cmd+Enter) so that Enter breaks the line. */
+/**
+ * The key that sends a message: Enter, or Ctrl+Enter (also Cmd+Enter) so that Enter breaks the line. On a phone Enter
+ * breaks the line unless the user chose otherwise: its keyboard has no Shift+Enter, and a button sends.
+ */
 
 const KEY = "trunkline.send_key";
 let chosen = stored();
@@ -26,9 +29,11 @@ export function sends(event) {
 }
 
 function stored() {
+  const usual = matchMedia("(pointer: coarse)").matches ? "ctrl" : "enter";
   try {
-    return localStorage.getItem(KEY) === "ctrl" ? "ctrl" : "enter";
+    const kept = localStorage.getItem(KEY);
+    return kept === "ctrl" || kept === "enter" ? kept : usual;
   } catch {
-    return "enter";
+    return usual;
   }
 }

@@ -41,6 +41,9 @@ export class Sidebar extends HTMLElement {
   toggle(open, opener = null) {
     this.toggleAttribute("open", open);
     this.#nav.inert = PHONE.matches && !open;
+    const room = document.querySelector(".room");
+    // What the drawer covers is not reached from it. The token is asked for above both.
+    if (document.querySelector("tl-token").hidden) room.inert = PHONE.matches && open;
     if (open) {
       this.#opener = opener;
       this.#nav.querySelector(".new-chat").focus();

@@ -30,7 +30,7 @@ async def edit(page: Page, at: int, text: str) -> None:
     await question.hover()
     await question.get_by_role("button", name="Edit").click()
     await question.get_by_role("textbox", name="New text of the message").fill(text)
-    await page.keyboard.press("Enter")
+    await page.keyboard.press("Control+Enter")
 
 
 def place(at: int, count: int) -> str:

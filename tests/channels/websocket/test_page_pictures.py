@@ -100,7 +100,7 @@ async def talk(page: Page, models: FakeModels) -> None:
     await questions(page).hover()
     await questions(page).get_by_role("button", name="Edit").click()
     await page.get_by_role("textbox", name="New text of the message").fill(EDITED)
-    await page.keyboard.press("Enter")
+    await page.keyboard.press("Control+Enter")
     await expect(answers(page)).to_contain_text("in the shade")
     await expect(answers(page).locator("footer")).to_contain_text("tokens")
 
