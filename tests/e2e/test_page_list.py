@@ -163,3 +163,21 @@ async def test_a_list_of_very_many_conversations_draws_only_what_is_visible(
             await page.get_by_role("link", name="talk 0").focus()
             await page.keyboard.press("End")
             await expect(page.get_by_role("link", name="talk 2999")).to_be_focused()
+
+
+async def test_conversations_of_another_device_appear_when_the_tab_is_shown_again(
+    browser: Browser, tmp_path: Path
+) -> None:
+    now = datetime.now(UTC)
+    async with serving(tmp_path) as served:
+        await put(served, *((f"talk {n}", now - timedelta(minutes=n)) for n in range(250)))
+        async with chat(browser, served.url) as page:
+            await scroll_list_to(page, "talk 240")
+            await put(served, ("from the phone", now + timedelta(minutes=1)))
+            async with page.expect_response("**/api/sessions?*pinned=true*") as answered:
+                await page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+            await (await answered.value).finished()
+            await expect(page.get_by_role("link", name="talk 240")).to_be_in_viewport()
+            await page.locator("tl-list").evaluate("(list) => (list.scrollTop = 0)")
+            await expect(page.get_by_role("link", name="from the phone")).to_be_visible()
+            await scroll_list_to(page, "talk 249")

@@ -44,6 +44,8 @@ export class Client {
     this.#outbox.watch(() => this.#showOutbox());
     this.#showOutbox();
     this.#connection.open();
+    // Other tabs and devices have begun conversations that this one does not follow.
+    document.addEventListener("visibilitychange", () => document.hidden || this.state.connection !== "online" || this.refreshSessions());
   }
 
   /** Open a session, or a new chat (null). */

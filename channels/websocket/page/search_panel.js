@@ -76,8 +76,13 @@ export class SearchPanel extends HTMLElement {
   }
 
   async #continue(search) {
+    if (search.continues) return;
+    search.continues = true;
     const page = await searchMessages(search.query, search.next);
-    if (search === this.#search && page !== null) this.#show(search, page);
+    search.continues = false;
+    if (search !== this.#search) return;
+    if (page !== null) this.#show(search, page);
+    this.#failure.replaceChildren(...(page === null ? [failedState({ title: t("search.failed"), text: t("search.failed_text") })] : []));
   }
 
   #show(search, { results, next }) {

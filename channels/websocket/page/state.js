@@ -229,18 +229,24 @@ function withInfo(state, info) {
 /**
  * Apply a page of the server's list. It is older than the frames that arrived while it was fetched, so the
  * sessions that those frames changed keep their state. The first page replaces what is known, except the
- * conversations that were opened.
+ * conversations that were opened and the pages that were read after it.
  */
 function withPage(state, { page, before, changed }) {
   if (page === null) return state;
   const known = new Map(state.sessions.map((info) => [info.id, info]));
-  const kept = before === null ? state.sessions.filter(({ id }) => changed.has(id) || id in state.threads) : state.sessions;
+  const first = before === null;
+  const last = page.sessions.at(-1);
+  // Without a conversation that both have, there may be others between them.
+  const oldest = first && state.listing.known && page.next !== null && known.has(last.id) ? last.updated_at : 0;
+  const isLater = ({ pinned, updated_at: at }) => !pinned && at < oldest;
+  const kept = first ? state.sessions.filter((info) => changed.has(info.id) || info.id in state.threads || isLater(info)) : state.sessions;
+  const next = kept.some(isLater) ? state.listing.next : page.next;
   const merged = new Map(kept.map((info) => [info.id, info]));
   for (const info of page.sessions) {
     const held = known.get(info.id);
     merged.set(info.id, held && changed.has(info.id) ? { ...info, ...held, title: held.title ?? info.title } : info);
   }
-  return { ...state, sessions: newestFirst([...merged.values()]), listing: { ...state.listing, next: page.next, known: true } };
+  return { ...state, sessions: newestFirst([...merged.values()]), listing: { ...state.listing, next, known: true } };
 }
 
 function without(state, session) {

@@ -113,3 +113,17 @@ async def test_a_message_that_is_gone_is_named_in_a_notice(browser: Browser, tmp
         async with chat(browser, served.url + "/#/s/long?m=never") as page:
             await expect(page.locator("#notice")).to_contain_text("not in the conversation any more")
             await expect(message(page, 3)).to_be_in_viewport()
+
+
+async def test_more_results_are_asked_for_once(browser: Browser, tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        await store_talk(served, 50)
+        async with chat(browser, served.url) as page:
+            await page.get_by_role("searchbox").fill("line")
+            hits = page.get_by_role("region", name="Search results").get_by_role("listitem")
+            await expect(hits.filter(has_text="more of it")).to_have_count(30)
+            asked: list[str] = []
+            page.on("request", lambda one: asked.append(one.url) if "cursor=" in one.url else None)
+            await page.get_by_role("button", name="More results").dblclick()
+            await expect(hits.filter(has_text="more of it")).to_have_count(50)
+            assert len(asked) == 1
