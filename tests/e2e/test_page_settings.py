@@ -226,3 +226,24 @@ def test_the_pages_are_small_and_have_nothing_from_elsewhere() -> None:
         if path.suffix in (".js", ".css", ".html"):
             foreign = re.findall(r"(?:src|href|from|import|url)\W{1,3}https?://", path.read_text())
             assert foreign == [], path.name
+
+
+async def test_numbers_are_written_as_in_the_language_of_the_page(browser: Browser) -> None:
+    server = PageServer(answering("Hallo."))
+    async with server.running(), chat(browser, server.url, connected=False, locale="de-DE") as page:
+        await page.get_by_role("textbox", name="Nachricht").fill("Hallo")
+        await page.keyboard.press("Enter")
+        await expect(page.locator("tl-message footer").last).to_contain_text("30 Token · $0,0042 · 1,5 s")
+        sizes = """import('/shared/figures.js').then(
+            ({ tokens, size }) => [tokens(1_234), tokens(98_765), size(1_500_000)])"""
+        assert await page.evaluate(sizes) == ["1.234 Token", "98,8k Token", "1,5 MB"]
+
+
+async def test_commands_are_described_in_the_language_of_the_page(browser: Browser, tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        commands = {one.name: one.description for one in served.gateway.parts.host.commands()}
+        strings = (PAGE / "strings_en.js").read_text()
+        assert dict(re.findall(r'^  "command\.([\w-]+)": "(.*)",$', strings, re.M)) == commands
+        async with chat(browser, served.url, connected=False, locale="de-DE") as page:
+            await page.get_by_role("textbox", name="Nachricht").fill("/sto")
+            await expect(page.get_by_role("option")).to_have_text("/stopDie laufende Antwort anhalten")

@@ -1,6 +1,6 @@
 /** Menu of slash commands above the input: `/` opens it, arrow keys select, Tab or Enter inserts. */
 import { h } from "/shared/dom.js";
-import { t } from "/shared/language.js";
+import { has, t } from "/shared/language.js";
 
 const COMMAND = /^\/([\w-]*)$/;
 
@@ -72,9 +72,15 @@ export class CommandMenu {
       "li",
       { id: `command-${index}`, role: "option", "aria-selected": String(index === this.#active), onmousedown: take },
       h("code", {}, `/${bare(command.name)}`),
-      h("span", {}, command.description),
+      description(command),
     );
   }
+}
+
+/** Return what a command does. Those of plugins have one language. */
+function description({ name, description: own }) {
+  const key = `command.${bare(name)}`;
+  return has(key) ? h("span", {}, t(key)) : h("span", { lang: "en" }, own);
 }
 
 function bare(name) {

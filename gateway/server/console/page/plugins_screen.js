@@ -3,7 +3,7 @@ import { announce } from "/shared/announcer.js";
 import { openDialog } from "/shared/dialog.js";
 import { h } from "/shared/dom.js";
 import { icon } from "/shared/icons.js";
-import { t } from "/shared/language.js";
+import { language, t } from "/shared/language.js";
 import { showPluginForm } from "/shared/plugin_settings.js";
 import { emptyState, failedState, nothingFound, showLoading } from "/shared/states.js";
 import { Table } from "/shared/table.js";
@@ -110,7 +110,7 @@ class Plugins {
   }
 
   async #confine(name) {
-    const setting = { path: ["plugins", name, "trust"], key: `plugins.${name}.trust`, value: "sandbox", kind: "string", choices: ["sandbox"], description: t("extensions.confine_text"), source: "plugins", is_secret: false };
+    const setting = { path: ["plugins", name, "trust"], key: `plugins.${name}.trust`, value: "sandbox", kind: "string", choices: ["sandbox"], description: t("extensions.confine_text"), lang: language, source: "plugins", is_secret: false };
     if (await changeSetting(setting)) await this.#load();
   }
 

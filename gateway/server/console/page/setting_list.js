@@ -28,7 +28,7 @@ export function settingList(settings, { changed, fixed = false }) {
         h("span", { class: "setting-key", title: key }, name),
         h("div", { class: "setting-value" }, setting.shown ?? shownValue(setting), waits(setting) && h("span", { class: "pill warn" }, t("settings.waits"))),
         h("p", { class: "muted" }, [setting.source && t(inherited ? "settings.inherited" : "settings.from", { source: sourceOf(setting) }), t("settings.effect", { when: effectOf(setting) })].filter(Boolean).join(" · ")),
-        h("p", { class: "muted" }, description),
+        h("p", { class: "muted", lang: "en" }, description),
       ),
       !fixed && h("button", { type: "button", class: "small", "aria-label": t("settings.change_key", { key: name }), onclick: () => change(setting) }, t("settings.change")),
     );

@@ -15,7 +15,7 @@ export function changeSetting(setting) {
   const { field, value } = fieldOf(setting);
   const { path, kind } = setting;
   const parts = [
-    h("p", {}, setting.description),
+    h("p", { lang: setting.lang ?? "en" }, setting.description),
     h("p", { class: "muted" }, t("settings.from", { source: setting.source })),
     h("label", { for: "setting-value" }, setting.is_secret ? t("settings.new_secret") : t("settings.new_value")),
     field,

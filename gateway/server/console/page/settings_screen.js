@@ -109,7 +109,7 @@ function sectionOf({ path }) {
 }
 
 function columns() {
-  const name = (row) => h("span", { class: "two-lines" }, h("span", { class: "setting-key" }, row.key), h("span", { class: "muted clip", title: row.description }, row.description));
+  const name = (row) => h("span", { class: "two-lines" }, h("span", { class: "setting-key" }, row.key), h("span", { class: "muted clip", lang: "en", title: row.description }, row.description));
   const value = (row) => h("span", {}, h("span", { class: "mono clip", title: row.is_secret ? undefined : shownValue(row) }, shownValue(row)), waits(row) && h("span", { class: "pill warn" }, t("settings.waits")));
   return [
     { label: t("settings.setting"), show: name, sort: (row) => row.key },

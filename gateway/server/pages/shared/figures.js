@@ -2,13 +2,16 @@
 import { locale, t } from "./language.js";
 
 const digits = (count) => new Intl.NumberFormat(locale, { minimumFractionDigits: count, maximumFractionDigits: count });
+const COUNT = digits(0);
+const TENTHS = digits(1);
 const CENTS = digits(2);
 const SMALL = digits(4);
+const UP_TO_TENTHS = new Intl.NumberFormat(locale, { maximumFractionDigits: 1 });
 
 /** @param {number} ms */
 export function duration(ms) {
   if (ms < 1_000) return `${Math.round(ms)} ms`;
-  if (ms < 60_000) return `${(ms / 1_000).toFixed(1)} s`;
+  if (ms < 60_000) return `${TENTHS.format(ms / 1_000)} s`;
   const seconds = Math.round(ms / 1_000);
   return `${Math.floor(seconds / 60)} min${seconds % 60 ? ` ${seconds % 60} s` : ""}`;
 }
@@ -22,7 +25,7 @@ export function cost(usd) {
 
 /** @param {number} count */
 export function tokens(count) {
-  const text = count < 10_000 ? count.toLocaleString("en") : `${(count / 1_000).toFixed(1)}k`;
+  const text = count < 10_000 ? COUNT.format(count) : `${TENTHS.format(count / 1_000)}k`;
   return `${text} ${t(count === 1 ? "figures.token" : "figures.tokens")}`;
 }
 
@@ -35,7 +38,7 @@ export function usageLine({ input_tokens, output_tokens, cost: usd }) {
 /** @param {number} bytes */
 export function size(bytes) {
   if (bytes < 1_000) return `${bytes} B`;
-  return bytes < 1_000_000 ? `${Math.round(bytes / 1_000)} kB` : `${Number((bytes / 1_000_000).toFixed(1))} MB`;
+  return bytes < 1_000_000 ? `${Math.round(bytes / 1_000)} kB` : `${UP_TO_TENTHS.format(bytes / 1_000_000)} MB`;
 }
 
 /** Return seconds as minutes and seconds: 1:05. */
