@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, expect
 
+from gateway.testing.fake_models.script import Reply, Say
 from gateway.testing.served import serving
 from tests.e2e.page_browser import act, answers, chat, say
 
@@ -61,6 +62,20 @@ async def test_a_link_is_created_copied_opened_counted_and_revoked(
         await expect(links).to_have_count(0)
         answer = await other.request.get(link.replace("http://127.0.0.1", served.url))
         assert answer.status == 404
+
+
+async def test_a_wide_formula_has_a_scrollbar_of_its_own(browser: Browser, tmp_path: Path) -> None:
+    async with serving(tmp_path, share=SHARE) as served, served.socket() as client:
+        terms = " + ".join(f"a_{{{number}}}" for number in range(60))
+        served.models.then(Reply((Say(f"$$\n{terms}\n$$\n"),)))
+        await client.say("Add them", session="s")
+        await served.idle("s")
+        _, shared = await served.ask("POST", "/api/sessions/s/share", json={"days": 1})
+        address = shared["url"].replace("http://127.0.0.1", served.url)
+        size = {"width": 360, "height": 700}
+        async with chat(browser, address, connected=False, viewport=size) as page:
+            await expect(page.locator("math")).to_be_visible()
+            assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 async def test_sharing_that_the_operator_does_not_allow_is_refused_with_the_reason(
