@@ -1,7 +1,7 @@
 /** Screen Waiting: what waits for a person, with everything that a decision needs. */
 import { announce } from "/shared/announcer.js";
 import { copyButton } from "/shared/copy_button.js";
-import { h } from "/shared/dom.js";
+import { h, reconcile } from "/shared/dom.js";
 import { icon } from "/shared/icons.js";
 import { t } from "/shared/language.js";
 import { emptyState, failedState, showLoading } from "/shared/states.js";
@@ -22,6 +22,8 @@ class Waiting {
   #open = [];
   #decided = [];
   #chosen = "";
+  /** The question in the form. It stays while it is open: another one must not come under a pointer or a key. */
+  #kept = "";
   #shown = "";
   #loaded = () => {};
   #ready = false;
@@ -81,10 +83,11 @@ class Waiting {
     this.count.hidden = count === 0;
     this.count.textContent = t("waiting.count", { count: counted(count) });
     this.#context.setCount("waiting", count, true);
-    const chosen = this.#open.find(({ id }) => id === this.#chosen) ?? this.#decided.find(({ id }) => id === this.#chosen) ?? this.#open[0];
-    const focused = this.list.contains(document.activeElement) ? document.activeElement.dataset.id : null;
-    this.list.replaceChildren(...(count ? this.#open.map((one) => row(one, one.id === chosen?.id)) : [h("li", { class: "muted" }, t("waiting.none"))]));
-    if (focused) this.list.querySelector(`[data-id="${CSS.escape(focused)}"]`)?.focus();
+    const chosen = this.#open.find(({ id }) => id === this.#chosen) ?? this.#decided.find(({ id }) => id === this.#chosen) ?? this.#open.find(({ id }) => id === this.#kept) ?? this.#open[0];
+    this.#kept = chosen?.id ?? "";
+    // The links stay, with the focus, a press that has begun, and the place of a screen reader.
+    if (count) reconcile(this.list, this.#open, ({ id }) => id, () => h("li", {}, h("a", { class: "grow ask-row" })), (item, one) => drawRow(item.firstElementChild, one, one.id === chosen?.id));
+    else this.list.replaceChildren(h("li", { class: "muted" }, t("waiting.none")));
     this.done.replaceChildren(...(this.#decided.length ? this.#decided.slice(0, SHOWN_DECIDED).map(decidedRow) : [h("li", { class: "muted" }, t("waiting.none_decided"))]));
     // The same question stays as it is, with what was typed.
     const shown = chosen ? JSON.stringify([chosen.id, chosen.decision ?? null]) : "none";
@@ -172,7 +175,7 @@ class Waiting {
       this.#context.notify(error.message);
     }
     this.#shown = "";
-    this.#chosen = "";
+    this.#chosen = this.#kept = "";
     await this.#look();
     this.list.querySelector("a")?.focus();
   }
@@ -188,16 +191,19 @@ function titleOf(one) {
   return one.title || t("waiting.kind.question");
 }
 
-/** Return what the row says: the effect of a call says more than its tool. */
-function row(one, current) {
+/** Draw the link of a row: the effect of a call says more than its tool. */
+function drawRow(link, one, current) {
   const left = Math.max(0, one.expires_at - Date.now());
   const bar = h("i", { "data-level": left < 120_000 ? "soon" : "later" });
   bar.style.setProperty("width", `${Math.min(100, (100 * left) / Math.max(1, one.expires_at - one.created_at))}%`);
   const about = one.kind === "pairing" ? t("waiting.code", { code: one.code || "–" }) : [one.conversation, one.owner].filter(Boolean).join(" · ");
-  return h(
-    "li",
-    {},
-    h("a", { class: "grow ask-row", href: addressOf("waiting", [one.id]), "data-id": one.id, "aria-current": current && "true" }, h("span", { class: "who" }, icon({ approval: "tool", pairing: "person" }[one.kind] ?? "talks"), h("b", { class: "clip" }, one.effect ? `${one.tool} ${one.effect.text}` : titleOf(one)), h("span", { class: left < 120_000 ? "warn num end" : "muted num end" }, lasted(left))), h("span", { class: "who muted" }, h("span", { class: "channel", title: one.channel }, shortChannel(one.channel)), h("span", { class: "clip" }, about)), h("span", { class: "bar", "aria-hidden": "true" }, bar)),
+  link.href = addressOf("waiting", [one.id]);
+  if (current) link.setAttribute("aria-current", "true");
+  else link.removeAttribute("aria-current");
+  link.replaceChildren(
+    h("span", { class: "who" }, icon({ approval: "tool", pairing: "person" }[one.kind] ?? "talks"), h("b", { class: "clip" }, one.effect ? `${one.tool} ${one.effect.text}` : titleOf(one)), h("span", { class: left < 120_000 ? "warn num end" : "muted num end" }, lasted(left))),
+    h("span", { class: "who muted" }, h("span", { class: "channel", title: one.channel }, shortChannel(one.channel)), h("span", { class: "clip" }, about)),
+    h("span", { class: "bar", "aria-hidden": "true" }, bar),
   );
 }
 

@@ -82,6 +82,32 @@ async def test_questions_are_decided_here_and_elsewhere(browser: Browser, tmp_pa
         await expect(question.get_by_role("button", name="Deny")).to_have_count(0)
 
 
+async def test_a_question_stays_under_the_pointer_when_a_more_urgent_one_comes(
+    browser: Browser, tmp_path: Path
+) -> None:
+    async with (
+        FakeModels() as fake,
+        line(tmp_path, fake, **ASKING) as case,
+        chat(browser, f"{case.served.url}/console/waiting", connected=False) as page,
+    ):
+        await case.write("Let me in", "eve", "porch")
+        question = page.get_by_role("region", name="The question")
+        rows = page.locator(".asks > li")
+        await expect(question.get_by_role("button", name="Allow", exact=True)).to_be_visible()
+        link = await rows.get_by_role("link").element_handle()
+        await ask(case, fake)
+        await expect(rows).to_have_count(2)
+        assert await link.evaluate("(one) => one.isConnected")
+        await expect(rows.first).to_contain_text("door")
+        await expect(question.get_by_role("button", name="Allow", exact=True)).to_be_visible()
+        await page.keyboard.press("a")
+        # The pairing is decided; now it is the turn of the other one.
+        await expect(rows).to_have_count(1)
+        await expect(question.get_by_role("heading", level=2)).to_have_text("May the tool door run?")
+        await case.write("/stop")
+        await case.settled()
+
+
 async def test_waiting_is_accessible_in_german_at_every_width(
     browser: Browser, foreign: Path, tmp_path: Path
 ) -> None:
