@@ -31,9 +31,10 @@ export function percent(share) {
 export function lasted(ms) {
   if (ms < 999.5) return `${Math.round(ms)} ms`;
   if (ms < 10_000) return `${HUNDREDTHS.format(ms / 1_000)} s`;
-  if (ms < 60_000) return `${TENTHS.format(ms / 1_000)} s`;
-  const minutes = Math.floor(ms / 60_000);
-  if (minutes < 60) return `${minutes} min ${Math.round((ms % 60_000) / 1_000)} s`;
+  if (ms < 59_950) return `${TENTHS.format(ms / 1_000)} s`;
+  const seconds = Math.round(ms / 1_000);
+  const minutes = Math.floor(seconds / 60);
+  if (minutes < 60) return `${minutes} min ${seconds % 60} s`;
   return minutes < 2_880 ? `${Math.floor(minutes / 60)} h ${minutes % 60} min` : `${Math.floor(minutes / 1_440)} d ${Math.floor((minutes % 1_440) / 60)} h`;
 }
 

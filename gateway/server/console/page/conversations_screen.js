@@ -107,7 +107,8 @@ class Conversations {
   /** Return the filters as the gateway takes them. */
   get #filters() {
     const { channel, person, agent, model, cost, error, since: from } = this.#query;
-    const at = Date.parse(from);
+    // A day begins in the viewer's zone; alone it would be read as one of UTC.
+    const at = Date.parse(/^\d{4}-\d\d-\d\d$/.test(from) ? `${from}T00:00` : from);
     return { channel, person, agent, model, error, cost: cost && (Number(cost.replace(/[^\d.]/g, "")) || 0), since: Number.isNaN(at) ? undefined : at };
   }
 

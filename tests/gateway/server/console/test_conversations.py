@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,17 @@ async def test_a_conversation_is_found_read_forked_and_deleted(browser: Browser,
         await page.goto(f"{case.served.url}{HREF}/line:bot:kitchen")
         await page.get_by_role("link", name="Why no answer").press("Enter")
         await expect(page.get_by_role("heading", level=1)).to_contain_text("OpenAI rejected the API key")
+
+
+async def test_a_day_begins_where_the_viewer_is(browser: Browser, tmp_path: Path) -> None:
+    async with (
+        serving(tmp_path) as served,
+        chat(browser, f"{served.url}{HREF}", connected=False, timezone_id="Asia/Tokyo") as page,
+    ):
+        async with page.expect_request(lambda request: "/api/sessions?" in request.url) as asked:
+            await page.goto(f"{served.url}{HREF}?since=2026-11-01")
+        midnight = datetime(2026, 10, 31, 15, tzinfo=UTC)
+        assert f"since={round(midnight.timestamp() * 1000)}" in (await asked.value).url
 
 
 async def test_filters_and_orders_are_the_servers_and_in_the_address(

@@ -107,3 +107,13 @@ async def test_now_is_accessible_in_german_at_every_width(
                 assert await violations(page, axe) == [], width
         done.set()
         await client.until("complete")
+
+
+async def test_seconds_of_a_duration_never_reach_a_minute(browser: Browser, tmp_path: Path) -> None:
+    async with (
+        serving(tmp_path) as served,
+        chat(browser, f"{served.url}/console/now", connected=False) as page,
+    ):
+        lasted = """import('/console/page/amounts.js').then(
+            ({ lasted }) => [59_960, 119_700, 3_599_900].map(lasted))"""
+        assert await page.evaluate(lasted) == ["1 min 0 s", "2 min 0 s", "1 h 0 min"]
