@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -70,6 +71,8 @@ _CHANGES = 32
 LOG_WINDOW = 200
 """Number of newest messages of a log that stay in memory for readers, besides those for the model."""
 _TITLE_LENGTH = 60
+_MARKS = re.compile(r"\A(?:#{1,6} +|> +|[-*+] +|[`~]{3}.*\n)+|\*\*(?=\S)([^*\n]+)\*\*|`([^`\n]+)`")
+"""Marks of Markdown that a title shows as they are: a heading, a list, a quote, a fence; bold, code."""
 _SESSION_BYTES = 3_000
 """Estimated memory of a session besides its log, in bytes."""
 
@@ -411,12 +414,11 @@ class Session:
 
     def set_title_from(self, text: str) -> None:
         """Set a missing title from the first line of a text."""
-        line = " ".join(text.strip().split("\n")[0].split())
-        if self.row.title or not line:
-            return
-        self.row.title = line if len(line) <= _TITLE_LENGTH else line[: _TITLE_LENGTH - 1].rstrip() + "…"
-        self.publish(SessionFrame(title=self.row.title))
-        self.events.emit(SessionTitled(self.id, self.row.title))
+        plain = _MARKS.sub(r"\1\2", text.strip()[: 10 * _TITLE_LENGTH])
+        if (line := " ".join(plain.strip().split("\n")[0].split())) and not self.row.title:
+            self.row.title = line if len(line) <= _TITLE_LENGTH else line[: _TITLE_LENGTH - 1].rstrip() + "…"
+            self.publish(SessionFrame(title=self.row.title))
+            self.events.emit(SessionTitled(self.id, self.row.title))
 
     async def rename(self, title: str, by: Literal["model", "user"]) -> None:
         """Set a title that replaces the first line. Durable when it returns."""

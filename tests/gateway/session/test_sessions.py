@@ -160,6 +160,22 @@ async def test_a_title_is_the_first_line_of_the_first_question(tmp_path: Path) -
     assert len(title) <= 60
 
 
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        ("# Plans for **Sunday**\nbread", "Plans for Sunday"),
+        ("```python\nprint(1)\n```\nWhy?", "print(1)"),
+        ("> - `ls -l` and 2 ** 3 ** 4", "ls -l and 2 ** 3 ** 4"),
+        ("#1 is **kwargs", "#1 is **kwargs"),
+        ("```", "```"),
+    ],
+)
+async def test_a_title_shows_no_marks_of_markdown(tmp_path: Path, text: str, title: str) -> None:
+    async with chatting(tmp_path) as chat:
+        await chat.say(text)
+        assert (await chat.gateway.parts.sessions.find("s")).row.title == title
+
+
 async def test_numbers_after_a_restart_are_none_that_were_used_before(tmp_path: Path) -> None:
     async with chatting(tmp_path) as chat:
         await chat.say("hi")
