@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shlex
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import unified_diff
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -23,7 +24,7 @@ from gateway.contract.errors import InvalidRequestError, InvalidStateError, Sett
 from gateway.settings.entries import Entry, KeyPath, dotted, flat, references
 from gateway.settings.layers.editing import EditedFile
 from gateway.settings.loader import load_settings
-from gateway.settings.secrets import MASK
+from gateway.settings.secrets import MASK, sounds_secret
 from gateway.settings.sections import Settings
 from gateway.settings.validation import resolve_key, suggestion
 
@@ -35,6 +36,12 @@ _PROTECTED_NAMES = frozenset(
     ("base_url", "api_base_url", "trust", "admins", "allow", "auth", "rooms", "accounts")
 )
 _HIGHER = ("environment", "flags")
+_LEAST_SECRET = 8
+"""Characters of a secret from which it is masked wherever it is, and not only after its name."""
+_ASSIGNED = re.compile(
+    r"""(?P<name>[\w.-]+)(?P<equals>["']?\s*=\s*)"""
+    r"""(?:\[[^\]]*\]?|"(?:[^"\\]|\\.)*"?|'[^']*'?|[^,}\s]+)"""
+)
 
 
 class PlannedChange(Struct, frozen=True):
@@ -75,10 +82,13 @@ class SettingsFile:
                 raise InvalidStateError(f"{dotted(path)} is already in {there.place}; change it there")
         section, values = path[:-1], {path[-1]: value}
         text = file.changed(section, values)
-        _check(file.path, text)
+        after = _load_checked(file.path, text)
         hidden = resolve_key(Settings, path).secret
+        # Also those of other keys, which the lines around a change may have.
+        known = {*self._started.reread().secrets(), *after.secrets()}
+        secrets = sorted((each for each in known if len(each) >= _LEAST_SECRET), key=len, reverse=True)
         shown = [
-            _masked(line, path) if hidden else line
+            _masked(line, path) if hidden else _without_secrets(line, secrets)
             for line in unified_diff(file.text.split("\n"), text.split("\n"), lineterm="", n=1)
             if not line.startswith(("---", "+++", "@@"))
         ]
@@ -86,7 +96,7 @@ class SettingsFile:
             dotted(path),
             shown,
             command_of(path, value),
-            needs_proof(path),
+            needs_proof(path, value),
             only_in_terminal(path, value),
             digest_of(file.text),
         )
@@ -128,10 +138,13 @@ class SettingsFile:
                 raise SettingsError(f"{dotted(key)} is also set in {found.place}, which overrides the file")
 
 
-def needs_proof(path: KeyPath) -> bool:
-    """Return whether a change says who or what may act through the gateway."""
-    secret = resolve_key(Settings, path).secret
-    return secret or path[0] in _PROTECTED or not _PROTECTED_NAMES.isdisjoint(path)
+def needs_proof(path: KeyPath, value: Any = None) -> bool:
+    """Return whether a change says who or what may act through the gateway; a value may be a table."""
+    found = [resolve_key(Settings, (*path, *inner)) for inner, _ in _leaves(value)]
+    return any(
+        each.secret or each.path[0] in _PROTECTED or not _PROTECTED_NAMES.isdisjoint(each.path)
+        for each in found
+    )
 
 
 def only_in_terminal(path: KeyPath, value: Any) -> str:
@@ -199,8 +212,20 @@ def _masked(line: str, path: KeyPath) -> str:
     return f"{name}= {MASK}" if equals and path[-1] in name else line[:1] + MASK
 
 
-def _check(path: Path, text: str) -> None:
-    """Raise SettingsError if the settings would be wrong with this text of the file."""
+def _without_secrets(line: str, secrets: Sequence[str]) -> str:
+    """Return a line of a file without secrets, by their values and by the names of their keys."""
+    for secret in secrets:
+        line = line.replace(secret, MASK)
+
+    def masked(found: re.Match[str]) -> str:
+        name = found["name"].rpartition(".")[2]
+        return f"{found['name']}{found['equals']}{MASK}" if sounds_secret(name) else found[0]
+
+    return _ASSIGNED.sub(masked, line)
+
+
+def _load_checked(path: Path, text: str) -> Settings:
+    """Return the settings with this text of the file. Raises SettingsError if they would be wrong."""
     # Beside the file, where its relative paths lead to the same places, and readable by its owner only.
     try:
         with NamedTemporaryFile(
@@ -208,13 +233,13 @@ def _check(path: Path, text: str) -> None:
         ) as draft:
             draft.write(text)
             draft.flush()
-            _load_draft(Path(draft.name), path)
+            return _load_draft(Path(draft.name), path)
     except OSError as error:
         raise SettingsError(f"{path.parent}: a draft cannot be written: {error.strerror}") from None
 
 
-def _load_draft(draft: Path, path: Path) -> None:
+def _load_draft(draft: Path, path: Path) -> Settings:
     try:
-        load_settings(draft)
+        return load_settings(draft)
     except SettingsError as error:
         raise SettingsError(str(error).replace(draft.name, path.name)) from None

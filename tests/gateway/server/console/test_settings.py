@@ -16,7 +16,7 @@ from gateway.contract.errors import InvalidStateError, SettingsError
 from gateway.contract.messages import now_ms
 from gateway.server.console.sessions import ConsoleSessions
 from gateway.settings import load_settings
-from gateway.settings.layers.changing import SettingsFile, only_in_terminal, path_of
+from gateway.settings.layers.changing import SettingsFile, needs_proof, only_in_terminal, path_of
 from gateway.tables.audit import AuditLog, AuditRow
 from gateway.testing.served import Served, serving
 from tests.gateway.server.console.test_login import OWNER, Browser, audited, browsing
@@ -190,6 +190,61 @@ async def test_what_gives_rights_needs_proof_and_the_worst_a_terminal(tmp_path: 
         assert (status, "command line" in refusal["message"]) == (409, True)
         assert (await browser.ask("POST", "/api/settings/plan", {"path": ["nonsense"], "value": 1}))[0] == 400
         assert file.read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "wants_proof"),
+    [
+        ("history_window", 30000, False),
+        ("agents.clerk", {"system_prompt": "Be short"}, False),
+        ("providers.groq.base_url", "https://other.example.org", True),
+        ("providers.groq.baseUrl", "https://other.example.org", True),
+        ("providers.groq", {"base_url": "https://other.example.org"}, True),
+        ("providers", {"groq": {"baseUrl": "https://other.example.org"}}, True),
+        ("providers.other", {"api_key": "gsk-other-0123456789"}, True),
+        ("channels.telegram", {"token": "1:a", "admins": ["7"]}, True),
+        ("channels", {"telegram": {"rooms": {"-1": {"allow": ["7"]}}}}, True),
+        ("trustedProjects", ["/srv/work"], True),
+    ],
+)
+def test_a_change_of_rights_needs_proof_in_every_form(key: str, value: Any, wants_proof: bool) -> None:
+    assert needs_proof(path_of(key), value) is wants_proof
+
+
+async def test_a_difference_shows_no_secret_of_another_key(tmp_path: Path) -> None:
+    text = f"""\
+[server]
+token = "{OWNER}"
+port = 0
+
+[providers.groq]
+api_keys = [
+    "gsk-first-0123456789",
+    "gsk-second-0123456789",
+]
+max_retries = 2
+[plugins]
+weather = {{ token = "7:short", days = 3 }}
+"""
+    file = written(tmp_path, text)
+    async with serving(tmp_path, file=file) as served, browsing(served) as browser:
+        await browser.sign_in(token=OWNER)
+        shown = [
+            await plan(browser, "providers.groq.max_retries", 3),
+            await plan(browser, "plugins.weather.days", 4),
+            await plan(browser, "providers.groq", None),
+            await plan(browser, "server.viewer_reads", "messages"),
+        ]
+        assert "+max_retries = 3" in shown[0]["difference"]
+        lines = [line for each in shown for line in each["difference"]]
+        assert any("token = **********, days" in line for line in lines)
+        for secret in (OWNER, "gsk-first", "gsk-second", "7:short"):
+            assert secret not in str(lines)
+        await browser.ask("POST", "/api/console/confirm", {"token": OWNER})
+        assert (await save(browser, "providers.groq.max_retries", 3, shown[0]["digest"]))[0] == 200
+        details = str([row.detail for row in (await AuditLog(served.gateway.parts.store).page()).rows])
+        assert "+max_retries = 3" in details
+        assert "gsk-" not in details
 
 
 @pytest.mark.parametrize(
