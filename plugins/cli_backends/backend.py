@@ -256,6 +256,10 @@ class SpawnedBackend:
                                 continue
                             case Usage():
                                 result = msgspec.structs.replace(result, usage=step)
+                                if step.session_cost is not None:
+                                    await self._sessions.record_cost(
+                                        self.name, conversation, step.session_cost
+                                    )
                             case TextChunk(reasoning=False):
                                 text.append(step.text)
                             case _:
@@ -385,6 +389,7 @@ class SpawnedBackend:
             model=model,
             cwd=options.working_directory or "/",
             session=session,
+            session_cost=self._sessions.cost(self.name, options.conversation_id) if session else 0.0,
             variables=self._environment(model),
             images=options.images,
             tools=self._own_tools(options),

@@ -127,12 +127,16 @@ class ToolResult(Struct, frozen=True):
 
 
 class Usage(Struct, frozen=True):
-    """The tokens of the dispatch so far; ``cached`` is a part of ``input``. ``cost`` is in US dollars."""
+    """The tokens of the dispatch so far; ``cached`` is a part of ``input``. ``cost`` is in US dollars.
+
+    ``session_cost`` is the cost of the program's whole session, if it reports that.
+    """
 
     input: int
     output: int
     cached: int = 0
     cost: float | None = None
+    session_cost: float | None = None
 
 
 class GitChanges(Struct, frozen=True):

@@ -21,11 +21,15 @@ MAX_SESSIONS = 500
 
 
 class StoredSession(Struct, frozen=True):
-    """A program's session, its last use (milliseconds since the epoch), and the answer of that use."""
+    """A program's session, its last use (milliseconds since the epoch), and the answer of that use.
+
+    ``cost`` is the cost of the session in US dollars, as the program reported it last.
+    """
 
     id: str
     used: int
     answer: str = ""
+    cost: float = 0.0
 
 
 class SessionFile:
@@ -49,11 +53,24 @@ class SessionFile:
         stored = self._sessions.get(f"{backend}:{conversation}")
         return stored.id if stored is not None and answer and stored.answer == answer else None
 
+    def cost(self, backend: str, conversation: str) -> float:
+        """Return the cost of the session of a conversation, as the program reported it last."""
+        stored = self._sessions.get(f"{backend}:{conversation}")
+        return 0.0 if stored is None else stored.cost
+
+    async def record_cost(self, backend: str, conversation: str, cost: float) -> None:
+        """Store the cost of the session of a conversation."""
+        key = f"{backend}:{conversation}"
+        if key in self._sessions:
+            self._sessions[key] = msgspec.structs.replace(self._sessions[key], cost=cost)
+            await self._write()
+
     async def put(self, backend: str, conversation: str, session: str, answer: str = "") -> None:
         """Store a session and the time of its use."""
         key = f"{backend}:{conversation}"
-        self._sessions.pop(key, None)
-        self._sessions[key] = StoredSession(session, self._clock(), answer)
+        before = self._sessions.pop(key, None)
+        cost = before.cost if before is not None and before.id == session else 0.0
+        self._sessions[key] = StoredSession(session, self._clock(), answer, cost)
         if len(self._sessions) > MAX_SESSIONS:
             for old in sorted(self._sessions, key=lambda k: self._sessions[k].used)[: MAX_SESSIONS // 2]:
                 del self._sessions[old]

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Sequence
 from typing import Any
@@ -26,6 +27,8 @@ from plugins.programs.catalog import CLAUDE_CODE
 
 _DENIED = "The user did not allow this."
 _LOST_SESSION = "No conversation found"
+_REPORTS_SESSIONS = (2, 1, 277)
+"""The version since which the cost of a resumed session includes that of its earlier dispatches."""
 _UNSUPPORTED_TOOLS = ("AskUserQuestion", "CronCreate", "EnterPlanMode", "ExitPlanMode", "ScheduleWakeup")
 """Tools that need the program's own screen, or a process that outlives the dispatch."""
 
@@ -37,6 +40,7 @@ class ClaudeAdapter:
         self._request = request
         self.session = request.session or str(uuid.uuid4())
         self._streamed = False
+        self._reports_session = False
 
     def arguments(self) -> list[str]:
         """Return the program's arguments for this dispatch."""
@@ -74,9 +78,11 @@ class ClaudeAdapter:
             case {"type": "control_request", "request_id": key, "request": dict() as request}:
                 return [_control_event(key, request)]
             case {"type": "system", "subtype": "init", "session_id": str(session)}:
+                version = re.findall(r"\d+", str(message.get("claude_code_version")))
+                self._reports_session = tuple(map(int, version[:3])) >= _REPORTS_SESSIONS
                 return [SessionOpened(session)]
             case {"type": "result"}:
-                return _finish_events(message)
+                return self._finish_events(message)
             case _:
                 return []
 
@@ -86,6 +92,32 @@ class ClaudeAdapter:
         if allowed:
             answer = {"behavior": "allow", "updatedInput": request.arguments}
         return [_response(request.key, answer)]
+
+    def _finish_events(self, message: JsonObject) -> list[Event]:
+        usage = message.get("usage") or {}
+        cached = sum_counts(usage, "cache_read_input_tokens")
+        fresh = sum_counts(usage, "input_tokens", "cache_creation_input_tokens")
+        cost, session_cost = self._costs(message.get("total_cost_usd"))
+        total = Usage(fresh + cached, sum_counts(usage, "output_tokens"), cached, cost, session_cost)
+        turns = message.get("num_turns")
+        if not message.get("is_error"):
+            return [total, Finished(turns=turns)]
+        errors = "; ".join(map(str, message.get("errors") or ()))
+        error = str(message.get("result") or errors or message.get("subtype"))
+        return [
+            total,
+            Finished(error, "SESSION_ERROR" if _LOST_SESSION in error else "PROVIDER_ERROR", turns),
+        ]
+
+    def _costs(self, reported: object) -> tuple[float | None, float | None]:
+        """Return the cost of this dispatch, and that of the session if the program reports it."""
+        if not isinstance(reported, int | float):
+            return None, None
+        if not self._reports_session:
+            return reported, None
+        # A program that was killed did not store its costs: it counts from zero again.
+        before = self._request.session_cost
+        return (reported - before if reported >= before else reported), reported
 
     def _delta(self, delta: dict[str, Any]) -> list[Event]:
         match delta:
@@ -144,19 +176,6 @@ def _tool_result(block: dict[str, Any]) -> ToolResult:
     return ToolResult(
         str(block.get("tool_use_id")), content_text(block.get("content")), bool(block.get("is_error"))
     )
-
-
-def _finish_events(message: JsonObject) -> list[Event]:
-    usage = message.get("usage") or {}
-    cached = sum_counts(usage, "cache_read_input_tokens")
-    fresh = sum_counts(usage, "input_tokens", "cache_creation_input_tokens")
-    turns, cost = message.get("num_turns"), message.get("total_cost_usd")
-    total = Usage(fresh + cached, sum_counts(usage, "output_tokens"), cached, cost)
-    if not message.get("is_error"):
-        return [total, Finished(turns=turns)]
-    errors = "; ".join(map(str, message.get("errors") or ()))
-    error = str(message.get("result") or errors or message.get("subtype"))
-    return [total, Finished(error, "SESSION_ERROR" if _LOST_SESSION in error else "PROVIDER_ERROR", turns)]
 
 
 CLI = Cli(

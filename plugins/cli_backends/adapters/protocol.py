@@ -23,6 +23,7 @@ JsonObject = Mapping[str, Any]
 class ProgramRequest(Struct, frozen=True):
     """The input of one dispatch. ``session`` is the program's session to resume, or None for a new one.
 
+    ``session_cost`` is the cost that the program reported for that session so far, in US dollars.
     ``tools`` are the program's own tools that it may have; None is all.
     """
 
@@ -31,6 +32,7 @@ class ProgramRequest(Struct, frozen=True):
     model: str
     cwd: str
     session: str | None = None
+    session_cost: float = 0.0
     variables: Mapping[str, str] = {}
     """The environment variables of the program."""
     images: tuple[Image, ...] = ()

@@ -246,6 +246,31 @@ def test_000_07_what_a_helper_of_claude_code_says_is_not_the_answer() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("version", "costs"),
+    [("2.1.330", [0.25, 0.125, 0.5]), ("2.1.276", [0.25, 0.375, 0.5]), (None, [0.25, 0.375, 0.5])],
+)
+async def test_000_07_claude_code_charges_a_resumed_session_once(
+    version: str | None, costs: list[float], tmp_path: Path
+) -> None:
+    body = f"""
+    flag = "--resume" if "--resume" in sys.argv else "--session-id"
+    session = sys.argv[sys.argv.index(flag) + 1]
+    out(type="system", subtype="init", session_id=session, claude_code_version={version!r})
+    cost = prompt()
+    done(total_cost_usd=float(cost), usage={{"input_tokens": 6, "output_tokens": 3}})
+    """
+    file = tmp_path / "sessions.json"
+    found: list[float | None] = []
+    for total in ("0.25", "0.375"):
+        made = await backend(tmp_path, body, claude_code.CLI, sessions=SessionFile(file))
+        result = await ask(made, total)
+        found.append(result.usage and result.usage.cost)
+    await made.clear_session("c")
+    result = await ask(made, "0.5")
+    assert [*found, result.usage and result.usage.cost] == costs
+
+
 async def test_000_08_codex_logs_in_with_a_key_if_it_has_none(tmp_path: Path) -> None:
     made = await backend(tmp_path, CODEX, codex.CLI, api_key="sk-mine", system_prompt="Be kind.", model="m")
     await spoken(await ask(made, working_directory=str(tmp_path)))
