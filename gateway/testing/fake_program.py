@@ -202,7 +202,7 @@ class Acp:
 
     def done(self) -> None:
         """Send the end and the usage."""
-        usage = {"inputTokens": 8, "cachedReadTokens": 2, "outputTokens": 3}
+        usage = {"inputTokens": 6, "cachedReadTokens": 2, "outputTokens": 3}
         send_message(jsonrpc="2.0", id=self._prompt, result={"stopReason": "end_turn", "usage": usage})
 
     def fail(self, reason: str) -> None:

@@ -192,8 +192,10 @@ def _output(call: Mapping[str, Any]) -> str:
 def _finish_events(result: Mapping[str, Any]) -> list[Event]:
     match result:
         case {"usage": {"inputTokens": _} as used}:
-            cached = sum_counts(used, "cachedReadTokens")
-            usage = [Usage(sum_counts(used, "inputTokens"), sum_counts(used, "outputTokens"), cached)]
+            # The kinds of tokens do not overlap: the input excludes the cache, the output the reasoning.
+            given = sum_counts(used, "inputTokens", "cachedReadTokens", "cachedWriteTokens")
+            made = sum_counts(used, "outputTokens", "thoughtTokens")
+            usage = [Usage(given, made, sum_counts(used, "cachedReadTokens"))]
         case {"_meta": {"quota": {"token_count": dict() as used}}}:
             usage = [Usage(sum_counts(used, "input_tokens"), sum_counts(used, "output_tokens"))]
         case _:

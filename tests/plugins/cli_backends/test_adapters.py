@@ -116,7 +116,9 @@ def turn(asked):
         return answer(asked, stopReason="refusal")
     if "fail" in text:
         return out(jsonrpc="2.0", id=asked["id"], error={"code": 429, "message": "quota", "data": "later"})
-    answer(asked, stopReason="end_turn", usage={"inputTokens": 8, "outputTokens": 3})
+    usage = {"inputTokens": 5, "cachedReadTokens": 2, "cachedWriteTokens": 1}
+    usage |= {"outputTokens": 2, "thoughtTokens": 1}
+    answer(asked, stopReason="end_turn", usage=usage)
 
 while True:
     asked = read()
@@ -168,7 +170,7 @@ async def test_000_08_09_10_it_streams_and_resumes(cli: Cli, body: str, tmp_path
     assert heard.text.startswith("You said: hello")
     assert len(heard.log) >= 3
     assert result.usage is not None
-    assert (result.usage.input, result.usage.output) == (8, 3)
+    assert result.usage == Usage(8, 3, 2)
     assert made.get_session("c") == ROWS[cli.name]
     begun = asked(tmp_path)
     assert "from long ago" not in (await ask(made, "again")).output
