@@ -407,22 +407,28 @@ class Intake:
         for entry in entries:
             entry.recovered = True
         horizon = min(self._began, now_ms() - round(self._bounds.backlog_minutes * 60_000))
-        waiting = [
+        old = [
             entry
             for entry in entries
-            if not (
+            if entry.received_at < horizon
+            and not (
                 entry.answered
                 or entry.has_steps  # its tools have run, and would run again as part of another message
+                or entry.shown  # its pages would stay in the chat as they are
                 or entry.silent
                 or entry.refused
                 or entry.interrupted == "stopped"
-                or entry.inbound.text.startswith("/")
+                # An edit may need no answer, and a voice message gets a notice if it cannot be heard: that
+                # would be all for those merged with it.
+                or entry.inbound.revises is not None
+                or entry.inbound.kind == "audio"
+                or entry.inbound.text.lstrip().startswith("/")
                 or self._access.role(entry) is None
             )
         ]
-        old = [entry for entry in waiting if entry.received_at < horizon]
         # One of them may have killed the gateway. Tried one by one, only that one becomes a dead letter.
-        if not old or any(entry.attempts > 1 for entry in old):
+        # And a hook gets the last message of a turn only, but its answer would count for all.
+        if not old or self._dispatcher.runner.hears_each or any(entry.attempts > 1 for entry in old):
             return entries
         last = old[-1]
         last.late, last.merged = True, tuple(old[:-1])

@@ -45,21 +45,6 @@ class Mailbox:
     holds the commands that act beside its running answer.
     """
 
-    __slots__ = (
-        "aside",
-        "entries",
-        "interrupted",
-        "overload_reported",
-        "revised",
-        "revisions",
-        "room",
-        "running",
-        "session",
-        "stored",
-        "withdrawn",
-        "worker",
-    )
-
     def __init__(self, session: Session | None = None, room: int = 50, *, aside: bool = False) -> None:
         self.session, self.aside = session, aside
         self.overload_reported = False
@@ -131,7 +116,7 @@ class Mailbox:
 
         Returns those in memory.
         """
-        unanswered = [entry for entry in self._all if not entry.answered]
+        unanswered = [entry for entry in self.all if not entry.answered]
         several = [one for entry in unanswered for one in (*entry.merged, entry)]
         found = [one for one in several if one.is_revision_of(channel, account, dedup_key)]
         for one in found:
@@ -156,20 +141,21 @@ class Mailbox:
 
     def find(self, entry_id: str) -> Entry | None:
         """Return an entry that is in memory and not settled."""
-        return next((entry for entry in self._all if entry.id == entry_id and not entry.closed), None)
+        return next((entry for entry in self.all if entry.id == entry_id and not entry.closed), None)
 
     @property
     def announced(self) -> list[Entry]:
         """The announcements that it holds."""
-        return [entry for entry in self._all if entry.announced]
+        return [entry for entry in self.all if entry.announced]
 
     @property
     def _unanswered(self) -> list[Entry]:
         """Entries that have no committed answer and may still be replaced."""
-        return [entry for entry in self._all if not (entry.answered or entry.merged)]
+        return [entry for entry in self.all if not (entry.answered or entry.merged)]
 
     @property
-    def _all(self) -> list[Entry]:
+    def all(self) -> list[Entry]:
+        """The entries in memory, with the running one."""
         return self.entries if self.running is None else [self.running, *self.entries]
 
     def _abort(self, entries: Sequence[Entry]) -> None:
@@ -202,7 +188,7 @@ class Dispatcher:
     ) -> None:
         self._tasks = tasks
         self._begin_trail = partial(begin_trail, trail)
-        self._runner = runner
+        self.runner = runner
         self._store = store
         self._inbox = inbox
         self._max_attempts = max_attempts
@@ -324,7 +310,7 @@ class Dispatcher:
     def _acts_at_once(self, entry: Entry) -> bool:
         """Return whether an entry is a command that does not wait for the running answer."""
         waits = entry.silent or entry.refused or entry.inbound.revises is not None
-        return not waits and self._runner.acts_at_once(entry.inbound.text)
+        return not waits and self.runner.acts_at_once(entry.inbound.text)
 
     def _wake(self, mailbox: Mailbox, session: Session) -> None:
         if mailbox.worker is None and not self.stopping:
@@ -398,7 +384,7 @@ class Dispatcher:
         quiet = session.id not in self._arriving
         backlogs = await self._inbox.load_backlogs(self._room, session.id)
         found = backlogs.get(session.id) or Backlog([], Counter())
-        known = {entry.id for entry in mailbox.entries} | self._arriving.get(session.id, set())
+        known = {one.id for one in mailbox.entries} | self._arriving.get(session.id, set())
         entries = [entry for entry in found.entries if entry.id not in known]
         loaded = Counter(entry.sender_key for entry in entries)
         # A message that was accepted during the read may or may not be in its result. The counts then only
@@ -437,7 +423,7 @@ class Dispatcher:
             if not session.numbers_reserved:
                 await session.save()
             if first or not entry.to_answer or await self._claim(mailbox, session, entry):
-                await self._runner.run(session, entry)
+                await self.runner.run(session, entry)
         except CATCHABLE as error:
             if is_cancellation_requested(error):
                 # The gateway is stopping: this attempt does not count towards the limit of the message. One
@@ -448,14 +434,14 @@ class Dispatcher:
                 raise
             log.exception("failed to answer a message", session=session.id, message=entry.id)
             entry.trail.reopen()
-            await self._runner.dead_letter(session, entry, error)
+            await self.runner.dead_letter(session, entry, error)
 
     async def _claim(self, mailbox: Mailbox, session: Session, entry: Entry) -> bool:
         """Commit the attempt before it is made, so that one that kills the process is counted."""
         if entry.attempts >= self._max_attempts:
             entry.trail.add("restart", attempt=entry.attempts)
             died = PoisonedMessageError(f"gave up after {entry.attempts} attempts (limits.max_attempts)")
-            await self._runner.dead_letter(session, entry, died)
+            await self.runner.dead_letter(session, entry, died)
             return False
         await self._wait(mailbox, entry)
         if not entry.to_answer:

@@ -95,6 +95,11 @@ class Runner:
         found = None if command is None else self._registry.current.find_command(command[1])
         return found is not None and found[0].at_once
 
+    @property
+    def hears_each(self) -> bool:
+        """Return whether a plugin may change or answer each message by itself."""
+        return self._registry.current.hooks.uses("transform_user_input")
+
     async def run(self, session: Session, entry: Entry) -> None:
         """Answer one message. Returns once the outcome is durable, and placed where that is needed."""
         async with self._deliverer.begin(session, entry) as delivery:

@@ -527,14 +527,8 @@ def _identical_calls(turn: Turn, call_id: str) -> int:
     # Counted from the parts, so that a turn repeated after a crash counts the same.
     calls = [part for _, part in turn.assembler.parts_from(0) if isinstance(part, ToolCallPart)]
     until = next((n for n, part in enumerate(calls, 1) if part.tool_call_id == call_id), 0)
-    last = calls[until - 1] if until else None
-    return sum(
-        1 for _ in itertools.takewhile(lambda part: _is_same_call(part, last), reversed(calls[:until]))
-    )
-
-
-def _is_same_call(one: ToolCallPart, other: ToolCallPart | None) -> bool:
-    return other is not None and (one.tool_name, one.arguments) == (other.tool_name, other.arguments)
+    made = [(part.tool_name, part.arguments) for part in reversed(calls[:until])]
+    return next((n for n, call in enumerate(made) if call != made[0]), until)
 
 
 def _find_tool(tools: Mapping[str, Tool], name: str) -> Tool | None:

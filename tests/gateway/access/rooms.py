@@ -64,8 +64,8 @@ class Platforms(Plugin):
         ctx.channels.register(self.home)
         ctx.channels.register(self.away)
 
-    async def transform_user_input(self, text: str, ctx: Any) -> None:
-        self.heard.append((text, ctx.role))
+    async def chat_message(self, event: Any, ctx: Any) -> None:
+        self.heard.append((event.text, ctx.role))
 
     def room(self, chat: str, channel: str = "home", *, group: bool = False) -> Room:
         """A chat on one of the platforms."""

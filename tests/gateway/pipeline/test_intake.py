@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
-from gateway import ImagePart, Message, NotFoundError, Plugin, Transform, TurnContext
+from gateway import ImagePart, Intercept, Message, NotFoundError, Plugin, Transform, TurnContext
 from gateway.channel import Cursor, InvalidRequestError, OverloadedError, Rejected
 from gateway.contract.deltas import Complete, TextDelta
 from gateway.contract.events import ChatMessage
@@ -275,6 +275,46 @@ async def test_a_long_backlog_is_answered_once_and_lately(tmp_path: Path) -> Non
     assert "I was offline. Here is my answer to your earlier messages." in said
     assert said[-1] == "You said: three"
     assert sorted(states) == [("done",), ("done",), ("done",), ("merged",), ("merged",)]
+
+
+@pytest.mark.parametrize(
+    "after",
+    [{"text": "look", "revises": "k"}, {"text": "", "kind": "audio"}, {"text": " /model"}],
+    ids=["unchanged edit", "voice message", "command"],
+)
+async def test_what_gets_no_answer_of_the_model_takes_no_message_of_its_backlog_with_it(
+    tmp_path: Path, after: dict[str, str]
+) -> None:
+    async with chatting(tmp_path, limits={"drain_seconds": 0}) as chat:
+        await chat.say("look", dedup_key="k")
+        watcher = await chat.watch(after=10**9)
+        chat.model.then(Reply((Say("On "), Gate(asyncio.Event()))))
+        await chat.accept("and this?")
+        await chat.accept(**after)
+        await watcher.until(lambda frame: isinstance(frame, TextDelta))
+        await make_older(chat, "new")
+    async with chatting(tmp_path) as chat:
+        await chat.say("next")
+        assert asked(chat) == ["and this?", "next"]
+
+
+async def test_a_hook_that_answers_texts_gets_each_message_of_a_backlog(tmp_path: Path) -> None:
+    class Forwarding(Plugin):
+        name = "forwarding"
+
+        async def transform_user_input(self, text: str, ctx: TurnContext) -> Intercept | None:
+            return Intercept("Forwarded.") if text.startswith(">") else None
+
+    async with chatting(tmp_path, limits={"drain_seconds": 0}) as chat:
+        await chat.say("hi")
+        watcher = await chat.watch(after=10**9)
+        chat.model.then(Reply((Say("On "), Gate(asyncio.Event()))))
+        accepted = [await chat.accept(text) for text in ("one", "> two", "three", "> four")]
+        await watcher.until(lambda frame: isinstance(frame, TextDelta))
+        await make_older(chat, "new")
+    async with chatting(tmp_path, Forwarding()) as chat:
+        said = [(await chat.answer(answer_id)).text for answer_id in accepted]
+        assert said == ["You said: one", "Forwarded.", "You said: three", "Forwarded."]
 
 
 async def test_chat_message_is_asked_about_every_message_of_a_backlog(tmp_path: Path) -> None:

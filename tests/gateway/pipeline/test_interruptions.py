@@ -165,9 +165,8 @@ async def test_what_is_deleted_of_a_backlog_is_left_out_of_its_turn(tmp_path: Pa
     class Waiting(Plugin):
         name = "waiting"
 
-        async def transform_user_input(self, text: str, ctx: Any) -> None:
-            if text != "before":
-                await hold.wait()
+        async def chat_message(self, event: Any, ctx: Any) -> None:
+            await hold.wait()
 
     async with chatting(tmp_path) as chat:
         chat.model.then(stalling())

@@ -19,6 +19,7 @@ from gateway.store.inbox import Entry
 from gateway.testing.chat import Chat, chatting, written
 from gateway.testing.fake_models.script import Gate, Reply, Say
 from gateway.testing.letterbox import Letterbox
+from tests.gateway.pipeline.test_intake import make_older
 from tests.small_plugins import Brings
 
 
@@ -202,6 +203,20 @@ async def test_nothing_stands_of_an_answer_that_a_new_wording_ended(tmp_path: Pa
         await until(lambda: len(wall.shown) == 2)
         assert await chat.host.withdraw("wall", "bot", "3")
         await until(lambda: list(wall.shown.values()) == ["You said: second"])
+
+
+async def test_no_unfinished_page_of_a_backlog_stays(tmp_path: Path) -> None:
+    wall = Wall()
+    async with chatting(tmp_path, Brings(wall), limits={"drain_seconds": 0}) as chat:
+        chat.model.then(Reply((Say("Well, "), Gate(asyncio.Event()))))
+        await wall.say("one", "1")
+        await until(lambda: wall.shown)
+        for text in ("two", "three"):
+            await wall.say(text, text)
+        await make_older(chat, "new")
+    async with chatting(tmp_path, Brings(wall)) as chat:
+        await until(lambda: not chat.gateway.parts.dispatcher.waiting)
+        assert list(wall.shown.values()) == ["You said: one", "You said: three"]
 
 
 async def test_after_a_crash_only_the_last_wording_is_answered(tmp_path: Path) -> None:
