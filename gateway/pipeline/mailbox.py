@@ -58,6 +58,8 @@ class Mailbox:
         """An entry so far was a revision of another message."""
         self.revisions: list[Entry] = []
         """Revisions that stayed on disk, while a running read may still return what they replace."""
+        self.beside: set[str] = set()
+        """Ids of the commands beside the running answer that a running read may still return."""
         self.running: Entry | None = None
         self.worker: asyncio.Task[None] | None = None
         self.interrupted = asyncio.Event()
@@ -251,6 +253,8 @@ class Dispatcher:
         if entry.aside is None:
             entry.aside = (session.id, False) in self._mailboxes and self._acts_at_once(entry)
         mailbox = self._mailbox(session, entry.aside)
+        if entry.aside:
+            self._mailboxes[session.id, False].beside.add(entry.id)
         stays = mailbox.add(entry)
         if stays is not entry:
             self._uncount(entry)
@@ -380,11 +384,12 @@ class Dispatcher:
 
     async def _load(self, mailbox: Mailbox, session: Session) -> None:
         """Bring the next messages of a session from disk to memory."""
+        mailbox.beside = {one.id for one in self._mailboxes.get((session.id, True), mailbox).all}
         before = mailbox.stored.copy()
         quiet = session.id not in self._arriving
         backlogs = await self._inbox.load_backlogs(self._room, session.id)
         found = backlogs.get(session.id) or Backlog([], Counter())
-        known = {one.id for one in mailbox.entries} | self._arriving.get(session.id, set())
+        known = {one.id for one in mailbox.entries} | mailbox.beside | self._arriving.get(session.id, set())
         entries = [entry for entry in found.entries if entry.id not in known]
         loaded = Counter(entry.sender_key for entry in entries)
         # A message that was accepted during the read may or may not be in its result. The counts then only

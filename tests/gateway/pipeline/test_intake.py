@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import select, update
 
-from gateway import ImagePart, Intercept, Message, NotFoundError, Plugin, Transform, TurnContext
+from gateway import (
+    CommandContext,
+    ImagePart,
+    Intercept,
+    Message,
+    NotFoundError,
+    Plugin,
+    SlashCommand,
+    Transform,
+    TurnContext,
+)
 from gateway.channel import Cursor, InvalidRequestError, OverloadedError, Rejected
 from gateway.contract.deltas import Complete, TextDelta
 from gateway.contract.events import ChatMessage
@@ -140,6 +151,44 @@ async def test_what_has_no_room_in_memory_waits_on_disk_in_its_order(tmp_path: P
         last = await chat.say("13", order=13)
         assert last.text == "You said: 13"
         assert asked(chat) == ["1", "hi", "1b", *map(str, range(2, 14))]
+        assert (chat.gateway.parts.dispatcher.waiting, chat.gateway.parts.dispatcher.stored.total()) == (0, 0)
+
+
+class Slow(Plugin):
+    """A command beside the running answer, the first of which waits for ``gate``."""
+
+    name = "slow"
+
+    def __init__(self) -> None:
+        self.gate, self.began = asyncio.Event(), asyncio.Event()
+        self.calls = 0
+
+    def commands(self) -> Sequence[SlashCommand]:
+        return [SlashCommand("slow", "Wait", self._wait, at_once=True)]
+
+    async def _wait(self, arguments: str, context: CommandContext) -> str:
+        self.calls += 1
+        self.began.set()
+        if self.calls == 1:
+            await self.gate.wait()
+        return "Waited."
+
+
+async def test_a_command_beside_the_answer_is_not_read_from_disk_once_more(tmp_path: Path) -> None:
+    gate, slow = asyncio.Event(), Slow()
+    async with chatting(tmp_path, slow, limits={"session_inbox": 3}) as chat:
+        receive = chat.gateway.parts.intake.receiver("test")
+        chat.model.then(Reply((Gate(gate), Say("Done."))))
+        await receive(*(written(str(n), order=n) for n in range(1, 9)))
+        [command] = await receive(written("/slow", order=1))
+        await slow.began.wait()
+        gate.set()
+        [last] = await receive(written("9", order=9))
+        assert (await chat.answer(last.answer_id)).text == "You said: 9"
+        slow.gate.set()
+        assert (await chat.answer(command.answer_id)).text == "Waited."
+        assert slow.calls == 1
+        assert asked(chat) == [*map(str, range(1, 10))]
         assert (chat.gateway.parts.dispatcher.waiting, chat.gateway.parts.dispatcher.stored.total()) == (0, 0)
 
 
