@@ -315,8 +315,7 @@ class Inbox:
 
     async def find_existing(self, entries: Iterable[Entry]) -> dict[str, Entry]:
         """Return the previously accepted entry of each duplicate, by the new entry's id."""
-        wanted = list(entries)
-        return await self._store.read(lambda c: {e.id: _find(c, e) for e in wanted})
+        return await self._store.read(lambda c: {e.id: _find(c, e) for e in entries})
 
     async def contains(self, channel: str, message: InboundMessage) -> bool:
         """Return whether a message with one of these keys was accepted before."""
@@ -463,7 +462,9 @@ def _facts(entry_id: ColumnElement[str]) -> tuple[Label[bool], Label[int | None]
 
 
 def _find(connection: Connection, entry: Entry) -> Entry:
-    query = select(t.inbox).where(_match(entry.channel, entry.inbound))
+    # Each of its keys may be that of another row.
+    own_key = t.inbox.c.dedup_key == entry.inbound.dedup_key
+    query = select(t.inbox).where(_match(entry.channel, entry.inbound)).order_by(own_key.desc()).limit(1)
     return _entry(connection.execute(query).mappings().one())
 
 

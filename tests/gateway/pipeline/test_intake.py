@@ -61,6 +61,15 @@ async def test_either_key_names_a_message_within_its_channel_and_account(tmp_pat
         assert other.message_id != first.message_id
 
 
+async def test_a_message_whose_keys_name_two_others_is_a_duplicate_of_the_first_key(tmp_path: Path) -> None:
+    async with chatting(tmp_path) as chat:
+        await chat.host.accept("test", written("hi", dedup_key="event 1", alt_key="post 1"))
+        # Such as one that was deleted before it came: a deletion names one key only.
+        second = await chat.host.accept("test", written("hi", dedup_key="event 2"))
+        again = await chat.host.accept("test", written("hi", dedup_key="event 2", alt_key="post 1"))
+        assert (again.duplicate, again.message_id) == (True, second.message_id)
+
+
 async def test_the_same_message_in_one_batch_is_accepted_once(tmp_path: Path) -> None:
     async with chatting(tmp_path) as chat:
         receive = chat.gateway.parts.intake.receiver("test")
