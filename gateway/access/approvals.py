@@ -220,8 +220,9 @@ class Asker:
             return None
         asked = turn.questions
         # Of one call, or of the hooks before all calls: a repeated turn does not repeat calls that are done.
-        text = hashlib.sha256(json.dumps([title, detail]).encode()).hexdigest()
-        place = f"{calling.get() or asked.inbox_id}:{self._owner}:{text}"
+        # As a digest, because some models give their calls ids that are too long for an index.
+        text = hashlib.sha256(json.dumps([calling.get(), title, detail]).encode()).hexdigest()
+        place = f"{asked.inbox_id}:{self._owner}:{text}"
         key = f"{place}:{asked.numbers[place]}"
         asked.numbers[place] += 1
         question = Question(

@@ -34,11 +34,14 @@ _MAX_PREPARED = 100
 """Prepared statements of a connection; each takes memory of the server."""
 
 
+Errors = Sequence[type[Exception]]
+
+
 class Driver(Protocol):
     """The connection of the writer. ``row_errors`` are the driver's errors that are caused by single rows."""
 
     dialect: Dialect
-    row_errors: Sequence[type[Exception]]
+    row_errors: Errors
 
     def run(self, statements: Sequence[Statement]) -> list[str]:
         """Run statements in order, up to the first error. Return the first column of the rows they return."""
@@ -60,7 +63,8 @@ def driver_of(connection: Connection) -> Driver:
 class SqliteDriver:
     """Driver for SQLite."""
 
-    row_errors: Sequence[type[Exception]] = (sqlite3.IntegrityError, sqlite3.DataError)
+    # The last one is a value of a type that SQLite does not know.
+    row_errors: Errors = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.ProgrammingError)
 
     def __init__(self, dialect: Dialect, connection: sqlite3.Connection) -> None:
         self.dialect = dialect
@@ -89,7 +93,9 @@ class PostgresDriver:
         from psycopg.generators import fetch_many
 
         self.dialect = dialect
-        self.row_errors: Sequence[type[Exception]] = (psycopg.IntegrityError, psycopg.DataError)
+        errors = psycopg.errors
+        # The last one is a key that is too long for its index.
+        self.row_errors: Errors = (errors.IntegrityError, errors.DataError, errors.ProgramLimitExceeded)
         self._psycopg, self._fetch = psycopg, fetch_many
         self._connection = connection
         self._server = connection.pgconn

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import sqlite3
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,6 +74,17 @@ async def test_the_writer_goes_on_after_a_refusal(store: Store, fatal: list[Base
     with pytest.raises(StoreError, match="refused"):
         await store.write(put("a"))
     await store.write(put("b"))
+    assert (await channels(store), fatal) == ({"a", "b"}, [])
+
+
+async def test_a_value_that_the_driver_or_an_index_cannot_hold_is_refused_alone(
+    store: Store, fatal: list[BaseException]
+):
+    """SQLite has no size limit of a key, and PostgreSQL gets every value as text."""
+    bad: object = uuid.uuid4() if store.engine.dialect.name == "sqlite" else secrets.token_hex(10_000)
+    units = [[put("a")], [(PUT, (bad, "a", "", "1"))], [put("b")]]
+    outcomes = await asyncio.gather(*map(store.submit, units), return_exceptions=True)
+    assert [isinstance(outcome, StoreError) for outcome in outcomes] == [False, True, False]
     assert (await channels(store), fatal) == ({"a", "b"}, [])
 
 

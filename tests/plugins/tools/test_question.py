@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,17 @@ async def test_what_the_user_says_is_the_result(
         shown = await asked(chat, question["question"])
         await chat.host.settle(shown.approval_id, answer, session="s")
         assert result(await chat.answer(answer_id)).output == told
+
+
+async def test_a_call_may_have_an_id_of_any_length(tmp_path: Path, migrated_postgres_url: str) -> None:
+    """LiteLLM puts the signature of a thought, thousands of characters, into the id of a call."""
+    long_id = f"call_1__thought__{secrets.token_hex(4_000)}"
+    async with chatting(tmp_path, store={"url": migrated_postgres_url}) as chat:
+        chat.model.then(Reply((Use("question", json.dumps({"questions": [NAME]}), long_id),), "tools"))
+        answer_id = await chat.accept("go")
+        shown = await asked(chat, "Which name?")
+        await chat.host.settle(shown.approval_id, "Ada", session="s")
+        assert result(await chat.answer(answer_id)).output == "Name: Ada"
 
 
 async def test_a_call_ends_without_a_user_and_after_the_time_limit(tmp_path: Path) -> None:
