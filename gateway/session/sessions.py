@@ -195,7 +195,8 @@ class Sessions:
 
     def drop_if_empty(self, session: Session) -> None:
         """Remove a session that was created for a message which belongs to another session."""
-        if session.idle and session.is_empty and not session.row.messages:
+        # After an undo it is empty, too, but has messages that can be shown again.
+        if session.idle and session.is_empty and not (session.row.messages or session.row.undone_at):
             self._drop(session.id)
             self._held.pop(session.id, None)
             if session.saved:

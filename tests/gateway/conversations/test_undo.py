@@ -245,6 +245,17 @@ async def test_a_repeated_command_counts_once(tmp_path: Path) -> None:
         assert len(await log_of(chat)) == 4
 
 
+async def test_a_repeated_message_deletes_nothing_that_can_be_redone(tmp_path: Path) -> None:
+    async with chatting(tmp_path) as chat:
+        await chat.say("one", dedup_key="1")
+        session = await chat.gateway.parts.sessions.find("s")
+        await chat.host.undo.undo(session, NONE)
+        assert (await chat.host.accept("test", written("one", dedup_key="1"))).duplicate
+        session = await chat.gateway.parts.sessions.find("s")
+        await chat.host.undo.redo(session, NONE)
+        assert await log_of(chat) == ["one", "You said: one"]
+
+
 async def test_events_name_the_turn(tmp_path: Path) -> None:
     seen: list[BusEvent] = []
     async with chatting(tmp_path) as chat:
