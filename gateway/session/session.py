@@ -626,6 +626,9 @@ class Session:
             self._context.drop_until(self._log[0][0] - 1)
             self._log_bytes = _size_of_log(self._log)
             self._log_complete = False
+            # As after a restart: of those that left memory the store alone forgets what is deleted.
+            kept = {message.id for _, message in self._log}
+            self.context = {source: id_ for source, id_ in self.context.items() if id_ in kept}
 
     def _context_start(self) -> int:
         """Return the place in the log of the first message for the model."""

@@ -22,6 +22,7 @@ from gateway import (
 from gateway.channel import Address, MessageFrame
 from gateway.contract.errors import InvalidStateError
 from gateway.contract.events import AgentEvent
+from gateway.contract.messages import Origin
 from gateway.session import Session, Sessions
 from gateway.session.feed import Feed
 from gateway.session.frames import LogChanged, Replayed, SessionFrame
@@ -269,6 +270,18 @@ async def test_a_reader_gets_what_left_memory_from_the_store(tmp_path: Path) -> 
     await store.close()
     assert texts(e.frame.message for e in events if isinstance(e.frame, MessageFrame)) == ["s", *"012345"]
     assert [event.seq for event in events] == sorted(event.seq for event in events)
+
+
+async def test_of_context_that_left_memory_nothing_is_kept(tmp_path: Path) -> None:
+    store = Store.open(f"sqlite:///{tmp_path}/t.db", "full", unexpected)
+    session = await a_session(Sessions(store, window=2), "s")
+    for n in range(20):
+        origin = Origin(channel="c", account="bot", key=str(n), context=True)
+        said = Message(session_id="s", role="user", parts=(TextPart(str(n)),), origin=origin)
+        await session.add_message(said, [])
+        session.cut_context()
+    await store.close()
+    assert 0 < len(session.context) <= len(session.messages()) <= 4
 
 
 async def test_a_reader_gets_the_end_of_a_log_that_is_longer_than_its_feed(tmp_path: Path) -> None:
