@@ -3,7 +3,8 @@
 What an operator decides about a plugin is in it, too, and so are calls of MCP servers.
 
 Noting an action only appends to a queue, because it happens within turns. A background task digests the
-arguments and writes what was noted, several times a second.
+arguments and writes what was noted, several times a second. While the database hangs, the queue holds 10,000
+actions; a row ``audit.gap`` has the number of further ones of a plugin, which are not in the log.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Annotated, Literal, NamedTuple
 
 import msgspec
+import structlog
 from msgspec import Meta, Struct
 from sqlalchemy import Connection, func, select
 
@@ -23,6 +25,8 @@ from gateway.contract.messages import new_id, now_ms
 from gateway.store import Op, Store
 from gateway.store import schema as t
 from gateway.store.writes import Write
+
+log = structlog.get_logger("trunkline.plugins")
 
 ADD_ACTION = Write(
     "insert",
@@ -125,7 +129,9 @@ class PluginActions:
         # A process adds its own ending, so that two never make the same id in one millisecond.
         self._process = new_id()[-8:]
         self._numbers = itertools.count()
-        self._waiting: deque[_Noted] = deque(maxlen=_MOST_WAITING)
+        self._waiting: deque[_Noted] = deque()
+        self._missed: Counter[tuple[str, str, str]] = Counter()
+        """Actions that found the queue full, by plugin."""
         self._noted = asyncio.Event()
         self._flushing = asyncio.Lock()
 
@@ -140,6 +146,9 @@ class PluginActions:
         microseconds: int = 0,
     ) -> None:
         """Note an action, to be written soon."""
+        if len(self._waiting) >= _MOST_WAITING:
+            self._missed[plugin] += 1
+            return
         at = now_ms()
         row_id = f"{at:013x}{next(self._numbers) & 0xFFFFFF:06x}{self._process}"
         self._waiting.append(_Noted(row_id, at, plugin, action, value, arguments, allowed, microseconds))
@@ -173,6 +182,12 @@ class PluginActions:
         async with self._flushing:
             while self._waiting:
                 batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
+                missed, self._missed = self._missed, Counter()
+                for plugin, number in missed.items():
+                    log.warning(
+                        "actions of a plugin are not in its audit log", plugin=plugin[0], actions=number
+                    )
+                    self.record(plugin, "audit.gap", f"{number} actions")
                 await self._store.write(*await asyncio.to_thread(_rows, batch))
 
     async def totals(self, plugin: str, since: int) -> list[ActionTotal]:

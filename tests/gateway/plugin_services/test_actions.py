@@ -50,6 +50,19 @@ async def test_what_is_noted_is_written_in_the_background_and_at_the_end(store: 
     assert [one.value for one in await actions.latest("weather", limit=1)] == ["two"]
 
 
+async def test_the_log_has_the_number_of_actions_that_it_had_no_room_for(store: Store) -> None:
+    actions = PluginActions(store)
+    for n in range(10_003):
+        actions.record(PLUGIN, "kv", str(n))
+    await actions.flush()
+    [last] = await actions.latest("weather", limit=1)
+    assert (last.action, last.value) == ("audit.gap", "3 actions")
+    assert {one.action: one.allowed for one in await actions.totals("weather", 0)} == {
+        "audit.gap": 1,
+        "kv": 10_000,
+    }
+
+
 async def test_001_28_what_an_operator_decides_is_in_the_log(store: Store) -> None:
     actions = PluginActions(store)
     await actions.decide(
