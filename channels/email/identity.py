@@ -18,8 +18,8 @@ _LONGEST = 16_384
 """Characters of a header that are read: Python's parser takes quadratic time."""
 _TEXTS = ("Subject", "References", "In-Reply-To", "Message-ID")
 _COMMENT = re.compile(r"\([^()]*\)")
-_QUOTED = re.compile(r'=\s*"[^"\\();=]*"')
-"""A quoted value without any character that could begin something else, such as ``header.b="y6TG9Eoy"``."""
+_QUOTED = re.compile(r'=\s*"(?:([\w@.+/-]+)|[^"\\()]*)"(?=[\s;]|$)', re.ASCII)
+"""A quoted value, such as ``header.d="example.org"``, of which only plain words are read."""
 
 
 def header(mail: EmailMessage, name: str) -> str:
@@ -85,10 +85,10 @@ def _parsed(mail: EmailMessage, name: str) -> list[object]:
 def _results(text: str, authserv_id: str) -> list[tuple[str, str, dict[str, str]]]:
     """Return method, result and properties of each result of this server; none if the header is malformed.
 
-    Comments may hold the sender's words, so they are taken out first. Quoted values are not read, and a
-    header in which quotes hold more than plain words is malformed.
+    Comments may hold the sender's words, so they are taken out first. Quotes in another place than around a
+    value make the header malformed.
     """
-    text = _QUOTED.sub("=quoted", text)
+    text = _QUOTED.sub(lambda found: f"={found[1] or 'quoted'}", text)
     if '"' in text or "\\" in text:
         return []
     before, plain = "", text

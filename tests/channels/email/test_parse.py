@@ -36,8 +36,10 @@ def with_results(*results: str, sender: str = "Ada <ada@example.com>") -> bytes:
         f"{SERVER} 1; spf=fail smtp.mailfrom=x.org; dmarc=pass (p=none (dis=none)) header.from=example.com",
         f"{SERVER.upper()};\r\n dkim=pass header.d=example.com",
         f"{SERVER}; dkim=fail header.d=example.com; dkim=pass header.i=@example.com header.s=s1",
-        # So OpenDKIM writes it.
-        f'{SERVER};\r\n\tdkim=pass (2048-bit key) header.d=example.com header.i=@example.com header.b="y+"',
+        # So OpenDKIM writes it, in two versions, and Strato.
+        f'{SERVER}; dkim=pass (2048-bit key) header.d=example.com header.i=@example.com header.b="y6/+9Eoy"',
+        f'{SERVER}; dkim=pass reason="1024-bit key; insecure key" header.d=example.com header.b=y69Eoy',
+        f'{SERVER}; dmarc=none header.from="example.com"; dkim=pass header.d="example.com"; spf=none',
     ],
 )
 def test_a_verified_address_is_an_identity(results: str) -> None:
@@ -63,7 +65,9 @@ def test_a_verified_address_is_an_identity(results: str) -> None:
         (f"{SERVER}; spf=pass smtp.mailfrom=example.com",),
         (f"{SERVER}; spf=fail (; dmarc=pass header.from=example.com )",),
         (f'{SERVER}; spf=fail smtp.mailfrom="; dmarc=pass header.from=example.com ;"@x.org',),
-        (f'{SERVER}; dkim=pass header.d="example.com"',),
+        (f'{SERVER}; spf=none smtp.mailfrom=""a; dkim=pass header.d=example.com; x="@x.org"',),
+        (f'{SERVER}; spf=none smtp.mailfrom=z="@x.org; dmarc=fail header.from="example.com"; dkim=pass',),
+        (f'{SERVER}; spf=none (a="b) smtp.mailfrom=b" ; dkim=pass header.d=example.com',),
         (f'{SERVER}; spf=fail smtp.mailfrom="a(b"@x.org; dmarc=pass header.from=example.com; x=y")"',),
         (f"{SERVER}; spf=fail (a; dmarc=pass header.from=example.com",),
         (f"({SERVER}) evil.org; dmarc=pass header.from=example.com",),
