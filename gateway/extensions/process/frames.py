@@ -5,7 +5,8 @@ call with ``d`` ms left, ``{"i", "r"}`` its result, ``{"i", "e"}`` its error; on
 Each direction numbers its own calls. A result with ``"f": 1`` brings a descriptor, sent with its first byte.
 
 The other side is not trusted. All it sends is bounded, and what it may never send ends the connection with
-ProtocolViolation: a broken frame, an answer to a call that was never made, or too many frames.
+ProtocolViolation: a broken frame, an answer to a call that was never made, too many frames, or ever more
+calls whose answers it does not read.
 """
 
 from __future__ import annotations
@@ -110,12 +111,15 @@ class _Error(Struct, frozen=True):
 class _Outgoing:
     """A frame that waits. ``data`` becomes empty if it is dropped."""
 
-    __slots__ = ("data", "fd", "is_event")
+    __slots__ = ("data", "fd", "is_event", "weight")
 
-    def __init__(self, data: bytes, fd: int | None = None, *, is_event: bool = False) -> None:
+    def __init__(
+        self, data: bytes, fd: int | None = None, *, is_event: bool = False, weight: int = 0
+    ) -> None:
         self.data = data
         self.fd = fd
         self.is_event = is_event
+        self.weight = weight
 
 
 class Connection:
@@ -144,6 +148,8 @@ class Connection:
         self._abandoned: set[int] = set()
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._serving = 0
+        self._unread = 0
+        """Bytes of answers that wait; one with a descriptor counts as the longest."""
         self._second = 0.0
         self._frames = 0
         self._ended: asyncio.Future[None] = self._loop.create_future()
@@ -324,6 +330,7 @@ class Connection:
         while self._out and sent >= len(self._out[0].data):
             done = self._out.popleft()
             sent -= len(done.data)
+            self._unread -= done.weight
             if self._events and self._events[0] is done:
                 self._events.popleft()
         if sent:
@@ -457,7 +464,12 @@ class Connection:
             if fd is not None:
                 os.close(fd)
                 fd = None
-        self._send(_Outgoing(data, fd))
+        weight = len(data) if fd is None else MOST_BYTES
+        self._unread += weight
+        self._send(_Outgoing(data, fd, weight=weight))
+        # A call counts as open until its answer is there, so no more answers can wait for a reader.
+        if self._closed is None and self._unread > self._in_flight * (MOST_BYTES + _LENGTH):
+            self._violate("it does not read the answers to its calls")
 
 
 def _rights(fd: int) -> tuple[int, int, array.array[int]]:

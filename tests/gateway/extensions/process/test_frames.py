@@ -246,6 +246,24 @@ async def test_a_flood_of_events_ends_the_connection() -> None:
         assert "calls and events in a second" in await talk.violation()
 
 
+async def test_calls_whose_answers_are_not_read_end_the_connection() -> None:
+    served = asyncio.Semaphore(0)
+
+    async def large(_method: str, _params: Any) -> Any:
+        served.release()
+        return "x" * (MOST_BYTES - 100)
+
+    async with talking(large, in_flight=2) as talk:
+        for number in range(3):
+            await talk.send({"i": number, "m": "tools.list"})
+            await served.acquire()
+        assert await talk.violation() == "it does not read the answers to its calls"
+    async with talking(large, in_flight=2) as talk:
+        for number in range(4):
+            await talk.send({"i": number, "m": "tools.list"})
+            assert (await talk.receive())["i"] == number
+
+
 @given(st.binary(max_size=200), st.integers(1, 5))
 def test_any_bytes_are_frames_or_a_violation(data: bytes, pieces: int) -> None:
     async def run() -> None:
