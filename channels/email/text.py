@@ -32,7 +32,8 @@ _OUTLOOK = re.compile(r"\*?(from|von|de|da):\*? .{1,300}", re.IGNORECASE)
 _OUTLOOK_NEXT = re.compile(
     r"\*?(sent|date|gesendet|datum|envoyé|enviado|inviato):\*? .{1,200}", re.IGNORECASE
 )
-_SIGNATURE = re.compile(r"-- ?")
+_SIGNATURE = "-- "
+"""Line before a signature (RFC 3676). Without the space it may be a line of the text."""
 
 
 _WIDER = {
@@ -70,7 +71,7 @@ class Split(Struct, frozen=True):
 
 def split_quotes(text: str) -> Split:
     """Return the writer's own text, without signature, and the quoted mails."""
-    lines = [line.rstrip() if line != "-- " else line for line in text.replace("\r", "").split("\n")]
+    lines = [line.rstrip() if line != _SIGNATURE else line for line in text.replace("\r", "").split("\n")]
     end, is_forward = _end_of_own(lines)
     own: list[str] = []
     quoted: list[str] = []
@@ -83,10 +84,8 @@ def split_quotes(text: str) -> Split:
             quoted.append(line)
         else:
             own.append(line)
-    for at, line in enumerate(own):
-        if _SIGNATURE.fullmatch(line):
-            own = own[:at]
-            break
+    if _SIGNATURE in own:
+        own = own[: own.index(_SIGNATURE)]
     rest = [re.sub(r"^> ?", "", line) for line in lines[end:]]
     return Split(_trimmed(own), _trimmed([*quoted, *rest]), is_forward)
 

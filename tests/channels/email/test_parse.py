@@ -161,6 +161,7 @@ def test_quoted_mails_and_signatures_are_not_the_writers_text() -> None:
     said = "Yes.\n\nOn Mon, 1 Jan 2026 at 10:00, Bot\n<bot@example.org> wrote:\n> Shall I?\n> Really?\n"
     assert (split_quotes(said).own, split_quotes(said).quoted.endswith("Shall I?\nReally?")) == ("Yes.", True)
     assert split_quotes("Hello\n-- \nAda\nExample Ltd").own == "Hello"
+    assert split_quotes("select 1;\n--\nselect 2;").own == "select 1;\n--\nselect 2;"
     outlook = split_quotes("No.\n\nFrom: Ben <b@x.org>\nSent: Monday\nTo: Ada\n\nyes")
     assert (outlook.own, "yes" in outlook.quoted) == ("No.", True)
     between = split_quotes("> one?\n1\n> two?\n2")
