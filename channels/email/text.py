@@ -18,9 +18,10 @@ _BLOCKS = re.compile(
 )
 _ATTRIBUTION = re.compile(
     r"(on|am|le|el|il|op|em|den|dnia)\b.{4,300}(wrote|schrieb|a écrit|escribió|ha scritto|schreef|escreveu"
-    r"|skrev|napisał)\b.{0,120}:\s*",
+    r"|skrev|napisał)\b.{0,120}:\s*|.{0,300}<[^<>@\s]{1,64}@[^<>@\s]{1,255}>.{0,120}:\s*",
     re.IGNORECASE,
 )
+"""Line before a quote: in some languages, or in any if it has the address of the author."""
 _FORWARD = re.compile(
     r"-+ ?(forwarded message|weitergeleitete nachricht|message transféré) ?-+|begin forwarded message:",
     re.IGNORECASE,
@@ -28,9 +29,11 @@ _FORWARD = re.compile(
 _SEPARATOR = re.compile(
     r"-{2,} ?(original message|ursprüngliche nachricht|message d'origine) ?-{2,}|_{20,}", re.IGNORECASE
 )
-_OUTLOOK = re.compile(r"\*?(from|von|de|da):\*? .{1,300}", re.IGNORECASE)
+_OUTLOOK = re.compile(r"\*?(from|von|de|da|van|från|fra|od|发件人|差出人) ?:\*? .{1,300}", re.IGNORECASE)
 _OUTLOOK_NEXT = re.compile(
-    r"\*?(sent|date|gesendet|datum|envoyé|enviado|inviato):\*? .{1,200}", re.IGNORECASE
+    r"\*?(sent|date|gesendet|datum|envoyé|enviad[ao]( el| em)?|inviato|verzonden|skickat|sendt|wysłano"
+    r"|发送时间|送信日時) ?:\*? .{1,200}",
+    re.IGNORECASE,
 )
 _SIGNATURE = "-- "
 """Line before a signature (RFC 3676). Without the space it may be a line of the text."""

@@ -164,6 +164,14 @@ def test_quoted_mails_and_signatures_are_not_the_writers_text() -> None:
     assert split_quotes("select 1;\n--\nselect 2;").own == "select 1;\n--\nselect 2;"
     outlook = split_quotes("No.\n\nFrom: Ben <b@x.org>\nSent: Monday\nTo: Ada\n\nyes")
     assert (outlook.own, "yes" in outlook.quoted) == ("No.", True)
+    french = split_quotes("Non.\n\nDe : Ben <b@x.org>\nEnvoyé : lundi 1 janvier\nÀ : Ada\n\noui")
+    assert (french.own, "oui" in french.quoted) == ("Non.", True)
+    for line in (
+        "2026年1月1日(木) 10:00 Bot <bot@example.org>:",
+        "1 Oca 2026 Per, 10:00 tarihinde Bot <bot@example.org> yazdi:",
+    ):
+        assert split_quotes(f"No.\n\n{line}\n\n> yes").own == "No."
+    assert split_quotes("Write to <a@x.org>:\nhello").own == "Write to <a@x.org>:\nhello"
     between = split_quotes("> one?\n1\n> two?\n2")
     assert (between.own, between.quoted) == ("1\n2", "one?\ntwo?")
     assert split_quotes("On Monday I wrote: nothing").own == "On Monday I wrote: nothing"
