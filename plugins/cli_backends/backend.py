@@ -54,11 +54,6 @@ class Admission:
         self._backend = backend
         self._queues: dict[str, deque[_QueuedTask]] = {}
 
-    @property
-    def active(self) -> int:
-        """The number of conversations with a running dispatch."""
-        return len(self._queues)
-
     @asynccontextmanager
     async def enter(self, conversation: str, task_id: str, limit: int) -> AsyncGenerator[None]:
         """Wait for the earlier dispatches of the conversation and hold its slot.
@@ -89,10 +84,6 @@ class Admission:
                 if task.task_id == task_id:
                     return self._refuse(task)
         return False
-
-    def abort_conversation(self, conversation: str) -> int:
-        """Abort all queued dispatches of a conversation. Return their number."""
-        return sum(self._refuse(task) for task in tuple(self._queues.get(conversation, ())))
 
     async def _wait(self, queue: deque[_QueuedTask], conversation: str, task_id: str) -> None:
         if len(queue) >= MAX_QUEUED:
@@ -209,7 +200,7 @@ class SpawnedBackend:
         self._admission = Admission(cli.name)
         self._availability = Availability(self._probe)
         self._running: dict[str, Run] = {}
-        self._conversations: dict[str, str] = {}
+        self._admitted: set[str] = set()
 
     @property
     def name(self) -> str:
@@ -246,7 +237,7 @@ class SpawnedBackend:
         yield Started(task_id, self.name)
         try:
             async with self._admission.enter(conversation, task_id, self._settings.max_concurrency):
-                self._conversations[task_id] = conversation
+                self._admitted.add(task_id)
                 async with aclosing(self._attempts(task_id, prompt, context, options)) as steps:
                     async for step in steps:
                         match step:
@@ -275,7 +266,7 @@ class SpawnedBackend:
             unknown = BackendError("UNKNOWN", self.name, f"{type(error).__name__}: {error}")
             result = msgspec.structs.replace(result, error=unknown)
         finally:
-            self._conversations.pop(task_id, None)
+            self._admitted.discard(task_id)
         took = round((time.monotonic() - begun) * 1000)
         yield Done(msgspec.structs.replace(result, output="".join(text), duration_ms=took))
 
@@ -299,15 +290,9 @@ class SpawnedBackend:
         await run.abort()
         return True
 
-    async def abort_conversation(self, conversation_id: str) -> int:
-        """Abort all running and queued dispatches of a conversation. Return their number."""
-        count = self._admission.abort_conversation(conversation_id)
-        mine = [task for task, conversation in self._conversations.items() if conversation == conversation_id]
-        return count + sum([await self.abort(task) for task in mine])
-
     def get_running_task_count(self) -> int:
         """Return the number of running dispatches, without the queued ones."""
-        return len(self._conversations)
+        return len(self._admitted)
 
     async def cleanup(self, max_age_ms: int = WEEK_MS) -> int:
         """Forget sessions that were not used for ``max_age_ms``. Return their number."""

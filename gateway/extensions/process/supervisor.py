@@ -112,11 +112,6 @@ class ProcessSupervisor:
         """The layers that confine the process."""
         return self._child.layers if self._child is not None else ()
 
-    @property
-    def dropped(self) -> int:
-        """Events that the running process did not get, because it did not read."""
-        return self._connection.dropped if self._connection is not None else 0
-
     async def start(self, seconds: float) -> None:
         """Start the process and activate it, within so many seconds. Raises PluginActivationError.
 

@@ -246,12 +246,14 @@ async def test_000_06_running_ones_are_counted_and_old_sessions_forgotten(tmp_pa
     sessions = SessionFile(clock=lambda: now)
     made = await backend(tmp_path, HANG, sessions=sessions)
     counts: list[int] = []
+    running: list[str] = []
 
     async def count(task_id: str) -> None:
         counts.append(made.get_running_task_count())
+        running.append(task_id)
         if len(counts) == 2:
-            await made.abort_conversation("a")
-            await made.abort_conversation("b")
+            for task in running:
+                await made.abort(task)
 
     async with asyncio.TaskGroup() as tasks:
         for conversation in ("a", "b"):
@@ -458,19 +460,6 @@ async def test_000_22_a_conversation_keeps_its_order(tmp_path: Path) -> None:
     codes = [task.result().error and code(task.result().error) for task in asked]
     assert codes == [None] * 11 + ["CONCURRENCY_LIMIT"], "one runs, ten wait, and the twelfth may not"
     assert noted(tmp_path, "prompts") == prompts[:11]
-
-
-async def test_000_22_aborting_a_conversation_turns_away_all_that_wait(tmp_path: Path) -> None:
-    made = await backend(tmp_path, HANG)
-
-    async def stop(task_id: str) -> None:
-        assert await made.abort_conversation("c") == 3
-
-    async with asyncio.TaskGroup() as tasks:
-        first = tasks.create_task(ask(made, heard=Heard(stop)))
-        rest = [tasks.create_task(ask(made)) for _ in range(2)]
-    assert [code(task.result().error) for task in (first, *rest)] == ["ABORTED"] * 3
-    assert len(noted(tmp_path, "pids")) == 1, "what waited never began"
 
 
 async def test_000_22_who_gives_up_waiting_keeps_nobody_from_it(tmp_path: Path) -> None:
