@@ -195,7 +195,7 @@ class ForgeRefusedError(CodingAgentError):
 
 
 class CredentialDeniedError(CodingAgentError):
-    """Git got no credentials: there is no grant, it has ended, or it was revoked."""
+    """Git got no credentials: there is no grant, or it has ended."""
 
     code = "CREDENTIAL_DENIED"
     status = 403

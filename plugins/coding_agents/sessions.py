@@ -32,7 +32,6 @@ from plugins.coding_agents.confinement.profile import Confinement
 from plugins.coding_agents.errors import (
     CodingAgentError,
     KeeperLostError,
-    NoSessionError,
     NotInstalledError,
     ServiceUnavailableError,
     SessionLimitError,
@@ -174,13 +173,6 @@ class Sessions:
         found = [one for one in self.list(owner) if session_id in (one.id, one.short_id)]
         if not found:
             raise SessionNotFoundError(f"there is no session {session_id[:80]!r} of yours")
-        return found[-1]
-
-    def latest(self, owner: str) -> SessionRecord:
-        """Return the session of a user that began last and runs. Raises NoSessionError."""
-        found = [record for record in self.list(owner) if not record.is_ended]
-        if not found:
-            raise NoSessionError("no coding agent of yours runs")
         return found[-1]
 
     def is_away(self, record: SessionRecord) -> bool:

@@ -137,7 +137,7 @@ class Credentials:
         self._audit = audit
         self._may_push = may_push
         self._clock = clock
-        self.on_change: Callable[[Grant], None] = lambda _grant: None
+        self.on_change: Callable[[Grant, str], None] = lambda _grant, _revoked: None
 
     async def grant(
         self, record: WorkspaceRecord, source: Source, rights: Rights, seconds: int = LONGEST_GRANT
@@ -154,30 +154,19 @@ class Credentials:
         detail = f"{rights} {source.name} for {(ends - now) // 1_000} s"
         await self._audit("credential.grant", record.id, detail, actor=record.owner)
         await self._table.put(_key(grant), msgspec.to_builtins(grant))
-        self.on_change(grant)
+        self.on_change(grant, "")
         return grant
 
-    async def revoke(self, workspace: str, reason: str, by: str) -> int:
-        """End all grants of a workspace, for a reason that its git then shows. Return their number."""
-        live = [grant for grant in await self._of(workspace) if not grant.revoked]
-        for grant in live:
-            await self._audit("credential.revoke", workspace, reason, actor=by)
-            ended = msgspec.structs.replace(grant, revoked=reason)
-            await self._table.put(_key(grant), msgspec.to_builtins(ended))
-            self.on_change(ended)
-        return len(live)
+    async def revoke(self, workspace: str, reason: str) -> None:
+        """End the grants of a workspace that is removed."""
+        for grant in await self.grants(workspace):
+            await self._table.delete(_key(grant))
+            if grant.is_within(self._clock()):
+                self.on_change(grant, reason)
 
-    async def forget(self, workspace: str) -> None:
-        """Remove the grants of a workspace that is gone."""
-        for key in await self._table.keys(f"{workspace} "):
-            await self._table.delete(key)
-
-    async def grants(self, workspace: str, *, ended: bool = False) -> Sequence[Grant]:
-        """Return the grants of a workspace, those that have ended or were revoked only with ``ended``."""
-        found, now = await self._of(workspace), self._clock()
-        if ended:
-            return found
-        return [grant for grant in found if not grant.revoked and grant.is_within(now)]
+    async def grants(self, workspace: str) -> list[Grant]:
+        """Return the grants of a workspace, also those that have ended."""
+        return [msgspec.convert(value, Grant) for _, value in await self._table.items(f"{workspace} ")]
 
     async def serve(
         self,
@@ -200,12 +189,14 @@ class Credentials:
         """Return the credentials that a question gets. Raises CredentialDeniedError with the cause."""
         if question.protocol not in ("https", "http") or question.protocol != source.transport:
             raise CredentialDeniedError(f"there are no credentials for {question.protocol[:20]} addresses")
-        found = await self._of(record.id)
+        found = await self.grants(record.id)
         fitting = [grant for grant in found if question.concerns(grant.host, grant.path)]
-        now = self._clock()
-        live = [grant for grant in fitting if not grant.revoked and grant.is_within(now)]
+        live = [grant for grant in fitting if grant.is_within(self._clock())]
         if not live:
-            raise CredentialDeniedError(_cause(question, fitting))
+            wanted = f"{question.host}/{question.path.strip('/')}"
+            raise CredentialDeniedError(
+                "the grant has ended" if fitting else f"this workspace has no grant for {wanted}"[:300]
+            )
         rights: Rights = "write" if any(grant.rights == "write" for grant in live) else "read"
         login = self._login(source.url, rights)
         if login is None:
@@ -215,16 +206,6 @@ class Credentials:
                 "fetches and pushes for you"
             )
         return login
-
-    async def _of(self, workspace: str) -> list[Grant]:
-        return [msgspec.convert(value, Grant) for _, value in await self._table.items(f"{workspace} ")]
-
-
-def _cause(question: Question, grants: Sequence[Grant]) -> str:
-    newest = max(grants, key=lambda grant: grant.issued_at, default=None)
-    if newest is None:
-        return f"this workspace has no grant for {question.host}/{question.path.strip('/')}"[:300]
-    return f"the grant was revoked: {newest.revoked}" if newest.revoked else "the grant has ended"
 
 
 def _key(grant: Grant) -> str:

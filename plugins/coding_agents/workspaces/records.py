@@ -130,8 +130,6 @@ class Grant(Struct, frozen=True):
     rights: Rights
     issued_at: int
     expires_at: int
-    revoked: str = ""
-    """Why it was revoked, "" if it was not."""
 
     def is_within(self, now: int) -> bool:
         """Return whether a time is within that of the grant.

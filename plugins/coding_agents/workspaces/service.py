@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from weakref import WeakValueDictionary
@@ -19,7 +18,6 @@ import msgspec
 import structlog
 
 from gateway import TrunklineError, now_ms
-from gateway.api import Figure
 from gateway.events import BusEvent
 from plugins.coding_agents.errors import (
     CodingAgentError,
@@ -114,8 +112,6 @@ class Workspaces:
         """Workspaces with files on the machine of another node, which alone uses and removes them."""
         self._orphans: dict[Path, int] = {}
         """Folders without a record, and when this process first saw them (ms)."""
-        self._usage = cleanup.Usage({}, 0)
-        self._outcomes: Counter[str] = Counter()
         self.places = Places(base)
         self.credentials = Credentials(
             host.table("grants"),
@@ -255,15 +251,6 @@ class Workspaces:
         checkout = self.checkout(self.get(workspace, owner))
         return checkout.writable, (*checkout.readable, HELPER)
 
-    def figures(self) -> Sequence[Figure]:
-        """Return the metrics of workspaces."""
-        outcomes = [
-            Figure("finalize_total", "Ends of finalize", count, "counter", {"outcome": outcome})
-            for outcome, count in sorted(self._outcomes.items())
-        ]
-        used = Figure("workspace_bytes", "Bytes of workspaces and of the cache", self._usage.total)
-        return (used, *outcomes) if self._records or outcomes else ()
-
     async def use(self, workspace: str, owner: str, *, in_use: bool) -> WorkspaceRecord:
         """Note that a session begins or ends to work in a workspace."""
         async with self._lock(self.get(workspace, owner).id):
@@ -374,15 +361,14 @@ class Workspaces:
     ) -> None:
         """Answer one question of an agent's git for credentials, on a connection through its keeper.
 
-        An agent gets a grant by asking: to read, or to push too if the settings let it. Once its grants were
-        revoked, it gets none until its user grants one.
+        An agent gets a grant by asking: to read, or to push too if the settings let it.
         """
         record = self._find(workspace, owner)
         source = self.source(record)
         rights: Rights = "write" if self._settings.agent_may_push else "read"
-        known = await self.credentials.grants(record.id, ended=True)
+        known = await self.credentials.grants(record.id)
         is_live = any(grant.is_within(self._clock()) for grant in known)
-        if not is_live and not any(grant.revoked for grant in known) and self._host.login(source.url, rights):
+        if not is_live and self._host.login(source.url, rights):
             await self.credentials.grant(record, source, rights)
         await self.credentials.serve(record, source, read, write)
 
@@ -414,8 +400,7 @@ class Workspaces:
 
     async def measure(self) -> cleanup.Usage:
         """Measure all folders."""
-        self._usage = await asyncio.to_thread(cleanup.measure, self.places, list(self._records))
-        return self._usage
+        return await asyncio.to_thread(cleanup.measure, self.places, list(self._records))
 
     async def sweep(self) -> None:
         """Hold the limits, and remove what is no longer needed. Call it every minute."""
@@ -572,10 +557,8 @@ class Workspaces:
             failed = error if isinstance(error, FinalizeError) else FinalizeError(str(error), step="push")
             # The next request has texts of its own; the steps that are done are found again.
             await self._change(self._records[record.id], status="ready", finalizing=None)
-            self._outcomes["failed"] += 1
             self._host.emit(Failed(record.id, record.owner, f"{failed.step}: {failed}"))
             raise failed from error
-        self._outcomes["nothing" if result.nothing_to_commit else "done"] += 1
         if result.pr_number and result.pr_number != known:
             self._host.emit(PullCreated(record.id, record.owner, result.pr_url))
         self._host.emit(Ready(record.id, record.owner, record.branch))
@@ -596,7 +579,7 @@ class Workspaces:
 
     async def _remove(self, record: WorkspaceRecord, reason: str) -> None:
         await self._delete_files(record)
-        await self.credentials.forget(record.id)
+        await self.credentials.revoke(record.id, reason)
         await self._table.delete(record.id)
         del self._records[record.id]
         self._host.emit(WorktreeRemoved(record.id, record.owner, record.branch))
@@ -627,11 +610,11 @@ class Workspaces:
             await self._store(changed)
         return changed
 
-    def _report_grant(self, grant: Grant) -> None:
+    def _report_grant(self, grant: Grant, revoked: str) -> None:
         record = self._records.get(grant.workspace)
         owner = "" if record is None else record.owner
-        if grant.revoked:
-            self._host.emit(CredentialRevoked(grant.workspace, owner, grant.revoked))
+        if revoked:
+            self._host.emit(CredentialRevoked(grant.workspace, owner, revoked))
         else:
             seconds = (grant.expires_at - grant.issued_at) // 1_000
             detail = f"{grant.rights} {grant.host}/{grant.path} for {seconds} s"
