@@ -150,7 +150,7 @@ class Served:
             return response.status, msgspec.json.decode(body) if body else None
 
 
-async def until(condition: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], object]) -> None:
     """Poll until a condition holds. Raises TimeoutError after a minute."""
     async with asyncio.timeout(_TIMEOUT_SECONDS):
         while not condition():  # noqa: ASYNC110

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.fake_platform import Fault
 from gateway.testing.polling_channel import PollingChannel
 from gateway.testing.polling_platform import PollingPlatform
+from gateway.testing.served import until
 from tests.small_plugins import Brings
 
 
@@ -42,12 +42,6 @@ async def gateway_with(
     gateway = Gateway(settings, plugins=plugins)
     async with gateway.running():
         yield gateway
-
-
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not true():
-            await asyncio.sleep(0.02)
 
 
 def code_in(text: str) -> str:

@@ -21,11 +21,12 @@ import pytest
 from sqlalchemy import select
 
 from gateway.store import schema as t
+from gateway.testing.contracts.rude_server import RudeServer
 from gateway.testing.fake_models.script import Gate, ModelRequest, Refusal, Reply, Say, Use
 from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.served import SocketClient
 from tests.e2e.gateway_process import GatewayProcess
-from tests.e2e.rude_server import FINE, RUDE, RudeServer
+from tests.e2e.rude_answers import FINE, RUDE
 
 PROVIDER_ERRORS = {
     "BadRequestError",
@@ -262,7 +263,7 @@ async def finished(client: SocketClient, session: str) -> Sequence[dict[str, Any
 
 async def test_a_model_that_answers_garbage_is_named_and_the_next_answer_is_fine(tmp_path: Path) -> None:
     limits = {"provider": "max_retries = 0\ntimeout = 4_000", "settings": "stream_timeout_ms = 3_000"}
-    async with RudeServer().running() as rude, GatewayProcess(tmp_path, rude.url, **limits) as gateway:
+    async with RudeServer() as rude, GatewayProcess(tmp_path, f"{rude.url}/v1", **limits) as gateway:
         assert await gateway.start()
         async with gateway.client() as client:
             for number, (name, answer) in enumerate(RUDE.items()):

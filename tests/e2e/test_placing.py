@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.fake_platform import Fault
 from gateway.testing.polling_channel import PollingChannel
 from gateway.testing.polling_platform import PollingPlatform
+from gateway.testing.served import until
 from tests.small_plugins import Brings
 
 
@@ -44,12 +45,6 @@ async def gateway_on(
         gateway = Gateway(settings, plugins=[Brings(line), *plugins])
         async with gateway.running():
             yield gateway
-
-
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not true():
-            await asyncio.sleep(0.02)
 
 
 async def states(gateway: Gateway) -> tuple[list[str], list[str]]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from channels.telegram.fake import FakeTelegram
 from gateway.testing.fake_models.script import Reply, Say, Stall
 from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.fake_program import fake_program
+from gateway.testing.served import until
 from tests.e2e.gateway_process import GatewayProcess
 
 NOTICE = "Answering with"
@@ -43,12 +43,6 @@ class Chain:
 def told(texts: Iterable[str]) -> int:
     """How many lines about a provider that failed there are."""
     return "\n".join(texts).count(NOTICE)
-
-
-async def until(true: Callable[[], Any]) -> None:
-    async with asyncio.timeout(60):
-        while not true():
-            await asyncio.sleep(0.01)
 
 
 class Screen:

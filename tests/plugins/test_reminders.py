@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from gateway.session.frames import ApprovalAsked
 from gateway.testing.chat import Chat, chatting, written
 from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.letterbox import Letterbox
+from gateway.testing.served import until
 from plugins.reminders import Reminders
 from tests.e2e.gateway_process import GatewayProcess
 from tests.gateway.access.test_questions import Brings
@@ -298,12 +298,6 @@ async def test_a_button_on_telegram_lets_a_reminder_come_again(tmp_path: Path) -
             reminders._changed.set()
             await until(lambda: telegram.answers(chat).count("⏰ Reminder: check the oven") == 2)
         telegram.transcript.check()
-
-
-async def until(true: Callable[[], Any]) -> None:
-    async with asyncio.timeout(60):
-        while not true():
-            await asyncio.sleep(0.02)
 
 
 async def test_reminders_come_once_on_telegram_although_the_gateway_is_killed(tmp_path: Path) -> None:

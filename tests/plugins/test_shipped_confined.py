@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import chdir
 from pathlib import Path
 from runpy import run_path
@@ -24,6 +24,7 @@ from gateway.extensions.confined.plugin import ConfinedPlugin
 from gateway.tables import PluginTables
 from gateway.testing.chat import Chat, chatting
 from gateway.testing.fake_models.script import Reply, Say, Use
+from gateway.testing.served import until
 
 pytestmark = [
     pytest.mark.slow,
@@ -72,13 +73,6 @@ async def test_001_40_security_audit_blocks_in_a_process_of_its_own(tmp_path: Pa
         plugin = chat.gateway.registry.get("security-audit")
         assert plugin is not None
         assert plugin.asks_by_default
-
-
-async def until(done: Callable[[], bool]) -> None:
-    """Wait for what a plugin does in its process."""
-    async with asyncio.timeout(60):
-        while not done():
-            await asyncio.sleep(0.02)
 
 
 async def sent_by(chat: Chat, plugin: str) -> list[str]:

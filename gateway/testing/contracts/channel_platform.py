@@ -21,6 +21,7 @@ from gateway.settings import Settings
 from gateway.testing.database import place_database
 from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.fake_platform import Fault
+from gateway.testing.served import until
 
 Feature = Literal["edits", "deletions", "rooms", "files", "reordering", "sending", "events"]
 """A feature that some platforms lack.
@@ -183,13 +184,6 @@ async def trial(platform: Platform, directory: Path) -> AsyncGenerator[Trial]:
 async def settled(gateway: Gateway) -> None:
     """Wait until no accepted message waits for its answer."""
     await until(lambda: gateway.parts.dispatcher.waiting == 0)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Poll until a condition holds. Raises TimeoutError after a minute."""
-    async with asyncio.timeout(_TIMEOUT_SECONDS):
-        while not condition():  # noqa: ASYNC110 - the state of another server
-            await asyncio.sleep(0.01)
 
 
 def freeze_after_placing(gateway: Gateway, channel_id: str) -> asyncio.Event:

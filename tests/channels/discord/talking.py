@@ -17,6 +17,7 @@ from gateway.app import Gateway
 from gateway.settings import Settings
 from gateway.store import schema as t
 from gateway.testing.fake_models.server import FakeModels
+from gateway.testing.served import until
 
 CREATE = "POST /channels/{channel_id}/messages"
 EDIT = "PATCH /channels/{channel_id}/messages/{message_id}"
@@ -77,12 +78,6 @@ async def gateway_at(
 
 def healthy(gateway: Gateway, channel: str = "discord") -> bool:
     return gateway.health()[channel][0]
-
-
-async def until(true: Any, seconds: float = 20) -> None:
-    async with asyncio.timeout(seconds):
-        while not true():
-            await asyncio.sleep(0.01)
 
 
 async def states(gateway: Gateway) -> list[str]:

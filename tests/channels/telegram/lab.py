@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,17 +15,11 @@ from gateway.contract.plugin import Plugin
 from gateway.settings import Settings
 from gateway.store import schema as t
 from gateway.testing.fake_models.server import FakeModels
+from gateway.testing.served import until
 
 PATIENCE = 60.0
 FAST = 100
 """Pace of a channel whose platform does not enforce its limits: it does not wait for them."""
-
-
-async def until(true: Callable[[], object]) -> None:
-    """Poll a condition until it is true. Raises TimeoutError after a long time."""
-    async with asyncio.timeout(PATIENCE):
-        while not true():
-            await asyncio.sleep(0.01)
 
 
 class Lab:

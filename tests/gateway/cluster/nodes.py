@@ -18,6 +18,7 @@ from gateway.cluster.membership import Membership, read_nodes
 from gateway.server import Server
 from gateway.settings import Settings, load_settings
 from gateway.testing.fake_models.server import FakeModels
+from gateway.testing.served import until
 from tests.e2e.gateway_process import GatewayProcess
 from tests.gateway.cluster.broker import Broker
 
@@ -33,13 +34,6 @@ def settings_of(
         f"[server]\nport = 0\n{server}\n"
     )
     return load_settings(file, environ={}, cwd=folder)
-
-
-async def until(true: Callable[[], Any], seconds: float = 60) -> None:
-    """Wait until something is true."""
-    async with asyncio.timeout(seconds):
-        while not true():
-            await asyncio.sleep(0.01)
 
 
 class Cluster:

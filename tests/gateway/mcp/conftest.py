@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from gateway.mcp import McpPlugin
 from gateway.mcp.server import Server
 from gateway.testing.chat import Chat, chatting
 from gateway.testing.fake_models.script import Reply, Say, Use
+from gateway.testing.served import until
 
 HOSTILE = Path(__file__).with_name("hostile.py")
 SECONDS = 60
@@ -82,12 +82,6 @@ def plugin(chat: Chat) -> McpPlugin:
 
 def server(chat: Chat, name: str = "demo") -> Server:
     return plugin(chat).server(name)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(SECONDS):
-        while not condition():
-            await asyncio.sleep(0.02)
 
 
 def result(message: Message) -> ToolResultPart:

@@ -20,6 +20,7 @@ from gateway.store.inbox import Entry
 from gateway.store.steps import Steps
 from gateway.testing.chat import Chat, chatting, written
 from gateway.testing.fake_models.script import Gate, Reply, Say, Use
+from gateway.testing.served import until
 from tests.gateway.session.test_bus import bus_of, note, texts
 
 SECRET = "my password is hunter2"
@@ -67,12 +68,6 @@ async def asked(chat: Chat, times: int = 1) -> None:
     """Wait until the model was asked so often."""
     async with asyncio.timeout(60):
         while len(chat.model.calls) < times:
-            await asyncio.sleep(0.005)
-
-
-async def until(true: Any) -> None:
-    async with asyncio.timeout(60):
-        while not true():
             await asyncio.sleep(0.005)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from gateway.store.inbox import Entry
 from gateway.testing.chat import Chat, chatting, written
 from gateway.testing.fake_models.script import Gate, Reply, Say
 from gateway.testing.letterbox import Letterbox
+from gateway.testing.served import until
 from tests.gateway.pipeline.test_intake import make_older
 from tests.small_plugins import Brings
 
@@ -68,13 +68,6 @@ def on_the_wall(text: str, key: str, **fields: str) -> InboundMessage:
 
 
 ENTRY = Entry.of("wall", on_the_wall("first", "1"), 1)
-
-
-async def until(true: Callable[[], object]) -> None:
-    """Wait for something to become so."""
-    async with asyncio.timeout(60):
-        while not true():
-            await asyncio.sleep(0.005)
 
 
 def heard(chat: Chat) -> list[str]:

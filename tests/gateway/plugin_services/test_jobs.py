@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -17,6 +17,7 @@ from gateway.plugin_services.jobs import Jobs, zone_of
 from gateway.store import Store
 from gateway.store import schema as t
 from gateway.store.writes import OwnStatement
+from gateway.testing.served import until
 
 pytestmark = pytest.mark.slow
 
@@ -56,12 +57,6 @@ class Runner:
         if self.result is None:
             await asyncio.Event().wait()
         return bool(self.result)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 class Node:

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,6 +21,7 @@ from gateway.store import schema as t
 from gateway.testing.chat import Chat
 from gateway.testing.fake_models.script import Gate, Reply, Say, Use
 from gateway.testing.plugins import approve, running
+from gateway.testing.served import until
 
 pytestmark = [
     pytest.mark.slow,
@@ -74,12 +74,6 @@ async def change(chat: Chat, tmp_path: Path, version: str, **parts: str) -> None
     """Write another version and approve it, without grants for what it adds."""
     write(tmp_path / "plugin", version, **parts)
     await asyncio.to_thread(approve, chat.gateway.settings, tmp_path / "plugin")
-
-
-async def until(reached: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not reached():
-            await asyncio.sleep(0.02)
 
 
 async def reloads(chat: Chat) -> list[str]:
