@@ -24,6 +24,8 @@ from plugins.providers.protocol import check_credentials, json_headers
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 EVERYWHERE = "global"
 """The default region: Google chooses one."""
+_CONTINENTS = ("eu", "us")
+"""Groups of regions, which have addresses of another form."""
 
 
 class VertexAdapter(GeminiProtocol):
@@ -43,6 +45,8 @@ class VertexAdapter(GeminiProtocol):
         if config.base_url:
             return config.base_url.rstrip("/")
         region = config.region or EVERYWHERE
+        if region in _CONTINENTS:
+            return f"https://aiplatform.{region}.rep.googleapis.com"
         return f"https://{'' if region == EVERYWHERE else f'{region}-'}aiplatform.googleapis.com"
 
     def build_chat_request(

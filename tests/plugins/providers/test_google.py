@@ -319,6 +319,7 @@ def endpoint_of(**settings: Any) -> str:
 def test_google_clouds_address_is_its_regions() -> None:
     assert endpoint_of() == "https://aiplatform.googleapis.com"
     assert endpoint_of(region="us-east5") == "https://us-east5-aiplatform.googleapis.com"
+    assert endpoint_of(region="eu") == "https://aiplatform.eu.rep.googleapis.com"
 
 
 async def test_google_cloud_wants_a_project() -> None:
