@@ -27,11 +27,10 @@ from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAu
 from pydantic import AnyUrl
 
 from gateway.contract.errors import PluginError
-from gateway.mcp.remote import Login, bounded
+from gateway.mcp.remote import LOOPBACK, Login, Proxied, bounded
 from gateway.settings import McpServerSettings
 from gateway.version import VERSION
 
-_LOOPBACK = frozenset(("127.0.0.1", "::1", "localhost"))
 _BROWSER_SECONDS = 300.0
 """Time that the operator has in the browser."""
 _FIRST = {
@@ -156,11 +155,11 @@ class _Tokens:
         """Keep nothing; the context of the SDK has it."""
 
 
-class _Transport(httpx2.AsyncHTTPTransport):
+class _Transport(Proxied):
     """Connections with TLS, or to this machine, that bound what they read."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        if request.url.scheme != "https" and request.url.host not in _LOOPBACK:
+        if request.url.scheme != "https" and request.url.host not in LOOPBACK:
             # The server names the addresses of the login, and tokens travel there.
             raise OAuthFlowError(f"{request.url.copy_with(query=None)} must be https")
         return bounded(await super().handle_async_request(request), lambda _problem: None)

@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.request import getproxies, proxy_bypass
 
 import httpx2
 import msgspec
@@ -24,6 +25,7 @@ from gateway.contract.errors import PluginError
 from gateway.mcp.session import MOST_MESSAGE_BYTES, Session
 from gateway.settings import McpServerSettings
 
+LOOPBACK = frozenset(("127.0.0.1", "::1", "localhost"))
 _SILENCE_SECONDS = 300.0
 """Time without a byte after which a stream is lost."""
 _MOST_STREAMED = 2 * MOST_MESSAGE_BYTES
@@ -214,7 +216,28 @@ def _client(settings: McpServerSettings, session: Session, name: str, login: Pat
     )
 
 
-class _Transport(httpx2.AsyncHTTPTransport):
+class Proxied(httpx2.AsyncBaseTransport):
+    """Connections through the proxies of the environment, but for this machine."""
+
+    def __init__(self) -> None:
+        self._transports: dict[str | None, httpx2.AsyncHTTPTransport] = {}
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Make a request."""
+        url = request.url
+        is_direct = url.host in LOOPBACK or proxy_bypass(url.host)
+        proxy = None if is_direct else getproxies().get(url.scheme)
+        if proxy not in self._transports:
+            self._transports[proxy] = httpx2.AsyncHTTPTransport(proxy=proxy)
+        return await self._transports[proxy].handle_async_request(request)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        for transport in self._transports.values():
+            await transport.aclose()
+
+
+class _Transport(Proxied):
     """Connections that bound what they read, and end the session when the server is lost."""
 
     def __init__(self, session: Session) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from pytest_aiohttp import AiohttpServer
 
 from gateway.contract.errors import ToolError
 from gateway.testing.chat import Chat, chatting
+from tests.gateway.cli.processes import environment
 
 from .conftest import plugin, server, until, use
 
@@ -155,6 +157,26 @@ async def test_a_server_that_forgot_its_session_gets_a_new_one(
         with pytest.raises(ToolError, match="it answered with status 400"):
             await remote.call("add", {}, print)
         assert (await remote.call("add", {}, print)).content == "5"
+
+
+async def test_a_remote_server_is_reached_by_the_proxy_of_the_environment(
+    tmp_path: Path, aiohttp_server: AiohttpServer
+) -> None:
+    served, app = Forgetful(), web.Application()
+    app.router.add_post("/mcp", served.answer)
+    proxy = str((await aiohttp_server(app)).make_url("/"))
+    (tmp_path / "config").mkdir()
+    settings = '[mcp.far]\nurl = "http://far.invalid/mcp"\n'
+    (tmp_path / "config/trunkline.toml").write_text(settings)
+    asked = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "gateway", "mcp", "test", "far"),
+        cwd=tmp_path,
+        env=environment(tmp_path, HTTP_PROXY=proxy, NO_PROXY="", TRUNKLINE_SERVER__PORT="1"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    said, _ = await asked.communicate()
+    assert (asked.returncode, said.split(b":")[0]) == (0, b"far works"), said
 
 
 async def test_wrong_credentials_are_told_and_not_shown(tmp_path: Path) -> None:
