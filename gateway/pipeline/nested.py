@@ -190,6 +190,7 @@ class NestedRunner:
     async def _open(self, run_id: str, wanted: str | None, agent: str, description: str) -> Session:
         """Return the session for a run, reserved for it: a new one, or the earlier one that is wanted."""
         root = self._parent.root.session
+        session: Session | None = None
         if wanted is None:
             session_id = f"task-{run_id.replace('-', '')[:16]}"
             address = Address(SERVER, chat=session_id)
@@ -202,7 +203,8 @@ class NestedRunner:
                 row.root, row.call_id = root.id, self._call_id
                 row.title, row.titled = f"{description} (@{agent})", "user"
         else:
-            session = await self._find(wanted)
+            with suppress(NotFoundError):
+                session = await self._runs.sessions.find(wanted)
         # The same words for a session of another conversation: its existence is none of this one's concern.
         if session is None or session.row.root != root.id:
             raise ToolError(f"no task session {wanted!r} in this conversation; leave it out for a new one")
@@ -215,12 +217,6 @@ class NestedRunner:
             role = AgentRole(agent, self._parent.model)
             session.events.emit(AgentCreated(root.id, role, self._parent.session.id, description))
         return session
-
-    async def _find(self, session_id: str) -> Session | None:
-        try:
-            return await self._runs.sessions.find(session_id)
-        except NotFoundError:
-            return None
 
     async def _run_once(self, turn: NestedTurn) -> str:
         """Run a turn, unless it had ended before a crash. Returns its final text."""

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 from sqlalchemy import Table, select
 
+from gateway.contract.errors import StoreError
 from gateway.store import schema as t
 from gateway.store.database import Store
 from gateway.store.inbox import FORGET_INBOX
@@ -49,9 +50,12 @@ class Retention:
         while True:
             await asyncio.sleep(pause)
             pause = _INTERVAL_SECONDS
-            removed = await self.clean(await clock())
-            if removed:
-                log.info("removed old settled rows", rows=removed)
+            try:
+                if removed := await self.clean(await clock()):
+                    log.info("removed old settled rows", rows=removed)
+            except StoreError as error:
+                # Such as a query that took too long: the gateway must not end because of old rows.
+                log.warning("could not remove old settled rows; tried again in an hour", reason=str(error))
 
     async def clean(self, now: int) -> int:
         """Remove rows older than the retention period before ``now`` (ms). Return their number."""
@@ -75,9 +79,8 @@ class Retention:
 
     async def _clean_trails(self, horizon: int) -> int:
         """Remove the trails of messages older than the horizon (ms)."""
-        # Ids begin with their time, so that the rows need no index of it.
-        column, first = t.trail.c.inbox_id, f"{horizon >> 16:08x}-{horizon & 0xFFFF:04x}"
-        query = select(column).where(column < first).distinct().limit(_MAX_ROWS)
+        column = t.trail.c.inbox_id
+        query = select(column).where(column < _first_id(horizon)).distinct().limit(_MAX_ROWS)
         removed = 0
         while ids := await self._store.read(lambda c: list(c.execute(query).scalars())):
             await self._delete(DROP_TRAIL, ids)
@@ -87,10 +90,20 @@ class Retention:
     async def _find_expired(
         self, table: Table, column: str, states: tuple[str, ...], horizon: int
     ) -> list[str]:
-        query = select(table.c.id).where(table.c[column] < horizon).order_by(table.c[column]).limit(_MAX_ROWS)
+        query = select(table.c.id).where(table.c[column] < horizon).limit(_MAX_ROWS)
+        if table in (t.inbox, t.outbox):
+            query = query.where(table.c.id < _first_id(horizon))
         if states:
             query = query.where(table.c.state.in_(states))
         return await self._store.read(lambda c: list(c.execute(query).scalars()))
 
     async def _delete(self, write: Write, ids: list[str]) -> None:
         await self._store.write(*((write, (row_id,)) for row_id in ids))
+
+
+def _first_id(ms: int) -> str:
+    """Return a text between the ids that were made before a time and later ones.
+
+    Ids begin with their time, so that the largest tables need no index of it.
+    """
+    return f"{ms >> 16:08x}-{ms & 0xFFFF:04x}"

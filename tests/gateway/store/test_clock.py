@@ -33,6 +33,7 @@ async def settle(store: Store, at: int) -> None:
     )
     entry = Entry.of("line", inbound, 1, attempts=1)
     entry.received_at = at
+    entry.id = f"{at >> 16:08x}-{at & 0xFFFF:04x}{entry.id[13:]}"
     await store.write(entry.accept())
     await store.write(*entry.settle_silently())
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import create_engine, event, select, text
+from structlog.testing import capture_logs
 
 from gateway.channel import Address, InboundMessage, Sender
 from gateway.contract.messages import now_ms
@@ -23,7 +25,8 @@ def entry(key: str, age_days: int, now: int) -> Entry:
         session="s", dedup_key=key, address=Address("line"), sender=Sender("u"), text="hi"
     )
     made = Entry.of("line", inbound, 1, attempts=1)
-    made.received_at = now - age_days * DAY
+    made.received_at = at = now - age_days * DAY
+    made.id = f"{at >> 16:08x}-{at & 0xFFFF:04x}{made.id[13:]}"
     return made
 
 
@@ -51,6 +54,52 @@ async def test_more_rows_than_fit_in_one_chunk_are_removed(tmp_path: Path) -> No
     await store.write(*(op for e in entries for op in e.settle_silently()))
     assert await Retention(store, days=30).clean(now) == 1_203
     await store.close()
+
+
+async def test_the_largest_tables_are_not_read_as_a_whole(store: Store) -> None:
+    now = 100 * DAY
+    entries = [entry(f"m{n}", n % 60, now) for n in range(2_000)]
+    await store.write(*(e.accept("done") for e in entries))
+    sqlite = store.engine.dialect.name == "sqlite"
+    explain = "EXPLAIN QUERY PLAN " if sqlite else "EXPLAIN "
+    plans: list[str] = []
+
+    def note(c: Any, _cursor: object, statement: str, parameters: Any, *_: object) -> None:
+        if statement.startswith("SELECT inbox.id"):
+            plans.extend(map(str, c.exec_driver_sql(explain + statement, parameters)))
+
+    if not sqlite:
+        await store.read(lambda c: c.execute(text("ANALYZE inbox")) and None)
+    event.listen(store.engine, "before_cursor_execute", note)
+    assert await Retention(store, days=58).clean(now) == 33
+    assert plans
+    assert not any("SCAN inbox" in plan or "Seq Scan on inbox" in plan for plan in plans), plans
+
+
+async def test_a_query_that_takes_too_long_does_not_end_the_gateway(
+    migrated_postgres_url: str, fatal: list[BaseException]
+) -> None:
+    engine = create_engine(migrated_postgres_url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text(f'ALTER DATABASE "{engine.url.database}" SET statement_timeout = 100'))
+    store = Store.open(migrated_postgres_url, "full", fatal.append)
+
+    async def clock() -> int:
+        return 100 * DAY
+
+    with engine.connect() as other, capture_logs() as logs:
+        other.execution_options(isolation_level="READ COMMITTED")
+        other.execute(text("LOCK TABLE inbox"))
+        running = asyncio.create_task(Retention(store, days=30).run(clock, first=0))
+        while not (logs or running.done()):
+            await asyncio.sleep(0.01)
+        other.rollback()
+    assert not running.done()
+    assert "statement timeout" in logs[0]["reason"]
+    running.cancel()
+    await store.close()
+    engine.dispose()
+    assert fatal == []
 
 
 async def test_a_gateway_that_never_runs_for_an_hour_cleans_up_too(tmp_path: Path) -> None:
