@@ -92,6 +92,18 @@ def test_what_an_older_version_kept_is_still_there(engine: Engine):
         assert connection.execute(text("SELECT count(*) FROM member")).scalar_one() == 0
 
 
+def test_a_migration_that_fails_changes_nothing_and_names_the_way_back(engine: Engine):
+    with engine.begin() as connection:
+        migrate.run_migrations(connection, "0034")
+        before = {column["name"] for column in inspect(connection).get_columns("file_change")}
+        connection.execute(text("ALTER TABLE file_change ADD COLUMN seq INTEGER"))
+    with pytest.raises(StoreError, match=r"migration of the database failed: .*seq.*; the database is as it"):
+        migrate.upgrade(engine)
+    assert migrate.current(engine) == "0034"
+    found = {column["name"] for column in inspect(engine).get_columns("file_change")}
+    assert found == {*before, "seq"}
+
+
 def test_changes_of_files_that_an_older_version_recorded_keep_their_order(engine: Engine):
     names = [c.name for c in t.sessions.columns if not c.nullable and c.server_default is None]
     session = dict.fromkeys(names, 1)
