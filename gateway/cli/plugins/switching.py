@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from gateway.cli.doctor.settings import OWN_PLUGINS
 from gateway.cli.options import AsJson, File
 from gateway.cli.output import echo_json
 from gateway.cli.plugins.operator import Name, Operator, one_line_errors
@@ -16,6 +17,7 @@ from gateway.contract.errors import PluginError, TrunklineError
 from gateway.extensions.activation import missing_required
 from gateway.extensions.admission.admission import checked, is_installed, is_path
 from gateway.extensions.admission.secrets import PluginSecrets
+from gateway.extensions.loader import BUILTIN_PLUGINS
 from gateway.settings import Settings, load_settings
 from gateway.settings.layers.editing import EditedFile
 
@@ -76,6 +78,9 @@ def disable(name: Name, as_json: AsJson = False, config: File = None) -> None:
             raise PluginError(missing_required(name, (name,)))
         file = EditedFile(operator.settings.file)
         entry = _entry(name, operator.settings)
+        known = (*operator.settings.plugins.enabled, *BUILTIN_PLUGINS, *OWN_PLUGINS)
+        if entry not in known and not is_installed(entry, operator.settings.plugin_base(entry)):
+            operator.admission.find(entry)
         changed = file.change_list(("plugins",), "enabled", remove=entry)
         # Another layer may enable it, and built-in plugins are enabled without being listed.
         now = load_settings(config).plugins

@@ -87,7 +87,11 @@ class Admission:
             text = f"plugin {entry!r} is not installed"
             if (reason := self._failures.get(entry)) is not None:
                 raise PluginError(f"{text}: {reason}")
-            raise PluginError(f"{text}; run `trunkline plugin install`, or remove it from plugins.enabled")
+            if not self.owns(entry) and is_installed(entry, self._settings.plugin_base(entry)):
+                raise PluginError(f"plugin {entry!r} is a module, without the manifest plugin.yml")
+            listed = entry in self._settings.plugins.enabled
+            advice = "remove it from plugins.enabled" if listed else "see `trunkline plugin list`"
+            raise PluginError(f"{text}; run `trunkline plugin install`, or {advice}")
         return found
 
     def admit(self, entry: str) -> Admitted:

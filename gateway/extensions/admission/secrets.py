@@ -73,5 +73,7 @@ def _read(file: Path) -> dict[str, str]:
         return msgspec.json.decode(file.read_bytes(), type=dict[str, str])
     except FileNotFoundError:
         return {}
-    except (OSError, msgspec.DecodeError) as error:
+    except OSError as error:
+        raise PluginError(f"{file} cannot be read: {error.strerror}") from None
+    except msgspec.DecodeError as error:
         raise PluginError(f"{file} cannot be read: {error}; delete it and set the secrets again") from None

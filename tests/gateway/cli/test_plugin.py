@@ -433,6 +433,25 @@ def test_001_46_plugins_are_searched_in_an_index_and_installed_from_it(home: Pat
     assert json.loads(run(home, "search", "weather", "--json"))[0]["installed"] == "1.0"
 
 
+def test_a_name_that_no_plugin_has_is_not_disabled(home: Path) -> None:
+    (home / "config/trunkline.toml").write_text('plugins.enabled = ["todo", "no_such_module"]\n')
+    before = (home / "config/trunkline.toml").read_text()
+    assert "plugin 'tody' is not installed" in run(home, "disable", "tody", status=1)
+    assert (home / "config/trunkline.toml").read_text() == before
+    run(home, "disable", "no_such_module")
+    run(home, "disable", "commands")
+
+
+def test_info_of_what_is_no_plugin_with_a_manifest_says_what_it_is(home: Path) -> None:
+    other = (
+        "plugin 'other' is not installed; run `trunkline plugin install`, or see `trunkline plugin list`\n"
+    )
+    assert run(home, "info", "other", status=1) == other
+    assert run(home, "info", "web", status=1) == "plugin 'web' is a module, without the manifest plugin.yml\n"
+    (home / "config/trunkline.toml").write_text('plugins.enabled = ["other-one"]\n')
+    assert run(home, "info", "other-one", status=1).endswith("or remove it from plugins.enabled\n")
+
+
 def test_info_says_that_a_shipped_plugin_gets_its_grants_when_it_is_enabled(home: Path) -> None:
     about = json.loads(run(home, "info", "formatter", "--json"))
     assert about["capabilities"] == [
