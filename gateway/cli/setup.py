@@ -143,6 +143,8 @@ class FirstSetup:
         self._config = config
         self._asks = asks
         self._check = check
+        self._secrets: list[Path] = []
+        """The files with secrets that this setup wrote."""
 
     def provider(self, given: str | None, *, from_stdin: bool) -> None:
         """Choose the model provider, test its key and store it."""
@@ -205,6 +207,8 @@ class FirstSetup:
                 asyncio.run(self._connect(name, pair=self._asks and not admin_id))
         except BaseException:
             self.file.drop(("channels", name))
+            for secret in self._secrets:
+                secret.unlink()
             raise
 
     def service(self, given: bool | None) -> None:
@@ -268,7 +272,9 @@ class FirstSetup:
         folder = self._settings().data_dir.absolute()
         for key, value in values.items():
             if sounds_secret(key) and not value.startswith(("${", "{env:", "{file:")):
-                values[key] = f"{{file:{_write_secret(folder, f'secret-{name}-{key}', value)}}}"
+                secret = _write_secret(folder, f"secret-{name}-{key}", value)
+                self._secrets.append(secret)
+                values[key] = f"{{file:{secret}}}"
         return values
 
     async def _connect(self, name: str, *, pair: bool) -> None:
@@ -345,14 +351,26 @@ async def _connection_problem(gateway: Gateway, name: str) -> str | None:
 async def _pair(gateway: Gateway, name: str) -> None:
     """Pair the user at the terminal as admin, with the code that the bot replies."""
     typer.echo("Now send a private message to your bot. It replies with a code.")
-    while code := await asyncio.to_thread(typer.prompt, "Code (Enter to skip)", "", show_default=False):
+    while code := await _ask("Code (Enter to skip)"):
         try:
-            member = await gateway.parts.access.pairing.approve(code.strip(), THE_OWNER, "admin", "admin")
+            member = await gateway.parts.access.pairing.approve(code, THE_OWNER, "admin", "admin")
         except (NotFoundError, TooManyRequestsError) as error:
             typer.secho(str(error), fg=typer.colors.YELLOW, err=True)
         else:
             typer.echo(f"You are an admin on {name}: {member.user_id}")
             return
+
+
+async def _ask(question: str) -> str:
+    """Ask at the terminal while the gateway runs. Ctrl-C could not end a thread that reads."""
+    typer.echo(f"{question}: ", nl=False)
+    loop, typed = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(sys.stdin, typed.set)
+    try:
+        await typed.wait()
+    finally:
+        loop.remove_reader(sys.stdin)
+    return sys.stdin.readline().strip()
 
 
 def _unit(config: Path | None) -> str:

@@ -75,6 +75,23 @@ async def test_a_token_that_the_platform_refuses_changes_nothing(tmp_path: Path)
     assert done.returncode == 1
     assert "telegram does not connect with these settings, so they were not stored" in done.stderr
     assert tomllib.loads((tmp_path / "own.toml").read_text()) == {}
+    assert not (tmp_path / "data/secret-telegram-token").exists()
+
+
+async def test_ctrl_c_ends_the_setup_while_it_waits_for_the_code_of_the_bot(tmp_path: Path) -> None:
+    async with FakeTelegram() as fake:
+        given = ("--channel", "telegram", "--set", f"token={fake.token}", "--set", f"api_base_url={fake.url}")
+        terminal = Terminal(tmp_path, "setup", *given, *CONFIG, "--no-service")
+        try:
+            await asyncio.to_thread(terminal.expect, "Model provider")
+            terminal.type("\n")
+            await asyncio.to_thread(terminal.expect, "Code")
+            terminal.type("\x03")
+            await asyncio.to_thread(terminal.expect, "Aborted!")
+            assert await asyncio.to_thread(terminal.wait) == 1
+        finally:
+            terminal.close()
+    assert tomllib.loads((tmp_path / "own.toml").read_text()) == {}
 
 
 async def test_settings_that_config_check_refuses_are_not_written_unchecked_either(tmp_path: Path) -> None:
