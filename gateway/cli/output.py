@@ -38,6 +38,11 @@ def one_line(text: str) -> str:
     return " ".join(plain(text).split())
 
 
+def readable(text: str) -> str:
+    """Return an argument or input with � in place of each byte that is not text in UTF-8."""
+    return text.encode(errors="surrogateescape").decode(errors="replace")
+
+
 def moment(milliseconds: int) -> str:
     """Return a point in time in the local time zone."""
     return datetime.fromtimestamp(milliseconds / 1000).astimezone().strftime("%Y-%m-%d %H:%M")
@@ -48,15 +53,16 @@ def echo_json(value: Any) -> None:
     typer.echo(to_json(msgspec.to_builtins(value)))
 
 
-def print_table(table: RenderableType, width: int = _FILE_WIDTH) -> None:
+def print_table(table: RenderableType, width: int = _FILE_WIDTH, least: int = _LEAST_WIDTH) -> None:
     """Print a table as wide as the terminal; ``width`` columns wide where there is none.
 
-    A terminal that is too narrow gets each row as lines of title and value.
+    A terminal with fewer than ``least`` columns for each of the table gets each row as lines of title and
+    value.
     """
     console = Console(highlight=False)
     if not console.is_terminal:
         Console(highlight=False, width=width).print(table)
-    elif isinstance(table, Table) and console.width < _LEAST_WIDTH * len(table.columns):
+    elif isinstance(table, Table) and console.width < least * len(table.columns):
         console.print(_as_records(table))
     else:
         console.print(table)
@@ -67,7 +73,10 @@ def _as_records(table: Table) -> Table:
     records = Table(box=None, show_header=False, title=table.title, title_justify="left")
     records.add_column(no_wrap=True, style="bold")
     records.add_column(overflow="fold")
-    for row in zip(*(column.cells for column in table.columns), strict=True):
+    rows = [*zip(*(column.cells for column in table.columns), strict=True)]
+    if table.show_footer:
+        rows.append(tuple(column.footer for column in table.columns))
+    for row in rows:
         if records.rows:
             records.add_row("", "")
         for column, cell in zip(table.columns, row, strict=True):

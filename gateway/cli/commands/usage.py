@@ -17,7 +17,7 @@ from rich.table import Table
 
 from gateway.cli.gateway_or_store import GatewayOrStore
 from gateway.cli.options import AsJson, File, settings_from
-from gateway.cli.output import echo_json, plain
+from gateway.cli.output import echo_json, plain, print_table
 from gateway.models import Budget, Ledger, format_usd
 from gateway.models.report import (
     BudgetHolder,
@@ -31,6 +31,8 @@ from gateway.models.report import By as Key
 from gateway.settings import Settings
 
 _BAR_WIDTH = 30
+_LEAST_WIDTH = 9
+"""Columns of a terminal for each column of these tables: most are numbers."""
 
 By = Annotated[Key, typer.Option(help="Group by.")]
 Split = Annotated[Key | None, typer.Option(help="Divide each group by this, too.", show_default=False)]
@@ -93,13 +95,13 @@ def _found(settings: Settings, asked: UsageQuery) -> UsageReport:
 def _print(found: UsageReport) -> None:
     console = Console()
     if found.rows:
-        console.print(_table(found))
+        print_table(_table(found), least=_LEAST_WIDTH)
         for line in _lines(found):
             console.print(line, style="dim")
     else:
         console.print(f"No model was called in the last {found.days} days.", style="dim")
     if found.budgets:
-        _print_budgets(console, found.budgets)
+        _print_budgets(found.budgets)
 
 
 def _lines(found: UsageReport) -> list[str]:
@@ -165,13 +167,13 @@ def _bar(amount: Decimal, most: Decimal | int, color: str = "cyan") -> Renderabl
     return Bar(float(most) or 1.0, 0, float(amount), width=_BAR_WIDTH, color=color)
 
 
-def _print_budgets(console: Console, budgets: list[BudgetState]) -> None:
+def _print_budgets(budgets: list[BudgetState]) -> None:
     table = Table("budget", "period", "of", "spent", "limit", "", "at this pace", box=box.SIMPLE)
     for budget in budgets:
         for number, holder in enumerate(budget.holders or [BudgetHolder("none yet", Decimal(0))]):
             named = (budget.name, budget.period) if not number else ("", "")
             table.add_row(*named, *_standing(budget, holder), _forecast(holder))
-    console.print(table)
+    print_table(table, least=_LEAST_WIDTH)
 
 
 def _standing(budget: BudgetState, holder: BudgetHolder) -> list[RenderableType]:

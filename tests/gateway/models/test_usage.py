@@ -27,7 +27,7 @@ from gateway.testing.chat import chatting, written
 from gateway.testing.fake_models.script import Reply, Say, Tokens
 from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.served import serving
-from tests.gateway.cli.processes import gateway, trunkline
+from tests.gateway.cli.processes import Terminal, gateway, trunkline
 
 pytestmark = pytest.mark.slow
 
@@ -286,6 +286,20 @@ def test_the_command_line_shows_a_table_a_plot_and_the_budgets(home: Path) -> No
     assert "\x1b" not in users.stdout, "no user's id can steer the terminal"
 
 
+def test_a_narrow_terminal_gets_each_amount_whole(home: Path) -> None:
+    terminal = Terminal(home, "usage", "--by", "user", COLUMNS="40", NO_COLOR="1", **BUDGET, **ALONE)
+    try:
+        assert terminal.wait() == 0
+    finally:
+        terminal.close()
+    shown = [" ".join(re.sub(r"\x1b\[\d*m", "", line).split()) for line in terminal.screen.splitlines()]
+    assert shown.count("cost $0.50") == 2
+    assert "user all" in shown
+    assert "cost $1.00" in shown
+    assert "limit stop $0.75" in shown
+    assert not any("…" in line for line in shown)
+
+
 def test_machines_get_exact_amounts(home: Path) -> None:
     told = json.loads(trunkline("usage", "--by", "user", "--json", home=home, **ALONE).stdout)
     assert [row["usd"] for row in told["rows"]] == ["0.5", "0.5"]
@@ -314,5 +328,6 @@ def test_a_running_gateway_tells_the_same(home: Path) -> None:
 
 
 def test_a_gateway_that_was_never_used_says_so(tmp_path: Path) -> None:
+    trunkline("db", "upgrade", home=tmp_path)
     done = trunkline("usage", home=tmp_path, **ALONE)
     assert (done.returncode, done.stdout.strip()) == (0, "No model was called in the last 30 days.")
