@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 from gateway.app import die
 from gateway.cli.gateway_client import call, running_gateway
-from gateway.cli.options import fail, refuse
+from gateway.cli.options import REFUSED, fail, give_up, refuse
+from gateway.cli.store_reader import existing_file, is_locked, store_file
 from gateway.contract.errors import StoreError, TrunklineError
 from gateway.settings import Settings
 from gateway.store import Store
@@ -21,14 +22,20 @@ class GatewayOrStore:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.running = running_gateway(settings) is not None
+        url = running_gateway(settings)
+        self.running = url is not None
+        if self.running and not is_locked(settings):
+            file = _or_fail(lambda: store_file(settings))
+            advice = "name its settings with --config, or set another server.port"
+            fail(f"the gateway at {url} does not use {file}, as these settings do; {advice}", REFUSED)
 
     def request(self, method: str, path: str, body: Any = None) -> Any:
         """Call the running gateway and return the JSON of its response."""
         return _or_fail(lambda: call(self.settings, method, path, body))
 
     def run_in_store(self, work: Callable[[Store], Awaitable[T]]) -> T:
-        """Open the store, run ``work`` in it and return the result."""
+        """Open the store, which must exist, run ``work`` in it and return the result."""
+        _or_fail(lambda: existing_file(self.settings))
         return _or_fail(lambda: work_in_store(self.settings, work))
 
 
@@ -51,4 +58,4 @@ def _or_fail(work: Callable[[], T]) -> T:
     except StoreError as error:
         refuse(error)
     except TrunklineError as error:
-        fail(str(error))
+        give_up(error)

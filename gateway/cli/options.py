@@ -16,7 +16,7 @@ FAILED = 1
 REFUSED = 2
 """Exit status when an argument or a setting is wrong: a retry fails until it is corrected."""
 UNAVAILABLE = 75
-"""Exit status when the store, the address or a plugin is unavailable: a retry may succeed."""
+"""Exit status when the gateway, the store, the address or a plugin is unavailable: a retry may succeed."""
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as in shells."""
 
@@ -85,6 +85,11 @@ def fail_without_testing(what: str) -> NoReturn:
     """End the command because something of the extra ``testing`` is not installed."""
     checkout = "in a checkout, make install REQUIREMENTS=requirements-testing.txt"
     fail(f"{what} is not installed. Run pip install 'trunkline[testing]'; {checkout}.", REFUSED)
+
+
+def give_up(error: TrunklineError) -> NoReturn:
+    """End the command with an error: 75 if a retry may succeed, such as of a gateway that starts, else 1."""
+    fail(str(error), UNAVAILABLE if error.retryable else FAILED)
 
 
 def refuse(error: TrunklineError) -> NoReturn:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
+import sqlite3
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, create_engine
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
 
 from gateway.contract.errors import StoreError
@@ -45,12 +47,21 @@ def reading(settings: Settings, *, any_schema: bool = False) -> Generator[Connec
 def reader(settings: Settings) -> Engine:
     """Return an engine with read-only connections. Raises StoreError when there is no store yet."""
 
-    file = store_file(settings)
+    file = existing_file(settings)
     if file is None:
         return open_engine(settings.store_url, "relaxed").execution_options(postgresql_readonly=True)
-    if not file.exists():
+    address = f"{file.absolute().as_uri()}?mode=ro"
+    # Not in the URL of the engine, which errors show.
+    opened = partial(sqlite3.connect, address, uri=True, check_same_thread=False)
+    return create_engine(URL.create("sqlite", database=str(file.absolute())), creator=opened)
+
+
+def existing_file(settings: Settings) -> Path | None:
+    """Return the SQLite file of the settings, None for a server. Raises StoreError when there is none yet."""
+    file = store_file(settings)
+    if file is not None and not file.exists():
         raise StoreError(f"{file} does not exist yet; `trunkline run` creates it")
-    return create_engine(f"sqlite:///file:{quote(str(file.absolute()))}?mode=ro&uri=true")
+    return file
 
 
 def store_file(settings: Settings) -> Path | None:
@@ -62,3 +73,18 @@ def store_file(settings: Settings) -> Path | None:
     if url.get_backend_name() != "sqlite":
         return None
     return Path(url.database or "")
+
+
+def is_locked(settings: Settings) -> bool:
+    """Return whether a gateway holds the lock of the SQLite file; True for a database server."""
+    try:
+        file = store_file(settings)
+        if file is None:
+            return True
+        with Path(f"{file}.lock").open("rb") as locked:
+            fcntl.flock(locked, fcntl.LOCK_SH | fcntl.LOCK_NB)  # released at once; a start would wait for it
+    except (FileNotFoundError, StoreError):
+        return False
+    except OSError:
+        return True
+    return False

@@ -13,11 +13,11 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from gateway.cli.gateway_client import call, running_gateway
+from gateway.cli.gateway_or_store import GatewayOrStore
 from gateway.cli.options import FAILED, REFUSED, AsJson, File, fail, refuse, settings_from
 from gateway.cli.output import echo_json, moment, plain, print_table
 from gateway.cli.store_reader import reading
-from gateway.contract.errors import StoreError, TrunklineError
+from gateway.contract.errors import StoreError
 from gateway.settings import Settings
 from gateway.why import Choice, Explanation, ReplayPlan, Station, Subject, Verdict, explain_stored
 from gateway.why.words import ENGLISH
@@ -82,43 +82,39 @@ def why(
 
 
 def _explain(settings: Settings, message: str) -> Explanation:
+    access = GatewayOrStore(settings)
+    if access.running:
+        answer = access.request("GET", f"/api/why/{quote(message, safe='')}")
+        return msgspec.convert(answer, Explanation)
     try:
-        if running_gateway(settings) is not None:
-            answer = call(settings, "GET", f"/api/why/{quote(message, safe='')}")
-            return msgspec.convert(answer, Explanation)
         with reading(settings) as connection:
             return explain_stored(connection, message)
     except StoreError as error:
         refuse(error)
-    except TrunklineError as error:
-        fail(str(error))
 
 
 def _replay(settings: Settings, found: Explanation, query: str, *, everything: bool, yes: bool) -> None:
     """Show the plan of a replay, ask, and carry it out. Ends the command if there is nothing to answer."""
-    if running_gateway(settings) is None:
+    access = GatewayOrStore(settings)
+    if not access.running:
         fail("a running gateway answers messages; start it with `trunkline run`")
     of = found.message.id if found.message else ""
     if everything:
         if not found.same_cause:
             fail("no other message is without an answer for this cause", REFUSED)
         of = f"same-cause/{quote(found.same_cause.key, safe='')}"
-    try:
-        given = call(settings, "POST", f"/api/why/{of}/plan{query}")
-        plan = msgspec.convert(given, ReplayPlan)
-        chosen = sum(message.ok for message in plan.messages)
-        for message in plan.messages:
-            reason = "" if message.ok else f"  not answered: {message.reason}"
-            typer.echo(f"{message.id}  {moment(message.at)}{reason}")
-        if not chosen:
-            fail("none of them can be answered again", REFUSED)
-        cost = plan.estimated_nano_usd
-        price = "unknown cost" if cost is None else f"about ${cost / 1e9:.4f}"
-        if not yes and not typer.confirm(f"Answer {chosen} now ({price})?"):
-            raise typer.Exit(FAILED)
-        call(settings, "POST", f"/api/why/plans/{plan.plan}")
-    except TrunklineError as error:
-        fail(str(error))
+    plan = msgspec.convert(access.request("POST", f"/api/why/{of}/plan{query}"), ReplayPlan)
+    chosen = sum(message.ok for message in plan.messages)
+    for message in plan.messages:
+        reason = "" if message.ok else f"  not answered: {message.reason}"
+        typer.echo(f"{message.id}  {moment(message.at)}{reason}")
+    if not chosen:
+        fail("none of them can be answered again", REFUSED)
+    cost = plan.estimated_nano_usd
+    price = "unknown cost" if cost is None else f"about ${cost / 1e9:.4f}"
+    if not yes and not typer.confirm(f"Answer {chosen} now ({price})?"):
+        raise typer.Exit(FAILED)
+    access.request("POST", f"/api/why/plans/{plan.plan}")
     typer.echo(f"{chosen} {'is' if chosen == 1 else 'are'} being answered.")
 
 

@@ -6,7 +6,6 @@ An empty database is created with the newest schema; Alembic is loaded only to m
 from __future__ import annotations
 
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from sqlalchemy import Column, Connection, Engine, MetaData, String, Table, insert, inspect, text
 
@@ -66,11 +65,7 @@ def find_damage(engine: Engine) -> str | None:
 
 def database_file(engine: Engine) -> Path | None:
     """Return the file of a SQLite database; None for a server."""
-    if engine.dialect.name != "sqlite":
-        return None
-    name = engine.url.database or ""
-    # Read-only commands open the file by a URI.
-    return Path(unquote(urlsplit(name).path)) if name.startswith("file:") else Path(name)
+    return Path(engine.url.database or "") if engine.dialect.name == "sqlite" else None
 
 
 def _recovery_hint(engine: Engine) -> str:

@@ -14,7 +14,8 @@ from rich.console import Console
 from gateway.cli.chat.screen import Screen
 from gateway.cli.chat.send import Search, SendRequest, ask, check_gateway, new_session, print_answer, target
 from gateway.cli.chat.session import ChatSession, Ended, Interrupted
-from gateway.cli.options import FAILED, INTERRUPTED, Discover, File, Interface, Token, Url, Yes
+from gateway.cli.options import FAILED, INTERRUPTED, UNAVAILABLE, Discover, File, Interface, Token, Url, Yes
+from gateway.cli.output import readable
 from gateway.contract.channel import Address
 from gateway.contract.questions import Choice, Question, visible_json
 from gateway.session.frames import ApprovalAsked
@@ -63,7 +64,7 @@ def _piped(url: str, token: str | None, session: str) -> int:
     status = 0
     for line in sys.stdin:
         if line.strip():
-            exchange = ask(url, token, SendRequest(session, line.strip()))
+            exchange = ask(url, token, SendRequest(session, readable(line.strip())))
             status = print_answer(exchange) or status
     return status
 
@@ -134,7 +135,7 @@ class _Terminal:
                     await self._session.abort()
                 case Ended(error):
                     typer.secho(str(error), fg=typer.colors.RED, err=True)
-                    return FAILED
+                    return UNAVAILABLE if error.retryable else FAILED
                 case ApprovalAsked() as asked:
                     await self._decide(asked)
                 case _:

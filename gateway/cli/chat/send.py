@@ -29,15 +29,15 @@ from gateway.cli.options import (
     Url,
     Yes,
     fail,
+    give_up,
     settings_from,
     to_json,
 )
-from gateway.cli.output import plain
+from gateway.cli.output import plain, readable
 from gateway.contract.errors import (
     DeltaParseError,
     InvalidRequestError,
     OverloadedError,
-    StreamTimeoutError,
     TrunklineError,
 )
 from gateway.contract.messages import ErrorPart, Message
@@ -83,7 +83,7 @@ def send(
     """Send one message to a running gateway and print the answer.
 
     The message is stored when this returns; with --no-wait it does not wait for the answer. Exit status 1
-    when the answer contains an error.
+    when the answer contains an error, 75 when no gateway responds or the message may be sent again later.
 
     \b
     Examples:
@@ -93,7 +93,7 @@ def send(
       trunkline send "What is new?" --discover
     """
 
-    words = sys.stdin.read() if text == "-" else text
+    words = readable(sys.stdin.read() if text == "-" else text)
     if not words.strip():
         fail("the message is empty")
     where = target(config, url, token, Search(discover, interface, yes))
@@ -151,7 +151,7 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
     try:
         return asyncio.run(work)
     except TrunklineError as error:
-        fail(str(error))
+        give_up(error)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
 
@@ -277,7 +277,7 @@ class _Delivery:
         ack = self.question.ack
         if ack is None:
             return OverloadedError("the message was not stored in time; send it again")
-        return StreamTimeoutError(
+        return TrunklineError(
             f"the message is stored but not answered yet; see: trunkline sessions show {ack.session}"
         )
 

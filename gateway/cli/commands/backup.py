@@ -26,7 +26,7 @@ from gateway.cli.database_copy import (
     load_server,
     replace_file,
 )
-from gateway.cli.options import AsJson, File, fail, refuse, settings_from, to_json
+from gateway.cli.options import REFUSED, AsJson, File, fail, refuse, settings_from, to_json
 from gateway.cli.store_reader import reader, store_file
 from gateway.commands.agent_draft import FOLDER as AGENTS
 from gateway.contract.errors import StoreError
@@ -71,6 +71,8 @@ def backup(
 
     settings = settings_from(config)
     target = file or Path(time.strftime("trunkline-%Y%m%dT%H%M%SZ.tar.gz", time.gmtime()))
+    if target.is_dir():
+        fail(f"{target} is a directory; name a file in it", REFUSED)
     if target.exists():
         fail(f"{target} exists; choose another name or remove it")
     try:
@@ -78,6 +80,8 @@ def backup(
     except StoreError as error:
         refuse(error)
     except OSError as error:
+        if error.filename not in (None, str(target), str(_partial(target))):
+            raise
         fail(f"cannot write {target}: {error.strerror}")
     size = target.stat().st_size
     if as_json:
@@ -125,7 +129,7 @@ def restore(
 def _write(settings: Settings, target: Path) -> list[str]:
     """Write an archive; return the names of its members."""
 
-    partial = target.with_name(f"{target.name}.partial")
+    partial = _partial(target)
     with tempfile.TemporaryDirectory(prefix="trunkline-") as folder:
         manifest, copy = _copied(settings, Path(folder))
         described = Path(folder, _MANIFEST)
@@ -145,6 +149,10 @@ def _write(settings: Settings, target: Path) -> list[str]:
         finally:
             partial.unlink(missing_ok=True)
     return names
+
+
+def _partial(target: Path) -> Path:
+    return target.with_name(f"{target.name}.partial")
 
 
 def _copied(settings: Settings, folder: Path) -> tuple[Manifest, Path]:

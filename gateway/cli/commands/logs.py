@@ -18,11 +18,12 @@ from urllib.parse import quote
 import typer
 
 from gateway.cli.gateway_client import follow
-from gateway.cli.options import FAILED, REFUSED, UNAVAILABLE, File, fail, settings_from
+from gateway.cli.options import REFUSED, File, fail, give_up, settings_from
 from gateway.contract.errors import InvalidRequestError, TrunklineError
 from gateway.logs import log_files, printable, printable_lines
 
 _EVERY = 0.2
+_MOST_LINES = 1_000_000
 _LEVELS = ("debug", "info", "warning", "error", "critical")
 _COLOURS = {"warning": typer.colors.YELLOW, "error": typer.colors.RED, "critical": typer.colors.RED}
 _OWN = ("timestamp", "level", "event", "exception")
@@ -34,7 +35,9 @@ def logs(
     follow_: Annotated[
         bool, typer.Option("--follow", "-f", help="Print new lines as they are logged.")
     ] = False,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Number of latest lines.")] = 50,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", min=0, max=_MOST_LINES, help="Number of latest lines.")
+    ] = 50,
     level: Annotated[
         str | None,
         typer.Option(help=f"Minimum level: {', '.join(_LEVELS)}.", show_default=False),
@@ -110,7 +113,7 @@ def events(
         except InvalidRequestError as error:
             fail(f"--type: {error}", REFUSED)
         except TrunklineError as error:
-            fail(str(error), UNAVAILABLE if error.retryable else FAILED)
+            give_up(error)
 
 
 def _event_line(event: Line) -> str:

@@ -6,7 +6,6 @@ They are read while a gateway may run. What writes does so through the running g
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -21,14 +20,12 @@ from rich.table import Table
 from rich.text import Text
 from sqlalchemy import Connection
 
-from gateway.app import die
 from gateway.cli.commands.replay import Pace, play, show_messages
-from gateway.cli.gateway_client import call, running_gateway
 from gateway.cli.gateway_or_store import GatewayOrStore
 from gateway.cli.options import AsJson, File, fail, refuse, settings_from, to_json
 from gateway.cli.output import echo_json, moment, plain, print_table
 from gateway.cli.store_reader import reading
-from gateway.contract.errors import InvalidRequestError, StoreError, TrunklineError
+from gateway.contract.errors import InvalidRequestError, StoreError
 from gateway.contract.messages import Message, ToolResultPart, now_ms
 from gateway.conversations import (
     ChangeSummary,
@@ -65,6 +62,7 @@ from gateway.store import Store
 
 _CLI = "cli"
 """The user of shares in the audit log."""
+_MOST_ROWS = 1_000_000
 _SHORTEST_ID = 20
 """Width of the id column on a narrow terminal."""
 
@@ -74,7 +72,7 @@ SessionId = Annotated[
 
 
 def list_(
-    limit: Annotated[int, typer.Option(min=1, help="Number of sessions.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=_MOST_ROWS, help="Number of sessions.")] = 50,
     as_json: AsJson = False,
     config: File = None,
 ) -> None:
@@ -207,7 +205,7 @@ def tools(session: SessionId, as_json: AsJson = False, config: File = None) -> N
 
 
 def feedback(
-    limit: Annotated[int, typer.Option(min=1, help="Number of entries.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=_MOST_ROWS, help="Number of entries.")] = 50,
     as_json: AsJson = False,
     config: File = None,
 ) -> None:
@@ -420,10 +418,17 @@ def delete(
     row, messages, _ = _read(settings, session)
     if not yes:
         typer.confirm(f"Delete {row.title or row.id!r} with {len(messages)} messages?", abort=True)
-    try:
-        remove(settings, row.id)
-    except TrunklineError as error:
-        fail(str(error))
+    where = GatewayOrStore(settings)
+    if where.running:
+        where.request("DELETE", f"/api/sessions/{quote(row.id, safe='')}")
+    else:
+
+        async def remove(store: Store) -> None:
+            sessions = Sessions(store)
+            sessions.on_delete = ToolOutputs(settings.data_dir / "tool_outputs", 0).forget
+            await sessions.delete(row.id)
+
+        where.run_in_store(remove)
     typer.echo(f"deleted {row.id}", err=True)
 
 
@@ -573,21 +578,3 @@ def write(file: Path, pieces: Iterable[str], count: int, *, replace: bool) -> No
         draft.replace(file)
     finally:
         draft.unlink(missing_ok=True)
-
-
-def remove(settings: Settings, session: str) -> None:
-    """Delete a session with all its messages. Raises TrunklineError on failure."""
-    if running_gateway(settings) is not None:
-        call(settings, "DELETE", f"/api/sessions/{quote(session, safe='')}")
-    else:
-        asyncio.run(_remove(settings, session))
-
-
-async def _remove(settings: Settings, session: str) -> None:
-    store = Store.open(settings.store_url, settings.durability, die)
-    try:
-        sessions = Sessions(store)
-        sessions.on_delete = ToolOutputs(settings.data_dir / "tool_outputs", 0).forget
-        await sessions.delete(session)
-    finally:
-        await store.close()

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import fcntl
 import os
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from gateway.app import Gateway
@@ -18,7 +16,7 @@ from gateway.cli.doctor.finding import Finding, fail, ok, warn
 from gateway.cli.doctor.startup import check_model
 from gateway.cli.gateway_client import call, running_gateway
 from gateway.cli.models.provider_info import idle_gateway, plugin_of
-from gateway.cli.store_reader import store_file
+from gateway.cli.store_reader import is_locked, store_file
 from gateway.contract.errors import (
     CATCHABLE,
     PluginError,
@@ -42,7 +40,7 @@ def listener(settings: Settings) -> Iterator[Finding]:
         text = "server.token is not set, although allowed_origins or trusted_proxies let others connect"
         yield warn("token", text, "set server.token, or everyone who reaches the gateway is its admin")
     url = running_gateway(settings)
-    if url is None or not _is_locked(settings):
+    if url is None or not is_locked(settings):
         yield _port(server.host, server.port) if url is None else _used_by_another(settings)
         for finding in settings_checks.channels(settings):
             if finding.status != "ok":
@@ -86,21 +84,6 @@ def _used_by_another(settings: Settings) -> Finding:
         store = "the database of these settings"
     text = f"{settings.server.host}:{settings.server.port} is in use by a gateway that does not use {store}"
     return fail("port", text, "choose another server.port, or set data_dir to that of the gateway")
-
-
-def _is_locked(settings: Settings) -> bool:
-    """Return whether a gateway holds the lock of the SQLite file; True for a database server."""
-    try:
-        file = store_file(settings)
-        if file is None:
-            return True
-        with Path(f"{file}.lock").open("rb") as locked:
-            fcntl.flock(locked, fcntl.LOCK_SH | fcntl.LOCK_NB)  # released at once; a start would wait for it
-    except (FileNotFoundError, StoreError):
-        return False
-    except OSError:
-        return True
-    return False
 
 
 async def _probe_all(settings: Settings) -> list[Finding]:

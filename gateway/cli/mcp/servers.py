@@ -13,6 +13,7 @@ import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import msgspec
 import typer
@@ -24,6 +25,7 @@ from gateway.cli.gateway_client import call, running_gateway
 from gateway.cli.options import FAILED, AsJson, File, fail, settings_from
 from gateway.cli.output import echo_json, plain, print_table, quiet
 from gateway.cli.plugins.operator import one_line_errors
+from gateway.cli.store_reader import is_locked
 from gateway.contract.errors import NotFoundError, PluginError, SettingsError, ToolError
 from gateway.extensions.process.service import Processes
 from gateway.extensions.scope import PluginTasks
@@ -79,7 +81,7 @@ class Operator:
 
     def __init__(self, config: Path | None) -> None:
         self.settings: Settings = settings_from(config)
-        self._running = running_gateway(self.settings) is not None
+        self._running = running_gateway(self.settings) is not None and is_locked(self.settings)
 
     def statuses(self) -> list[ServerStatus]:
         """Return the states of all servers."""
@@ -90,7 +92,7 @@ class Operator:
     def tools(self, name: str) -> list[ToolState]:
         """Return the tools of a server, which is started if it was never listed."""
         if self._running:
-            return self._ask("GET", f"/{name}", list[ToolState], "tools")
+            return self._ask("GET", _path(name), list[ToolState], "tools")
         server = self._server(name)
         if server.known.is_empty:
             self.test(name)
@@ -100,7 +102,8 @@ class Operator:
     def approve(self, name: str, tools: Sequence[str]) -> list[str]:
         """Approve tools as they are now. Return the names of those that had changed."""
         if self._running:
-            return self._ask("POST", f"/{name}/approve", list[str], "approved", {"tools": list(tools)})
+            body = {"tools": list(tools)}
+            return self._ask("POST", f"{_path(name)}/approve", list[str], "approved", body)
         return self._server(name).known.approve(tools)
 
     def test(self, name: str) -> Tested:
@@ -147,7 +150,7 @@ class Operator:
         if not self._running:
             return "it takes effect at the next start"
         try:
-            call(self.settings, "POST", f"{_PATH}/{name}/refresh")
+            call(self.settings, "POST", f"{_PATH}{_path(name)}/refresh")
         except NotFoundError:  # it does not have the server yet
             return "restart the running gateway"
         return "the running gateway uses it"
@@ -186,6 +189,10 @@ class Operator:
 
     def _ask(self, method: str, path: str, kind: Any, key: str, body: Any = None) -> Any:
         return msgspec.convert(call(self.settings, method, f"{_PATH}{path}", body)[key], kind)
+
+
+def _path(name: str) -> str:
+    return f"/{quote(name, safe='')}"
 
 
 def list_(as_json: AsJson = False, config: File = None) -> None:

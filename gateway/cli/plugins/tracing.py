@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 import typer
 
 from gateway.cli.gateway_client import call, running_gateway
-from gateway.cli.options import AsJson, File, fail, settings_from, to_json
+from gateway.cli.options import AsJson, File, refuse, settings_from, to_json
 from gateway.cli.output import echo_json, moment, one_line, plain
 from gateway.cli.plugins.operator import Name, one_line_errors
 from gateway.cli.store_reader import reading
@@ -50,7 +50,7 @@ def trace(
         if not found:
             typer.echo(f"Plugin {plain(name)!r} has done nothing yet.", err=True)
     except StoreError as error:
-        fail(str(error))
+        refuse(error)
     except KeyboardInterrupt:
         return
 

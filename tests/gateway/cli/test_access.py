@@ -63,6 +63,13 @@ def test_files_that_may_not_be_read_are_one_line_with_the_remedy(
     assert done.stderr.endswith(f": Permission denied; {REMEDY}\n")
 
 
+def test_a_backup_of_files_that_may_not_be_read_does_not_blame_the_archive(as_another_user: Run) -> None:
+    done = as_another_user("backup")
+    assert done.exit_code == 1
+    assert done.stderr.startswith("cannot access ")
+    assert done.stderr.endswith(f": Permission denied; {REMEDY}\n")
+
+
 def test_the_doctor_says_so_and_looks_at_the_machine(as_another_user: Run, closed: Path) -> None:
     done = as_another_user("doctor", "--json")
     found = {finding["name"]: finding for finding in json.loads(done.stdout)}

@@ -180,6 +180,16 @@ def test_an_archive_writes_nowhere_but_in_the_data_directory(tmp_path: Path) -> 
     assert not (tmp_path.parent / "evil").exists()
 
 
+def test_a_database_that_is_damaged_is_named_as_in_the_settings(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    file = tmp_path / "data/trunkline.db"
+    file.write_text("notes" * 1000)
+    done = trunkline("backup", "b.tar.gz", home=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    advice = "restore a backup: docs/backup.md"
+    assert done.stderr == f"cannot open sqlite:///{file}: file is not a database; {advice}\n"
+
+
 def test_what_is_not_a_backup_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "b.tar.gz").write_text("notes")
     done = trunkline("restore", "b.tar.gz", home=tmp_path)

@@ -189,7 +189,7 @@ def test_a_gateway_that_dies_in_the_middle_costs_nothing(tmp_path: Path) -> None
 def test_without_a_gateway_it_says_how_to_start_one(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, "chat", "--url", "http://127.0.0.1:9")
     try:
-        assert terminal.wait() == 1
+        assert terminal.wait() == 75
     finally:
         terminal.close()
     assert "start one: trunkline run" in terminal.screen
@@ -198,7 +198,7 @@ def test_without_a_gateway_it_says_how_to_start_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize("typed", ["", "\n \n", "hello\n"])
 def test_in_a_pipe_a_wrong_address_is_an_error_whatever_the_input(home: Path, typed: str) -> None:
     done = trunkline("chat", "--url", "http://127.0.0.1:1", home=home, stdin=typed)
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (75, "")
     assert "http://127.0.0.1:1" in done.stderr
     assert "start one: trunkline run" in done.stderr
 

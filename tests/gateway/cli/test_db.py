@@ -112,3 +112,41 @@ def test_a_file_that_is_no_database_is_one_clear_line(tmp_path: Path):
     assert done.stderr == (
         "cannot read the store: file is not a database; `trunkline db check` shows details\n"
     )
+
+
+READING = [
+    ("usage",),
+    ("audit",),
+    ("pair", "list"),
+    ("approvals", "list"),
+    ("channels", "rooms"),
+    ("dead", "list"),
+    ("dead", "causes"),
+    ("sessions", "list"),
+    ("plugin", "trace", "weather"),
+    ("why", "1"),
+]
+
+
+@pytest.mark.parametrize("words", READING, ids=" ".join)
+def test_no_command_that_reads_creates_a_database(tmp_path: Path, words: tuple[str, ...]) -> None:
+    done = trunkline(*words, home=tmp_path, TRUNKLINE_SERVER__PORT="1")
+    where = tmp_path / "data/trunkline.db"
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"{where} does not exist yet; `trunkline run` creates it\n"
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_gateway_of_another_data_directory_is_not_asked(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.mkdir()
+    two.mkdir()
+    with gateway(one) as running:
+        for words in (("usage",), ("pair", "list"), ("why", "1")):
+            done = trunkline(*words, home=two, TRUNKLINE_SERVER__PORT=running.port)
+            assert (done.returncode, done.stdout) == (2, "")
+            said = (
+                f"the gateway at {running.url} does not use {two}/data/trunkline.db, as these settings do; "
+            )
+            assert done.stderr.startswith(said)
+        assert trunkline("usage", home=one, TRUNKLINE_SERVER__PORT=running.port).returncode == 0

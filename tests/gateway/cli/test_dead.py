@@ -47,6 +47,7 @@ def answers(home: Path) -> list[str]:
 
 
 def test_there_may_be_none(tmp_path: Path):
+    trunkline("db", "upgrade", home=tmp_path)
     done = trunkline("dead", "list", home=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "There are no dead letters.\n")
     assert listed(tmp_path) == []

@@ -58,6 +58,7 @@ def codes(home: Path, **environ: str) -> dict[str, str]:
 
 
 def test_there_may_be_nobody(tmp_path: Path) -> None:
+    trunkline("db", "upgrade", home=tmp_path)
     done = trunkline("pair", "list", home=tmp_path)
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == "No user waits for access, and none was allowed.\n"

@@ -100,5 +100,6 @@ def test_doctor_names_rooms_of_the_settings_that_were_never_seen(home: Path) -> 
 
 
 def test_rooms_of_a_channel_that_is_not_enabled_are_refused(tmp_path: Path) -> None:
+    trunkline("db", "upgrade", home=tmp_path)
     done = trunkline("channels", "rooms", "telegrm", home=tmp_path)
     assert (done.returncode, "'telegrm' is not an enabled channel" in done.stderr) == (1, True)

@@ -36,6 +36,12 @@ def test_a_message_may_come_from_standard_input(running: RunningGateway, home: P
     assert done.stdout.startswith("> from a pipe\n")
 
 
+def test_bytes_that_are_not_text_do_not_end_it(running: RunningGateway, home: Path) -> None:
+    done = send(running, home, "caf\udce9")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("> caf\ufffd\n")
+
+
 def test_the_same_id_is_said_once(running: RunningGateway, home: Path) -> None:
     first = json.loads(send(running, home, "once", "--id", "report-1", "--json").stdout)
     second = json.loads(send(running, home, "once", "--id", "report-1", "--json").stdout)
@@ -70,7 +76,7 @@ def test_nothing_to_send_is_said(running: RunningGateway, home: Path) -> None:
 
 def test_without_a_gateway_it_says_how_to_start_one(tmp_path: Path) -> None:
     done = trunkline("send", "hello", "--url", "http://127.0.0.1:9", home=tmp_path)
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (75, "")
     assert "trunkline run" in done.stderr
 
 
