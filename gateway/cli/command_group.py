@@ -6,14 +6,18 @@ names and short help texts is enough for ``trunkline --help``, for the help of a
 
 from __future__ import annotations
 
+import errno
 import gc
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
+from io import TextIOWrapper
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TextIO, cast
@@ -170,6 +174,18 @@ def report_to(address: str, report: Report) -> None:
     _reports.get({})[address] = report
 
 
+def discard_unwritten() -> OSError | None:
+    """Discard what the output did not take, and return why; Python would end with the status 120."""
+    failure: OSError | None = None
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        try:
+            stream.flush()
+        except OSError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+            failure = error
+    return failure
+
+
 AS_ITS_USER = "run the command as the user of the gateway, for example with sudo"
 
 
@@ -180,6 +196,29 @@ def cannot_access(error: PermissionError) -> str:
 
 class ReportedGroup(LazyGroup):
     """The root of all commands. Reports each one that used the API of a gateway to that gateway."""
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        """Run the command line. An output that cannot be written, such as on a full disk, ends it with 1."""
+        if sys.stdin is None:  # closed by the program that started this one
+            sys.stdin = Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115
+        # Else bytes that are not text, or a character that the encoding lacks, would end the command.
+        for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "backslashreplace")):
+            if isinstance(stream, TextIOWrapper):
+                cast("TextIOWrapper", stream).reconfigure(errors=errors)
+        try:
+            return super().main(*args, **options)
+        except (OSError, SystemExit, BaseExceptionGroup) as end:
+            failure = discard_unwritten()
+            # Nothing is left to write if Python does not buffer.
+            if failure is None and isinstance(end, OSError) and end.errno == errno.ENOSPC:
+                failure = end
+            if failure is None:
+                raise
+            if failure.errno != errno.EPIPE:
+                with suppress(OSError):
+                    typer.secho(f"cannot write the output: {failure.strerror}", fg=typer.colors.RED, err=True)
+                discard_unwritten()
+            raise SystemExit(getattr(end, "code", 0) or 1) from None
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Keep the words of the command line: the contexts of the commands consume them."""
@@ -202,6 +241,11 @@ class ReportedGroup(LazyGroup):
             # The data directory of a service belongs to its user.
             typer.secho(f"{cannot_access(error)}; {AS_ITS_USER}", fg=typer.colors.RED, err=True)
             raise typer.Exit(1) from None
+        except UnicodeEncodeError as error:
+            if error.reason != "surrogates not allowed":
+                raise
+            typer.secho("an argument or the input is not text in UTF-8", fg=typer.colors.RED, err=True)
+            raise typer.Exit(2) from None
         finally:
             _reports.reset(before)
             if reports:

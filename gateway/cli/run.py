@@ -18,6 +18,7 @@ import structlog
 import typer
 
 from gateway.app import Gateway
+from gateway.cli.command_group import discard_unwritten
 from gateway.cli.discovery import announce, check_announcement
 from gateway.cli.doctor import settings as settings_checks
 from gateway.cli.doctor.startup import check_model, mask_secrets
@@ -101,7 +102,7 @@ def run(
         _explain(error)
         raise
     finally:
-        _discard_unprintable()
+        discard_unwritten()
     raise typer.Exit(status)
 
 
@@ -303,15 +304,6 @@ def _print(text: str, *, err: bool = False) -> None:
     """Print, and ignore a closed terminal or pipe: the gateway serves and stops without one."""
     with contextlib.suppress(OSError, ValueError):
         typer.echo(text, err=err)
-
-
-def _discard_unprintable() -> None:
-    """Discard what a closed terminal or pipe did not take; Python would turn it into the exit status 120."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except OSError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _explain(error: Exception) -> None:

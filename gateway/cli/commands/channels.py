@@ -233,5 +233,6 @@ def fake(context: typer.Context, platform: str = typer.Argument(help="Platform."
     with contextlib.suppress(KeyboardInterrupt):
         try:
             asyncio.run(serve(context.args))
-        except OSError as error:
-            fail(f"the fake platform cannot listen: {error.strerror or error}; choose another --port")
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or error
+            fail(f"the fake platform cannot listen: {reason}; choose another --port")
