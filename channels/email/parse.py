@@ -25,6 +25,7 @@ from gateway.channel import (
     InboundMessage,
     InvalidRequestError,
     Quoted,
+    QuoteKind,
     Sender,
     SessionKey,
 )
@@ -139,8 +140,9 @@ def parse_mail(
     is_command = own.startswith("/")
     # The session has what was quoted if the bot has written in the thread.
     is_new = not any(bot.wrote(one) for one in _ID.findall(header(mail, "References")))
-    quoted = [split.quoted] if split.quoted and (is_new or is_forward) else []
-    quotes = [Quoted("forward" if is_forward else "reply", _cut(one)) for one in quoted]
+    wanted = split.quoted and (is_new or is_forward or split.in_place)
+    kind: QuoteKind = "forward" if is_forward else "quote" if split.in_place else "reply"
+    quotes = [Quoted(kind, _cut(split.quoted))] if wanted else []
     attached: list[tuple[EmailMessage, int | None]] = [(part, None) for part in _attached(leaves)]
     for said, parts in islice(filter(any, map(_forwarded, leaves)), _MOST_FILES):
         attached += [(part, len(quotes)) for part in parts]
@@ -149,8 +151,8 @@ def parse_mail(
     if is_command and message.address.group and addressed != "direct":
         addressed = "command"
     message = replace(message, text=own, quotes=() if is_command else tuple(quotes), addressed=addressed)
-    wanted = [one for one in attached if one[1] is None or not is_command][:_MOST_FILES]
-    return message, [_file(part, number, most, quote) for number, (part, quote) in enumerate(wanted, 1)]
+    attached = [one for one in attached if one[1] is None or not is_command][:_MOST_FILES]
+    return message, [_file(part, number, most, quote) for number, (part, quote) in enumerate(attached, 1)]
 
 
 def _check(raw: bytes) -> None:

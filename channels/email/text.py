@@ -65,18 +65,22 @@ def decoded(data: bytes, charset: str) -> str:
 
 
 class Split(Struct, frozen=True):
-    """The text of a mail in two parts. ``is_forward``: the quoted part is marked as forwarded."""
+    """The text of a mail in two parts. ``is_forward``: the quoted part is marked as forwarded.
+
+    ``in_place``: the writer answers below what is quoted, so that the quoted part also has the answers.
+    """
 
     own: str
     quoted: str = ""
     is_forward: bool = False
+    in_place: bool = False
 
 
 def split_quotes(text: str) -> Split:
     """Return the writer's own text, without signature, and the quoted mails."""
     lines = [line.rstrip() if line != _SIGNATURE else line for line in text.replace("\r", "").split("\n")]
     end, is_forward = _end_of_own(lines)
-    own: list[str] = []
+    own: dict[int, str] = {}
     quoted: list[str] = []
     skipped = False
     for at, line in enumerate(lines[:end]):
@@ -86,11 +90,15 @@ def split_quotes(text: str) -> Split:
             skipped = not skipped and not line.endswith(":")
             quoted.append(line)
         else:
-            own.append(line)
-    if _SIGNATURE in own:
-        own = own[: own.index(_SIGNATURE)]
+            own[at] = line
+    stop = next((at for at, line in own.items() if line == _SIGNATURE), end)
+    begin = next((at for at in range(stop) if lines[at].startswith(">")), stop)
+    in_place = any(line and begin < at < stop for at, line in own.items())
+    if in_place:
+        quoted = lines[:stop]
     rest = [re.sub(r"^> ?", "", line) for line in lines[end:]]
-    return Split(_trimmed(own), _trimmed([*quoted, *rest]), is_forward)
+    said = [line for at, line in own.items() if at < stop]
+    return Split(_trimmed(said), _trimmed([*quoted, *rest]), is_forward, in_place)
 
 
 def _end_of_own(lines: Sequence[str]) -> tuple[int, bool]:

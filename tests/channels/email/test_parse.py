@@ -173,7 +173,8 @@ def test_quoted_mails_and_signatures_are_not_the_writers_text() -> None:
         assert split_quotes(f"No.\n\n{line}\n\n> yes").own == "No."
     assert split_quotes("Write to <a@x.org>:\nhello").own == "Write to <a@x.org>:\nhello"
     between = split_quotes("> one?\n1\n> two?\n2")
-    assert (between.own, between.quoted) == ("1\n2", "one?\ntwo?")
+    assert (between.own, between.quoted, between.in_place) == ("1\n2", "> one?\n1\n> two?\n2", True)
+    assert not split_quotes("1\n\n> one?\n-- \nAda").in_place
     assert split_quotes("On Monday I wrote: nothing").own == "On Monday I wrote: nothing"
 
 
@@ -188,6 +189,11 @@ def test_a_quoted_yes_is_no_text_and_forwarded_text_is_a_quote() -> None:
         b"<m0@example.com>", b"<m0@example.com> " + OWN.encode()
     )
     assert whole(known).quotes == ()
+    below = whole(known.replace(b"ok\r\n\r\n> earlier", b"> the third\r\n\r\nwhy?\r\n-- \r\nAda"))
+    assert (below.text, [(one.kind, one.text) for one in below.quotes]) == (
+        "why?",
+        [("quote", "> the third\n\nwhy?")],
+    )
     assert len(whole(mail("> " + "x" * 1_000_000, after=["m0"])).quotes[0].text) == 8_001
 
 
@@ -199,7 +205,7 @@ def test_html_becomes_text() -> None:
     text = plain_of(html)
     assert "Hello you & me\nagain" in text
     assert "• one\n• two" in text
-    assert split_quotes(text).quoted == "old\n\nyes"
+    assert "\n> old\n>\n> yes\nlink" in split_quotes(text).quoted
     assert "link (https://x.org)" in text
     assert "evil" not in text
     assert "p{}" not in text
