@@ -58,7 +58,7 @@ class GrantQuestions:
         self._clock = clock
         self._asked_at: dict[str, float] = {}
         self._asked: dict[str, str] = {}
-        """The last title of each subject, with its secrets."""
+        """The action that the last question of each subject is about, in full: titles are cut."""
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         questions.effects[OWNER] = self._effects
         questions.handlers[OWNER] = self._acknowledge
@@ -74,22 +74,20 @@ class GrantQuestions:
     async def ask(self, plugin: str, grant: str, action: str, session: str) -> Decision | None:
         """Ask an admin of the session's chat; see ``gateway.extensions.broker.GrantService``."""
         subject = f"{plugin}\n{grant}"
-        shown = f"The plugin {plugin} wants to {_one_line(action)}. Allow it?"
         # Calls that need the same grant wait for one question.
         lock = self._locks.setdefault(subject, asyncio.Lock())
         async with lock:
-            held = await self._ask(subject, plugin, shown, session)
+            held = await self._ask(subject, plugin, action, session)
         if held is None:
             return None
         answer = await asyncio.shield(held.settled)
         self._note(held, answer)
         # "Once" is for the call that the question shows, not for another one that needs the same grant.
-        asked = self._asked.get(subject, held.question.title)
-        if answer.state != "answered" or (answer.value == "once" and asked != shown):
+        if answer.state != "answered" or (answer.value == "once" and self._asked.get(subject) != action):
             return None
         return cast("Decision", answer.value)
 
-    async def _ask(self, subject: str, plugin: str, title: str, session_id: str) -> Held | None:
+    async def _ask(self, subject: str, plugin: str, action: str, session_id: str) -> Held | None:
         """Return the open question for a grant, or ask it. None if no admin can be asked now."""
         open_already = self._questions.find_open(OWNER, subject)
         if open_already is not None:
@@ -102,7 +100,7 @@ class GrantQuestions:
         address = session.address
         if not self._can_ask(address):
             return None
-        self._asked_at[plugin], self._asked[subject] = now, title
+        self._asked_at[plugin], self._asked[subject] = now, action
         created, grant = now_ms(), subject.partition("\n")[2]
         question = Question(
             key=new_id(),
@@ -110,7 +108,7 @@ class GrantQuestions:
             session=session.id,
             address=address,
             answerers=(),
-            title=title,
+            title=f"The plugin {plugin} wants to {_one_line(action)}. Allow it?",
             detail=f"Always and Never are about {grant}, also after a restart and in all chats.",
             choices=_CHOICES,
             admins=True,

@@ -112,7 +112,7 @@ class Programs:
             "exec",
             shown,
             None if pattern is None else f"exec:{pattern}",
-            f"run {shown[:200]}",
+            f"run {shown}",
             f'capabilities.exec.allowlist: ["{shown[:200]}"]; shells, interpreters and programs that start '
             "others need the exact command",
             call.session,

@@ -148,6 +148,24 @@ async def test_once_is_for_the_shown_call_and_no_other_one_of_the_grant(tmp_path
         assert len(room.asked) == 1
 
 
+async def test_once_is_for_one_of_two_calls_that_look_the_same_in_a_question(
+    tmp_path: Path, clock: Clock
+) -> None:
+    room = Room()
+    async with chatting(tmp_path, Brings(room), **ADMINS) as chat:
+        await chat.say("hello", channel="room")
+        grants = grants_of(chat, clock)
+        begin = f"run git log {'x' * 1_000}"
+        tasks = [
+            asyncio.create_task(grants.ask("weather", "exec:git *", begin + end, "s")) for end in ("y", "z")
+        ]
+        question = await room.until_asked()
+        assert "…" in question.title, "it can be seen that the call is longer"
+        await asyncio.sleep(0)
+        await chat.gateway.parts.questions.settle(question.id, ["once"], channel="room", user="ada")
+        assert [await one for one in tasks] == ["once", None]
+
+
 async def test_an_action_cannot_pass_for_the_words_of_the_gateway(tmp_path: Path, clock: Clock) -> None:
     room = Room()
     async with chatting(tmp_path, Brings(room), **ADMINS) as chat:
