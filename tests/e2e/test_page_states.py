@@ -387,3 +387,32 @@ async def test_a_text_that_no_message_can_hold_stays_in_its_field(browser: Brows
         await expect(questions(page)).to_have_count(0)
         await say(page, "short")
         await expect(answers(page)).to_contain_text("You said")
+
+
+async def test_a_double_click_does_nothing_twice(browser: Browser, tmp_path: Path) -> None:
+    asks: dict[str, Any] = {"permissions": {"deploy": "ask"}}
+    async with serving(tmp_path, _Shell(), **asks) as served, chat(browser, served.url) as page:
+        notice, opened = page.locator("#notice"), asyncio.Event()
+        await say(page, "one")
+        await expect(answers(page)).to_contain_text("You said")
+        for name in ("Edit", "Another answer"):
+            opened.clear()
+            served.models.then(Reply((Say("Slowly"), Gate(opened), Say(f" after {name}"))))
+            await page.get_by_role("article").get_by_role("button", name=name).dblclick()
+            if name == "Edit":
+                await questions(page).get_by_role("button", name="Send message").dblclick()
+            await expect(answers(page)).to_have_text(re.compile("Slowly"))
+            opened.set()
+            await expect(answers(page)).to_contain_text(f"after {name}")
+            await expect(notice).to_be_hidden()
+        served.models.then(Reply((Use("deploy", '{"where": "production"}'),)))
+        await say(page, "Deploy")
+        await page.get_by_role("button", name="Allow once").dblclick()
+        await expect(answers(page).last).to_contain_text("The tool said")
+        await expect(notice).to_be_hidden()
+        served.models.then(Refusal(401))
+        await say(page, "Once more")
+        await page.get_by_role("button", name="Retry").dblclick()
+        await expect(answers(page).last).to_contain_text("You said: Once more")
+        await served.idle(session_of(page))
+        await expect(questions(page)).to_have_count(4)

@@ -1,5 +1,5 @@
 /** `<tl-approval>`: a question, such as the approval of a tool, with buttons; after the answer it shrinks to a line. */
-import { h } from "/shared/dom.js";
+import { h, notTwice } from "/shared/dom.js";
 import { duration } from "/shared/figures.js";
 import { t } from "/shared/language.js";
 
@@ -26,7 +26,7 @@ function question({ id, toolName, timeoutMs, always, reason, arguments: given })
   if (always) choices.splice(1, 0, ["always", t("approval.always", { always }), ""]);
   const decide = (decision) => (event) =>
     event.target.dispatchEvent(new CustomEvent("decide", { bubbles: true, detail: { id, decision } }));
-  const buttons = choices.map(([value, label, look]) => h("button", { type: "button", class: look, onclick: decide(value) }, label));
+  const buttons = choices.map(([value, label, look]) => h("button", { type: "button", class: look, onclick: notTwice(decide(value)) }, label));
   return [
     h("p", {}, h("code", {}, toolName), ` ${t("approval.asks")}`, h("span", { class: "muted" }, limit(timeoutMs))),
     ...(reason ? [h("p", {}, reason)] : []),
@@ -48,7 +48,7 @@ function form({ id, title, detail, choices, multiple, freeText, timeoutMs }) {
     if (typed) picked.push(typed);
     if (picked.length) answer(event.target, picked);
   };
-  const press = (choice) => h("button", { type: "button", class: choice.style === "good" ? "primary" : "", onclick: (event) => answer(event.target, [choice.value]) }, name(choice));
+  const press = (choice) => h("button", { type: "button", class: choice.style === "good" ? "primary" : "", onclick: notTwice((event) => answer(event.target, [choice.value])) }, name(choice));
   const box = (choice, index) => h("label", {}, boxes[index], " ", name(choice), choice.description ? `: ${choice.description}` : "");
   const described = multiple ? [] : choices.filter((choice) => choice.description);
   return [
@@ -56,7 +56,7 @@ function form({ id, title, detail, choices, multiple, freeText, timeoutMs }) {
     ...(detail ? [h("p", { class: "detail" }, detail)] : []),
     ...(described.length ? [h("ul", {}, ...described.map((choice) => h("li", {}, `${name(choice)}: ${choice.description}`)))] : []),
     ...(!multiple && choices.length ? [h("div", { class: "choices" }, ...choices.map(press))] : []),
-    ...(multiple || freeText ? [h("form", { onsubmit: submit }, ...(multiple ? choices.map(box) : []), ...(freeText ? [field] : []), h("button", { class: "primary" }, t("approval.answer")))] : []),
+    ...(multiple || freeText ? [h("form", { onsubmit: submit }, ...(multiple ? choices.map(box) : []), ...(freeText ? [field] : []), h("button", { class: "primary", onclick: notTwice(() => {}) }, t("approval.answer")))] : []),
   ];
 }
 

@@ -7,7 +7,7 @@ import { attachmentView } from "./attachment_view.js";
 import "./change_list.js";
 import { copyButton } from "/shared/copy_button.js";
 import { clockTime, fullTime } from "/shared/dates.js";
-import { h, reconcile } from "/shared/dom.js";
+import { h, notTwice, reconcile } from "/shared/dom.js";
 import { duration, usageLine } from "/shared/figures.js";
 import { icon } from "/shared/icons.js";
 import { t } from "/shared/language.js";
@@ -83,7 +83,7 @@ export class MessageView extends HTMLElement {
       const field = h("textarea", { rows: "3", dir: "auto", "aria-label": t("message.edited") });
       field.value = plainText(this.#message);
       const cancel = h("button", { type: "button", onclick: () => this.#closeForm() }, t("dialog.cancel"));
-      this.#form = h("form", { class: "edit-form" }, field, h("div", { class: "line" }, cancel, h("button", { type: "submit", class: "primary" }, t("composer.send"))));
+      this.#form = h("form", { class: "edit-form" }, field, h("div", { class: "line" }, cancel, h("button", { type: "submit", class: "primary", onclick: notTwice(() => {}) }, t("composer.send"))));
       this.#form.addEventListener("submit", (event) => this.#submit(event, field.value.trim()));
       this.#form.addEventListener("keydown", (event) => this.#pressed(event));
       this.#body.hidden = true;
@@ -150,7 +150,7 @@ export class MessageView extends HTMLElement {
 
 function actionButton(name, label, act) {
   const button = h("button", { type: "button", class: `copy ${name} quiet`, "aria-label": label, title: label }, icon(name));
-  button.addEventListener("click", act);
+  button.addEventListener("click", notTwice(act));
   return button;
 }
 

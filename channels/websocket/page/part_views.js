@@ -1,6 +1,6 @@
 /** Views of parts that are not streamed (errors, files), and of folded text (reasoning, summaries). */
 import { addCopyButtons } from "/shared/copy_button.js";
-import { h } from "/shared/dom.js";
+import { h, notTwice } from "/shared/dom.js";
 import { errorSentence } from "/shared/error_sentence.js";
 import { errorAdvice, errorKind } from "./error_kinds.js";
 import { icon } from "/shared/icons.js";
@@ -11,7 +11,7 @@ import { renderedBlock } from "/shared/safe_html.js";
 export function errorView({ error_name, message, metadata = {} }) {
   const kind = errorKind(error_name);
   const details = Object.entries({ error: error_name, ...metadata }).map(([name, value]) => `${name}: ${value}`);
-  const send = (name) => (event) => event.target.dispatchEvent(new CustomEvent(name, { bubbles: true }));
+  const send = (name) => notTwice((event) => event.target.dispatchEvent(new CustomEvent(name, { bubbles: true })));
   return h(
     "section",
     { class: "error-part", role: "group", "aria-label": t("error.label", { kind }) },

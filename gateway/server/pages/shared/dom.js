@@ -15,6 +15,14 @@ export function h(tag, attributes = {}, ...children) {
   return element;
 }
 
+/** Return a listener that ignores the second click of a double click. @param {(event: Event) => void} act what must not be done twice */
+export function notTwice(act) {
+  return (event) => {
+    if (event.detail > 1) event.preventDefault();
+    else act(event);
+  };
+}
+
 /** Set the content of a text node. If it only grew, append to it, so that a selection in it stays. */
 export function growText(node, text) {
   if (text === node.data) return;
