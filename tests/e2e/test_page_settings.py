@@ -247,3 +247,10 @@ async def test_commands_are_described_in_the_language_of_the_page(browser: Brows
         async with chat(browser, served.url, connected=False, locale="de-DE") as page:
             await page.get_by_role("textbox", name="Nachricht").fill("/sto")
             await expect(page.get_by_role("option")).to_have_text("/stopDie laufende Antwort anhalten")
+
+
+@pytest.mark.parametrize("folder", [PAGE, CONSOLE, SHARED], ids=["chat", "console", "shared"])
+def test_no_style_is_for_any_element_after_another(folder: Path) -> None:
+    """Each block of a growing answer would let the browser compute the style of all others again."""
+    for path in folder.glob("*.css"):
+        assert re.findall(r"[+~] \*", compact(path).decode()) == [], path.name
