@@ -248,7 +248,8 @@ class ModelCaller:
                 "the stream ended before the answer was complete", provider=route.provider.id
             )
         if not (turn.has_content or turn.depth):
-            raise EmptyAnswerError(f"the model said nothing ({stop})", provider=route.provider.id)
+            why = ": its reasoning used up max_tokens" if stop == "max_tokens" else f" ({stop})"
+            raise EmptyAnswerError(f"the model said nothing{why}", provider=route.provider.id)
         turn.writer.skip_to(turn.assembler.next_index)
         request.record(turn.session, usage)
         await self._after_call(turn, first, usage)

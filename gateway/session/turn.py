@@ -32,9 +32,10 @@ from gateway.contract.messages import (
     Message,
     Metadata,
     Part,
+    TextPart,
     ToolCallPart,
     ToolResultPart,
-    is_notice,
+    is_said,
     sound,
     without_notices,
 )
@@ -366,8 +367,9 @@ class Turn:
 
     @property
     def has_content(self) -> bool:
-        """Return whether the answer contains anything but notices."""
-        return not all(is_notice(part) for _, part in self.assembler.parts_from(0))
+        """Return whether the answer contains anything but reasoning and notices, which chats may not show."""
+        parts = (part for _, part in self.assembler.parts_from(0))
+        return any(not isinstance(part, TextPart) or is_said(part.kind) for part in parts)
 
     def emit_part(self, part: Part) -> None:
         """Add a complete part after all others."""

@@ -13,7 +13,7 @@ from gateway import Complete, ErrorPart, Intercept, Message, Plugin, TextPart, T
 from gateway.channel import MessageFrame, OutboundMessage, Placed, PlacementRefused, TurnStart
 from gateway.store import schema as t
 from gateway.testing.chat import Chat, chatting, written
-from gateway.testing.fake_models.script import Reply, Say
+from gateway.testing.fake_models.script import Reply, Say, Think
 from gateway.testing.letterbox import Letterbox
 from tests.small_plugins import Brings
 
@@ -108,6 +108,15 @@ async def test_a_model_that_says_nothing_is_no_silence(tmp_path: Path) -> None:
         assert (part.error_name, part.message) == ("EmptyAnswerError", "the model said nothing (end_turn)")
         assert (await chat.say("again")).text == "You said: again"
         assert await states(chat) == ["done", "done"]
+
+
+async def test_a_model_that_only_reasons_is_no_silence(tmp_path: Path) -> None:
+    async with chatting(tmp_path) as chat:
+        chat.model.then(Reply((Think("Hm."),), "length"))
+        thought, part = (await chat.say("hi")).parts
+        assert thought == TextPart("Hm.", "reasoning")
+        assert isinstance(part, ErrorPart)
+        assert part.message == "the model said nothing: its reasoning used up max_tokens"
 
 
 async def test_an_answer_is_placed_in_its_room_with_a_key_of_its_own(tmp_path: Path) -> None:
