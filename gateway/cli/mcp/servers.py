@@ -91,6 +91,7 @@ class Operator:
 
     def tools(self, name: str) -> list[ToolState]:
         """Return the tools of a server, which is started if it was never listed."""
+        self._settings(name)  # a gateway without servers does not know the address
         if self._running:
             return self._ask("GET", _path(name), list[ToolState], "tools")
         server = self._server(name)

@@ -123,3 +123,12 @@ def test_a_running_gateway_is_asked_and_offers_an_approved_tool_at_once(home: Pa
         assert (found["state"], found["tools"], found["waiting"]) == ("idle", 2, 1)
         told = run(home, "tools", "x", status=1, port=running.port)
         assert "there is no MCP server 'x'; the settings have demo" in told
+
+
+@pytest.mark.parametrize("words", [("tools", "x"), ("approve", "x", "--yes")], ids=" ".join)
+def test_a_running_gateway_without_servers_is_not_asked_for_one(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    with gateway(tmp_path) as running:
+        told = run(tmp_path, *words, status=1, port=running.port)
+    assert told == "there is no MCP server 'x'; the settings have none\n"
