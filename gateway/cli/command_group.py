@@ -186,6 +186,16 @@ def discard_unwritten() -> OSError | None:
     return failure
 
 
+def _lost_output(error: BaseException) -> OSError | None:
+    """Return the error of an output that was not written, which task groups may raise in groups."""
+    if isinstance(error, BaseExceptionGroup):
+        leaves = cast("BaseExceptionGroup[BaseException]", error).exceptions
+        return next(filter(None, map(_lost_output, leaves)), None)
+    if not isinstance(error, OSError) or error.filename is not None:
+        return None
+    return error if error.errno in (errno.EPIPE, errno.ENOSPC) else None
+
+
 AS_ITS_USER = "run the command as the user of the gateway, for example with sudo"
 
 
@@ -208,10 +218,8 @@ class ReportedGroup(LazyGroup):
         try:
             return super().main(*args, **options)
         except (OSError, SystemExit, BaseExceptionGroup) as end:
-            failure = discard_unwritten()
             # Nothing is left to write if Python does not buffer.
-            if failure is None and isinstance(end, OSError) and end.errno == errno.ENOSPC:
-                failure = end
+            failure = discard_unwritten() or _lost_output(end)
             if failure is None:
                 raise
             if failure.errno != errno.EPIPE:

@@ -104,6 +104,23 @@ def test_dev_reloads_at_each_save_and_prints_events_and_denials(tmp_path: Path) 
     assert not list(tmp_path.rglob("*.db"))
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_dev_ends_silently_when_its_reader_does(tmp_path: Path, unbuffered: str) -> None:
+    write(tmp_path, "1.0")
+    env = {"PYTHONUNBUFFERED": unbuffered} if unbuffered else {}
+    with started("plugin", "dev", "./greeter", "--yes", "--json", home=tmp_path, **env) as process:
+        try:
+            assert until(told(process), "ready", "")
+            assert process.stdout is not None
+            process.stdout.close()
+            write(tmp_path, "2.0")
+            assert process.wait(PATIENCE) == 1
+            assert process.stderr is not None
+            assert "Traceback" not in process.stderr.read()
+        finally:
+            process.kill()
+
+
 def told(process: subprocess.Popen[str]) -> Iterator[dict[str, object]]:
     assert process.stdout is not None
     for line in process.stdout:
