@@ -140,8 +140,9 @@ def _found(operator: Operator) -> list[FoundSkill]:
     for entry in settings.plugins.enabled:
         if entry in settings.plugins.disabled or not admission.owns(entry):
             continue
-        place = SkillSource(f"plugin {entry}", admission.find(entry).folder / FOLDER)
+        place = SkillSource(f"plugin {entry}", Path())
         try:
+            place = SkillSource(place.name, admission.find(entry).folder / FOLDER)
             skills = skills_of_plugin(admission.admit(entry).folder, untrusted=True)
         except PluginError as error:
             found.append(FoundSkill(entry, place, None, str(error)))

@@ -62,6 +62,15 @@ def test_a_skill_is_added_listed_shown_and_replaced(home: Path) -> None:
     assert "there is no skill 'none'" in run(home, "show", "none", status=1)
 
 
+def test_a_plugin_that_is_not_there_hides_no_skill(home: Path) -> None:
+    skill(home / "config/skills/news")
+    (home / "config/trunkline.toml").write_text('plugins.enabled = ["gone-one"]\n')
+    news, gone = json.loads(run(home, "list", "--json"))
+    assert (news["name"], "problem" in news) == ("news", False)
+    assert gone["problem"].startswith("plugin 'gone-one' is not installed")
+    assert "Read first." in run(home, "show", "news")
+
+
 def test_the_skills_of_enabled_plugins_are_listed(home: Path) -> None:
     skill(home / "kit/skills/forms")
     skill(home / "kit/skills/news")
