@@ -143,7 +143,9 @@ class LazyGroup(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Insert the default command before options that are not those of the group."""
-        if self._default is not None and args[:1] != ["--help"] and not (args and args[0][:1] != "-"):
+        names_one = args[:1] == ["--help"] or (args and args[0][:1] != "-")
+        # A completion is that of the group: its commands.
+        if self._default is not None and not names_one and not ctx.resilient_parsing:
             args = [self._default, *args]
         return super().parse_args(ctx, args)
 
@@ -209,6 +211,9 @@ class ReportedGroup(LazyGroup):
 
     def main(self, *args: Any, **options: Any) -> Any:
         """Run the command line. An output that cannot be written, such as on a full disk, ends it with 1."""
+        if "_TRUNKLINE_COMPLETE" in os.environ:
+            # typer breaks the help of a completion into lines; fish takes each for a further completion.
+            os.environ["TERMINAL_WIDTH"] = "1000"
         if sys.stdin is None:  # closed by the program that started this one
             sys.stdin = Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115
         # Else bytes that are not text, or a character that the encoding lacks, would end the command.
@@ -254,6 +259,12 @@ class ReportedGroup(LazyGroup):
                 raise
             typer.secho("an argument or the input is not text in UTF-8", fg=typer.colors.RED, err=True)
             raise typer.Exit(2) from None
+        except FileNotFoundError as error:
+            if error.filename is not None:
+                raise
+            text = "the working directory does not exist any more; change to another one"
+            typer.secho(text, fg=typer.colors.RED, err=True)
+            raise typer.Exit(1) from None
         finally:
             _reports.reset(before)
             if reports:

@@ -93,3 +93,17 @@ def test_a_closed_input_is_an_empty_one(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     assert done.stderr == "stdin is not a terminal: give flags, see `trunkline setup --help`\n"
+
+
+def test_a_working_directory_that_was_removed_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    done = subprocess.run(
+        ["/bin/sh", "-c", 'cd gone; rmdir ../gone; exec "$@"', "sh", *COMMAND, "usage"],
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert done.returncode == 1
+    assert done.stderr == "the working directory does not exist any more; change to another one\n"

@@ -77,6 +77,18 @@ def test_the_words_of_a_command_can_be_completed(tmp_path: Path) -> None:
     assert trunkline(home=tmp_path, **words).stdout.split() == ["setup", "send", "search", "sessions"]
 
 
+def test_the_commands_of_a_group_with_a_default_can_be_completed(tmp_path: Path) -> None:
+    words = {"_TRUNKLINE_COMPLETE": "complete_bash", "COMP_WORDS": "trunkline nodes r", "COMP_CWORD": "2"}
+    assert trunkline(home=tmp_path, **words).stdout.split() == ["resume", "rotate"]
+
+
+def test_fish_gets_one_line_for_each_completion(tmp_path: Path) -> None:
+    words = {"_TYPER_COMPLETE_ARGS": "trunkline mcp ", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    shown = trunkline(home=tmp_path, _TRUNKLINE_COMPLETE="complete_fish", COLUMNS="40", **words).stdout
+    names = [line.partition("\t")[0] for line in shown.splitlines()]
+    assert names == ["list", "add", "test", "login", "tools", "approve"]
+
+
 def test_the_script_for_a_shell_is_shown(tmp_path: Path) -> None:
     shown = trunkline(
         "--show-completion", "bash", home=tmp_path, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1"
