@@ -34,7 +34,7 @@ CHECKS = [
     unsupported_method,
 ]
 ENDLESS = r"/events$"
-EXAMPLES = 20
+EXAMPLES = 12
 
 
 @pytest.fixture(scope="module")
