@@ -97,7 +97,7 @@ from gateway.store.inbox import Inbox
 from gateway.store.outbox import Outbox
 from gateway.store.retention import Retention
 from gateway.store.steps import Steps
-from gateway.supervisor import Supervisor, run_after, watch_health
+from gateway.supervisor import Supervisor, keep_running, run_after, watch_health
 from gateway.tables import PluginTables
 from gateway.tables.clock import TrustedClock
 from gateway.tables.uploads import Uploads
@@ -267,19 +267,19 @@ class Gateway:
         self._background.append(tasks.create_task(work, name=name))
 
     def _start_background(self, tasks: asyncio.TaskGroup, parts: RunningGateway) -> None:
-        for name, work in {
-            "retention": Retention(parts.store, *self.settings.store.kept_days).run(
-                TrustedClock(parts.store).now
-            ),
-            "tool outputs": self.outputs.run(),
-            "titles": parts.titles.run(),
-            "search": parts.search.run(),
-            "plugin actions": self._actions.run(),
-            "plugin indexes": self._resolver.watch(),
-            "logins": self.logins.run(),
-            "skills": self.skills.watch(),
-        }.items():
-            self._keep(tasks, name, work)
+        retention = Retention(parts.store, *self.settings.store.kept_days)
+        chores: dict[str, Callable[[], Awaitable[None]]] = {
+            "retention": partial(retention.run, TrustedClock(parts.store).now),
+            "tool outputs": self.outputs.run,
+            "titles": parts.titles.run,
+            "search": parts.search.run,
+            "plugin actions": self._actions.run,
+            "plugin indexes": self._resolver.watch,
+            "logins": self.logins.run,
+            "skills": self.skills.watch,
+        }
+        for name, work in chores.items():
+            self._keep(tasks, name, keep_running(name, work))
 
     def _open_plugin_services(
         self, store: Store, sessions: Sessions, access: Access, questions: Questions

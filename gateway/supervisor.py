@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
@@ -98,6 +98,21 @@ class Supervisor:
                 _FAILED, channel=self.channel.id, reason=reason
             )
         self._logged = reason
+
+
+async def keep_running(name: str, work: Callable[[], Awaitable[None]]) -> None:
+    """Run background work that no answer depends on, and again after an error of it, until cancelled."""
+    failures = 0
+    while True:
+        begun = asyncio.get_running_loop().time()
+        try:
+            return await work()
+        except CATCHABLE as error:
+            if is_cancellation_requested(error):
+                raise
+            log.exception("background work failed and will be restarted", work=name)
+        failures = 1 if asyncio.get_running_loop().time() - begun > _STEADY else failures + 1
+        await asyncio.sleep(_BACKOFF.pause(failures))
 
 
 async def run_after(earlier: Sequence[asyncio.Task[None]], supervisor: Supervisor) -> None:

@@ -252,7 +252,11 @@ def _rows(noted: Sequence[_Noted]) -> list[Op]:
 
 
 def _row(noted: _Noted) -> Op:
-    text = msgspec.json.encode(noted.arguments, enc_hook=repr, order="deterministic")
+    try:
+        text = msgspec.json.encode(noted.arguments, enc_hook=repr, order="deterministic")
+    except (TypeError, ValueError):
+        # JSON has no form for some, such as the name of a file that is not UTF-8.
+        text = ascii(noted.arguments).encode()
     digest = hashlib.sha256(text).hexdigest()
     # The risk of a grant is that of the capability.
     kind = noted.value.split()[0].partition(":")[0] if noted.action == _GRANT else noted.action

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +14,8 @@ from structlog.testing import capture_logs
 
 from gateway.contract.channel import Health, OutboundMessage, Placed, Receipt
 from gateway.contract.errors import SettingsError
-from gateway.supervisor import Supervisor
+from gateway.supervisor import Supervisor, keep_running
+from gateway.testing.chat import chatting
 from tests.virtual_time import VirtualTimeLoop
 
 
@@ -108,6 +111,34 @@ def test_a_channel_waits_longer_before_each_start_until_it_has_run_for_a_minute(
     assert waited == pytest.approx(pauses)
     # After a healthy run the same failure is news again.
     assert sum(line["log_level"] == "error" for line in lines) == (2 if 61.0 in ran else 1)
+
+
+def test_background_work_is_begun_again_until_it_ends() -> None:
+    begun: list[float] = []
+
+    async def work() -> None:
+        begun.append(asyncio.get_running_loop().time())
+        if len(begun) < 4:
+            raise OSError("too many open files")
+
+    with capture_logs() as lines, asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(keep_running("sweep", work))
+    assert [after - before for before, after in itertools.pairwise(begun)] == pytest.approx([1, 2, 4])
+    assert [line["work"] for line in lines] == ["sweep"] * 3
+
+
+async def test_background_work_that_fails_does_not_end_the_gateway(tmp_path: Path) -> None:
+    outputs = tmp_path / "tool_outputs"
+    outputs.symlink_to(outputs)  # nothing can read it
+    async with chatting(tmp_path) as chat:
+        assert (await chat.say("hi")).text == "You said: hi"
+        outputs.unlink()
+        old = outputs / "session" / "output"
+        old.parent.mkdir(parents=True)
+        old.touch()
+        os.utime(old, (0, 0))
+        while old.exists():
+            await asyncio.sleep(0.01)
 
 
 async def accept(*_messages: Any, **_more: Any) -> Sequence[Receipt]:

@@ -36,6 +36,14 @@ async def test_001_28_each_use_is_one_row_without_its_arguments(store: Store) ->
     assert first.arguments != second.arguments
 
 
+async def test_arguments_that_json_has_no_form_for_have_a_digest(store: Store) -> None:
+    actions = PluginActions(store)
+    for arguments in ({"path": "\udcff"}, {"path": "\udcfe"}, {("a", "b"): 1}):
+        actions.record(PLUGIN, "mcp.call", "read", arguments)
+    await actions.flush()
+    assert len({one.arguments for one in await actions.latest("weather")}) == 3
+
+
 async def test_what_is_noted_is_written_in_the_background_and_at_the_end(store: Store) -> None:
     actions = PluginActions(store)
     running = asyncio.create_task(actions.run())
