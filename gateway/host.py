@@ -34,6 +34,7 @@ from gateway.conversations import Branches, ChangeLog, Forks, SearchIndex, Share
 from gateway.conversations.announcements import Announcements
 from gateway.counters import Counters
 from gateway.ephemeral import EphemeralRunner
+from gateway.events.types import SessionDeleted
 from gateway.extensions.backends import ProviderRegistry
 from gateway.extensions.contributions import choices_trigger
 from gateway.extensions.registry import ChannelRegistry, PluginRegistry
@@ -277,6 +278,10 @@ class Host:
         session = self.sessions.get(session_id)
         if session is not None:
             session.remove_sink(feed)
+
+    def on_delete(self, listener: Callable[[str], None]) -> Unregister:
+        """Call ``listener`` with each session that is deleted, until the result is called."""
+        return self.sessions.events.subscribe(SessionDeleted, lambda event: listener(event.session))
 
     async def abort(self, session_id: str, by: str = "") -> bool:
         """Stop the running answer of a session, or of the session that its chat was moved to.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, assert_never
 
 from aiohttp import WSMsgType, web
@@ -37,7 +38,7 @@ from channels.websocket.server_frames import (
     text_frames,
     to_bytes,
 )
-from gateway import TrunklineError
+from gateway import NotFoundError, TrunklineError
 from gateway.channel import (
     BackpressureError,
     ClientMessage,
@@ -95,9 +96,10 @@ class Connection:
         self._user = ""
         self._cookie: str | None = None
         self._feed: Feed | None = None
+        self._unregister: Callable[[], None] = lambda: None
         self._followed: set[str] = set()
         self._acks: list[bytes] = []
-        """Acknowledgements that leave with the next frames, before them."""
+        """Acknowledgements, and names of deleted sessions, that leave with the next frames, before them."""
         self._outgoing: list[bytes] = []
         self._flush_due = False
         self._loop = asyncio.get_running_loop()
@@ -133,6 +135,7 @@ class Connection:
             pass
         finally:
             if self._feed is not None:
+                self._unregister()
                 for session in self._followed:
                     self._host.unfollow(session, self._feed)
 
@@ -266,9 +269,17 @@ class Connection:
     async def _follow(self, session: str, after: int, tasks: asyncio.TaskGroup) -> None:
         if self._feed is None:
             self._feed = self._host.feed(self._abort)
+            self._unregister = self._host.on_delete(self._deleted)
             tasks.create_task(self._pump(self._feed))
         await self._host.follow(session, self._feed, after)
         self._followed.add(session)
+
+    def _deleted(self, session: str) -> None:
+        """Tell the client that a session is gone; another one with this name has to be followed anew."""
+        if session in self._followed:
+            self._followed.discard(session)
+            self._acks.append(refusal(NotFoundError(f"session {session!r} was deleted"), session=session))
+            self._flush_soon()
 
     async def _pump(self, feed: Feed) -> None:
         try:

@@ -12,7 +12,7 @@ from playwright.async_api import Browser, Locator, Page, expect
 from gateway.contract.channel import Address
 from gateway.session.log import SessionRow
 from gateway.testing.served import Served, serving
-from tests.e2e.page_browser import act, answers, chat, say, scroll_list_to
+from tests.e2e.page_browser import act, answers, chat, say, scroll_list_to, session_of
 
 pytestmark = pytest.mark.slow
 
@@ -181,3 +181,19 @@ async def test_conversations_of_another_device_appear_when_the_tab_is_shown_agai
             await page.locator("tl-list").evaluate("(list) => (list.scrollTop = 0)")
             await expect(page.get_by_role("link", name="from the phone")).to_be_visible()
             await scroll_list_to(page, "talk 249")
+
+
+async def test_a_conversation_that_another_tab_deletes_is_said_to_be_gone(
+    browser: Browser, tmp_path: Path
+) -> None:
+    """A message to it would begin another conversation, whose answer this tab would not get."""
+    async with serving(tmp_path) as served, chat(browser, served.url) as page:
+        await say(page, "first talk")
+        await expect(answers(page)).to_contain_text("You said")
+        status, _ = await served.ask("DELETE", f"/api/sessions/{session_of(page)}")
+        assert status == 204
+        await expect(page.get_by_role("heading", name="This conversation does not exist")).to_be_visible()
+        await expect(rows(page)).to_have_count(0)
+        await page.get_by_role("main").get_by_role("link", name="New chat").click()
+        await say(page, "second talk")
+        await expect(answers(page)).to_contain_text("You said: second talk")

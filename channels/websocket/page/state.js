@@ -199,7 +199,10 @@ function withAck(state, ack, at) {
 }
 
 function withError(state, frame) {
-  if (frame.session && frame.error_name === "NotFoundError") return reduce(state, { type: "missing", session: frame.session });
+  if (frame.session && frame.error_name === "NotFoundError") {
+    const sessions = state.sessions.filter(({ id }) => id !== frame.session);
+    return reduce({ ...state, sessions }, { type: "missing", session: frame.session });
+  }
   if (!frame.client_msg_id) return { ...state, notice: frame.message };
   if (frame.retryable) return state;
   const mark = (entry) => (entry.client_msg_id === frame.client_msg_id ? { ...entry, failed: frame.message } : entry);

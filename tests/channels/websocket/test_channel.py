@@ -581,3 +581,16 @@ async def _inbox_row(served: Served, message_id: str) -> tuple[str, str]:
     query = select(t.inbox.c.session, t.inbox.c.state).where(t.inbox.c.id == message_id)
     row = await served.gateway.parts.store.read(lambda c: c.execute(query).one())
     return (row.session, row.state)
+
+
+async def test_who_follows_a_session_learns_that_it_is_deleted_and_gets_the_next_of_its_name(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path) as served, served.socket() as client:
+        await client.say("Hello", session="s")
+        await served.idle("s")
+        await served.ask("DELETE", "/api/sessions/s")
+        gone = await client.until("error")
+        assert (gone["error_name"], gone["session"]) == ("NotFoundError", "s")
+        await client.say("Again", session="s")
+        await client.until("complete")
