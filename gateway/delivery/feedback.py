@@ -135,15 +135,16 @@ class FeedbackLog:
 
 def _read_answer(connection: Connection, channel: str, given: Feedback) -> tuple[str, Address, str] | None:
     """Return the session, the address and the id of the answer that a platform's message is a page of."""
-    o, i = t.outbox.c, t.inbox.c
+    o, i, tail = t.outbox.c, t.inbox.c, given.message.rpartition(":")[2]
+    # Only the tail of a platform's id has an index, which SQLite does not use beside the whole id.
     query = (
-        select(o.address, i.session, i.answer_id)
+        select(o.address, o.platform_id, i.session, i.answer_id)
         .join(t.inbox, o.inbox_id == i.id)
-        .where(o.channel == channel, o.platform_id == given.message)
+        .where(o.channel == channel, t.tail_of(o.platform_id) == tail)
     )
-    for address, session, answer_id in connection.execute(query):
+    for address, message, session, answer_id in connection.execute(query):
         place = _address(address)
-        if (place.account, place.chat) == (given.account, given.chat):
+        if (place.account, place.chat, message) == (given.account, given.chat, given.message):
             return session, place, answer_id
     return None
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from sqlalchemy import select
+from sqlalchemy import event, select
 
 from gateway.channel import Feedback, feedback_value
 from gateway.contract.events import Activity
@@ -52,6 +52,19 @@ async def test_feedback_on_an_answer_is_stored_counted_and_published(tmp_path: P
         assert record.answer_id == session.messages()[-1].id
         assert chat.gateway.counters.feedback["home", "up"] == 1
         assert [(one.source, one.summary) for one in seen if one.kind == "feedback"] == [("home:bot:g", "up")]
+
+
+async def test_the_answer_of_a_reaction_is_found_by_an_index(tmp_path: Path) -> None:
+    plans: list[str] = []
+
+    def note(c: Any, _cursor: object, statement: str, parameters: Any, *_: object) -> None:
+        if statement.startswith("SELECT outbox.address"):
+            plans.extend(map(str, c.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)))
+
+    async with guarded(tmp_path) as (chat, _):
+        event.listen(chat.gateway.parts.store.engine, "before_cursor_execute", note)
+        await give(chat, about("1"), about("room:1"))
+    assert len([plan for plan in plans if "outbox USING INDEX outbox_tail" in plan]) == 2, plans
 
 
 async def test_the_newest_value_of_a_user_counts(tmp_path: Path) -> None:
