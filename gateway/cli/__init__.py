@@ -43,20 +43,18 @@ COMMANDS: Mapping[str, Entry] = {
         "commands.logs:events",
         "Print the events of the running gateway as they happen: turns, tools, channels, plugins",
     ),
-    "why": Command("why:why", "Explain why a message got its answer, or none"),
+    "why": Command("why:why", "Explain why a message was answered or not"),
     "usage": Command("commands.usage:usage", "Show tokens and cost of model calls, and the state of budgets"),
     "audit": Command(
         "commands.approvals:audit", "Show who decided what: approvals, answers, pairing, shares"
     ),
     "nodes": Group(
-        "List the nodes of the cluster; let one hand over, or take part again; replace their certificate",
+        "List, drain and resume the nodes of the cluster; replace their certificate",
         {
-            "list": Command(
-                "commands.nodes:list_", "List the nodes of the cluster: which one works, which ones stand by"
-            ),
+            "list": Command("commands.nodes:list_", "List the nodes of the cluster with their states"),
             "drain": Command(
                 "commands.nodes:drain",
-                "Let a node hand over to another one, and stand by until it is resumed",
+                "Let a node hand over to another one and stay on standby until it is resumed",
             ),
             "resume": Command("commands.nodes:resume", "Let a drained node take over again"),
             "rotate": Command("commands.nodes:rotate", "Replace the certificate of the link between nodes"),
@@ -101,7 +99,7 @@ COMMANDS: Mapping[str, Entry] = {
             "undo": Command("commands.sessions:undo", "Hide the last message of a session and its answer"),
             "redo": Command(
                 "commands.sessions:redo",
-                "Show what was undone last again, unless a message was answered since",
+                "Restore what was undone last, unless a message was answered since",
             ),
             "delete": Command("commands.sessions:delete", "Delete a session with all its messages"),
         },
@@ -184,7 +182,7 @@ COMMANDS: Mapping[str, Entry] = {
         {
             "list": Command(
                 "commands.approvals:list_",
-                "List what was decided for always: tool calls and capabilities of plugins, newest first",
+                'List the "always" approvals of tool calls and plugin capabilities, newest first',
             ),
             "revoke": Command(
                 "commands.approvals:revoke",
@@ -271,11 +269,11 @@ COMMANDS: Mapping[str, Entry] = {
             ),
             "scan": Command(
                 "plugins.authoring:scan",
-                "Search a plugin's code for what its manifest does not declare; a finding exits with 1",
+                "Search a plugin's code for undeclared access; exit with 1 if any is found",
             ),
             "pack": Command(
                 "plugins.authoring:pack",
-                "Pack a plugin's folder as a wheel, the same byte for byte for the same files",
+                "Pack a plugin's folder as a wheel; the same files always give the same bytes",
             ),
             "config": Command(
                 "plugins.configuring:config_",

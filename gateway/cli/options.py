@@ -25,7 +25,7 @@ File = Annotated[
     typer.Option(
         "--config",
         metavar="FILE",
-        help="Settings file; default: config/trunkline.toml and the others.",
+        help="Settings file; default: config/trunkline.toml and the other layers.",
         show_default=False,
     ),
 ]

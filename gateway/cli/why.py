@@ -1,4 +1,4 @@
-"""``trunkline why``: explain why a message got its answer or none, in one sentence, one line and one table.
+"""``trunkline why``: explain why a message was answered or not, in a sentence, a line and a table.
 
 Uses the running gateway; without one, reads the store."""
 
@@ -44,10 +44,10 @@ def why(
         ),
     ],
     replay: Annotated[
-        bool, typer.Option("--replay", help="Answer the message now, after a list and a question.")
+        bool, typer.Option("--replay", help="Answer the message now, after showing the plan and asking.")
     ] = False,
     everything: Annotated[
-        bool, typer.Option("--all", help="With --replay, all messages without an answer for this cause.")
+        bool, typer.Option("--all", help="With --replay, all messages that got no answer for this cause.")
     ] = False,
     old: Annotated[
         bool, typer.Option("--old", help="With --replay, also messages that are older than a day.")
@@ -56,7 +56,7 @@ def why(
     as_json: AsJson = False,
     config: File = None,
 ) -> None:
-    """Explain why a message got its answer, or none. Prints the cause, the line of its steps, and what to do.
+    """Explain why a message was answered or not. Prints the cause, the line of its steps, and what to do.
 
     \b
     Examples:
@@ -101,7 +101,7 @@ def _replay(settings: Settings, found: Explanation, query: str, *, everything: b
     of = found.message.id if found.message else ""
     if everything:
         if not found.same_cause:
-            fail("no other message is without an answer for this cause", REFUSED)
+            fail("no message is left without an answer for this cause", REFUSED)
         of = f"same-cause/{quote(found.same_cause.key, safe='')}"
     plan = msgspec.convert(access.request("POST", f"/api/why/{of}/plan{query}"), ReplayPlan)
     chosen = sum(message.ok for message in plan.messages)

@@ -27,7 +27,7 @@ class Requested(NamedTuple):
 
 
 def request_drain(connection: Connection, name: str | None, by: str) -> Requested:
-    """Ask a node to hand over, without a name the one that works. ``by`` is the actor in the audit log.
+    """Ask a node to hand over, without a name the active one. ``by`` is the actor in the audit log.
 
     Raises NotFoundError for an unknown name, and InvalidStateError if no other node could take over.
     """
@@ -109,7 +109,7 @@ def _find(nodes: Sequence[NodeRow], name: str | None) -> NodeRow:
     if name is None:
         found = next((node for node in nodes if node.owner_since is not None), None)
         if found is None:
-            raise NotFoundError(f"no node works at the moment; name one of {known}")
+            raise NotFoundError(f"no node is active at the moment; name one of {known}")
         return found
     found = next((node for node in nodes if node.name == name), None)
     if found is None:

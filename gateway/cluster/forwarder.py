@@ -1,4 +1,4 @@
-"""The forwarder of a node that stands by: clients may connect to any node, and reach the one that works.
+"""The forwarder of a node that stands by: clients may connect to any node, and reach the active one.
 
 It passes on the bytes of whole connections: pages, websockets, streams and webhooks are treated alike.
 """
@@ -30,8 +30,8 @@ _AGAIN_SECONDS = 0.1
 class Forwarder:
     """Accepts the connections to this node's server while the node stands by.
 
-    A request waits while no node works: as long as it takes to follow one that froze, or one that is stopped
-    and finishes its running answers. ``stand_aside`` gives the listening socket to the node's own server;
+    A request waits while no node is active: at most until one that froze is replaced, or one that is stopped
+    has finished its running answers. ``stand_aside`` gives the listening socket to the node's own server;
     connections that wait are then passed on to this one.
     """
 
@@ -152,7 +152,7 @@ class Forwarder:
     def lost(self) -> bytes:
         """Return the response to a request whose node ended before it answered."""
         name = self._membership.name
-        reason = "the node that works ended before it answered; send the request again"
+        reason = "the active node ended before it answered; send the request again"
         return _response(_Standby(False, "standby", name, None, StoreUnavailableError.__name__, reason))
 
     def _state(self, detail: str = "", *, alive: bool = False) -> bytes:
@@ -162,7 +162,7 @@ class Forwarder:
         if self._failure is not None:
             reason = f"node {name} cannot reach the database: {self._failure}"
         elif active is None:
-            reason = f"node {name} stands by; no node works at the moment"
+            reason = f"node {name} stands by; no node is active at the moment"
         else:
             reason = f"node {name} stands by; node {active} works{detail}"
         if self._membership.has_wrong_clock:
@@ -189,7 +189,7 @@ def _response(state: _Standby) -> bytes:
 
 
 class _Tunnel(asyncio.Protocol):
-    """A client's connection, and the one to the node that works, which it is joined to."""
+    """A client's connection, and the one to the active node, which it is joined to."""
 
     __slots__ = (
         "_answered",
@@ -244,7 +244,7 @@ class _Tunnel(asyncio.Protocol):
         self._transport.resume_reading()
 
     def follow(self, owner: Owner) -> None:
-        """Close the connection if it leads to a node that works no longer."""
+        """Close the connection if it leads to a node that is not active any more."""
         if self._node is not None and owner.start_id not in (None, self._start_id):
             self._node.abort()
 
@@ -300,7 +300,7 @@ class _Tunnel(asyncio.Protocol):
 
 
 class _Node(asyncio.Protocol):
-    """The connection of a tunnel to the node that works."""
+    """The connection of a tunnel to the active node."""
 
     __slots__ = ("_tunnel",)
 

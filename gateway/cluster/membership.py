@@ -169,7 +169,7 @@ class NodeRow(Struct, frozen=True):
     passes clients on, and never works. One that stands by with a ``wrong_clock`` does not take over until it
     is right again. One without a recent heartbeat is ``gone``.
 
-    ``started_at`` and ``heartbeat_at`` are in ISO 8601, ``heartbeat_age`` is in seconds. The node that works
+    ``started_at`` and ``heartbeat_at`` are in ISO 8601, ``heartbeat_age`` is in seconds. The active node
     also has: since when, the number of its takeover, and how many seconds that took from the token until the
     gateway was ready. ``differs`` has the keys of the settings that are not those of the
     node that works. ``clock_seconds`` is how far its clock is ahead of the database's, negative if it is
@@ -496,7 +496,7 @@ class Membership:
         await self._run(run)
 
     async def find_differences(self) -> Sequence[str]:
-        """Return the keys of the settings that are not those of the node that works."""
+        """Return the keys of the settings that are not those of the active node."""
         rows = await self._run(read_nodes)
         return next((row.differs for row in rows if row.name == self.name), ())
 

@@ -119,7 +119,7 @@ class Node:
         log.info("standing by", node=self._membership.name, link=self._link.address)
         with suppress(StoreError):  # only a warning depends on it
             if differs := await self._membership.find_differences():
-                log.warning("this node has other settings than the node that works", settings=differs)
+                log.warning("this node has other settings than the active node", settings=differs)
         if folders := await asyncio.to_thread(find_unshared, self._settings):
             log.warning(
                 "other machines may have other files in these folders: mount them there, too, or use folders "

@@ -1,6 +1,6 @@
-"""Programs that outlive the gateway, on the machines of all nodes: the node that works reaches each of them.
+"""Programs that outlive the gateway, on the machines of all nodes: the active node reaches each of them.
 
-In: requests of plugins, and of the node that works. Out: connections. A program listens at a Unix socket in
+In: requests of plugins, and of the active node. Out: connections. A program listens at a Unix socket in
 the shared data directory, which only processes on its machine can connect to: another node asks one there,
 and that passes the bytes on.
 """
@@ -37,7 +37,7 @@ _RESTARTED = "the machine was started again"
 class Programs:
     """The programs of all machines. ``serve`` answers the other nodes; ``connect`` is for plugins.
 
-    Only the node that works is served. Call ``check`` each second.
+    Only the active node is served. Call ``check`` each second.
     """
 
     def __init__(self, data_dir: Path, membership: Membership, link: Link, tasks: asyncio.TaskGroup) -> None:
@@ -108,7 +108,7 @@ class Programs:
     async def _check_asker(self, request: ProgramRequest) -> None:
         owner = await self._membership.find_owner()
         if owner.start_id != request.start_id:
-            raise PermissionError("only the node that works may use programs")
+            raise PermissionError("only the active node may use programs")
 
     def _check_machine(self, request: ProgramRequest) -> None:
         """Check that the program was started on this machine, since its last boot."""
@@ -119,7 +119,7 @@ class Programs:
         raise ConnectionError("the program was started on another machine")
 
     async def check(self) -> None:
-        """End connections of a node that works no longer, and those to nodes that live no longer.
+        """End connections of a node that is not active any more, and those to nodes that live no longer.
 
         A machine that has vanished, or a frozen process, closes none. Raises StoreError.
         """

@@ -111,7 +111,7 @@ class AccessCommands(Plugin):
             return _TOO_MANY
         return (
             f"Your code for the console is **{code.code}**. It works once, within five minutes.\n\n"
-            "Open `/console` at the address of this gateway and type it there. Give it to nobody."
+            "Open `/console` at the address of this gateway and type it there. Do not share it."
         )
 
     def _user_of(self, ctx: CommandContext) -> UserRef:

@@ -42,7 +42,7 @@ class ConversationCommands(Plugin):
                 choices=lambda _partial: [_BACK],
             ),
             SlashCommand("undo", "Hide the last message and its answer, for you and the model", self._undo),
-            SlashCommand("redo", "Show what was undone again, until a new message", self._redo),
+            SlashCommand("redo", "Restore what was undone last, until there is a new message", self._redo),
             SlashCommand("share", "Create a public read-only page of this conversation", self._share),
             SlashCommand("unshare", "Revoke the public pages of this conversation", self._unshare),
         )

@@ -33,7 +33,7 @@ class WhyCommands(Plugin):
 
     def commands(self) -> Sequence[SlashCommand]:
         """Return /why."""
-        description = "Explain why a message of yours got its answer, or none: the last one"
+        description = "Explain why your last message was answered or not"
         return (SlashCommand("why", description, self._tell, at_once=True),)
 
     async def _tell(self, rest: str, ctx: CommandContext) -> str:

@@ -144,7 +144,7 @@ def _node_metrics(nodes: Sequence[NodeRow]) -> Iterator[Metric]:
     for node in nodes:
         states[node.state] += 1
         if node.epoch is not None:
-            yield _counter("trunkline_takeovers", "Changes of the node that works", node.epoch)
+            yield _counter("trunkline_takeovers", "Changes of the active node", node.epoch)
         if node.takeover_seconds is not None:
             yield _gauge(
                 "trunkline_takeover_seconds",

@@ -470,7 +470,7 @@ class Settings(BaseSettings):
     )
     store: StoreSettings = Field(default=StoreSettings(), description="Database")
     cluster: ClusterSettings = Field(
-        default=ClusterSettings(), description="Several nodes: one works, the others stand by"
+        default=ClusterSettings(), description="Several nodes: one is active, the others stand by"
     )
     providers: dict[str, ProviderSettings] = Field(default={}, description="Model providers, by id")
     models: ModelTables = Field(default={}, description="Facts of models, by provider/name")

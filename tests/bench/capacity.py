@@ -1,4 +1,4 @@
-"""How many people one working node serves, and what is full first when there are several clusters.
+"""How many people one active node serves, and what is full first when there are several clusters.
 
 The costs of a turn and of a token are measured. A simulation of one core with these costs says how late
 tokens are; a load that is measured, too, shows whether it promises more than there is.
@@ -82,7 +82,7 @@ def lateness(costs: Costs, habit: Habit, people: int, dice: random.Random) -> Se
 
 
 def capacity(bench: Bench) -> Iterator[Row]:
-    """People of one working node, and clusters of one PostgreSQL server."""
+    """People of one active node, and clusters of one PostgreSQL server."""
     gateway = bench.lab.gateway()
     server = {"ours": gateway}
     few, many = _STREAMS

@@ -89,7 +89,7 @@ def _sockets(bench: Bench, broker: Broker, url: str) -> Iterator[Row]:
     bench.lab.stop(plain, standby, active)
     yield row(label, "KiB", {"ours": [through[0]]}, 24, absolute=True)
     works = {"ours": [through[1]], "relay": [direct]}
-    yield row(f"{label}: on the node that works (floor: connected there)", "KiB", works, 1.2)
+    yield row(f"{label}: on the active node (floor: connected there)", "KiB", works, 1.2)
 
 
 def _held(bench: Bench, count: int, *servers: Process) -> list[float]:
@@ -128,7 +128,7 @@ def work_of(bench: Bench, node: Process, url: str) -> tuple[list[float], list[fl
 
 
 def takeover(bench: Bench) -> Iterator[Row]:
-    """From the end of the node that works until a client of another one is served."""
+    """From the end of the active node until a client of another one is served."""
     if not (SERVER and _PROGRAM):
         yield Row("takeover", "s", None, note="not measured: no PostgreSQL, or no RabbitMQ")
         return

@@ -258,7 +258,7 @@ async def test_what_cannot_be_attached_is_said_on_its_chip_and_not_sent(browser:
         await page.locator("input[type=file]").set_input_files([large, other, good])  # type: ignore[list-item]
         chips = page.locator("tl-chip")
         await expect(chips.nth(0).get_by_role("alert")).to_have_text(
-            "notes.txt is too large: a file may have 10 MB."
+            "notes.txt is too large: a file may have at most 10 MB."
         )
         await expect(chips.nth(1).get_by_role("alert")).to_have_text("this kind of file cannot be read")
         await expect(chips.nth(2)).to_have_attribute("data-state", "done")

@@ -28,7 +28,9 @@ def chat(
     name: Annotated[
         str | None, typer.Argument(metavar="[SESSION]", help="Session to continue.", show_default=False)
     ] = None,
-    session: Annotated[str | None, typer.Option(help="The same as an option.", show_default=False)] = None,
+    session: Annotated[
+        str | None, typer.Option(help="The same as the argument SESSION.", show_default=False)
+    ] = None,
     url: Url = None,
     token: Token = None,
     discover: Discover = False,
@@ -54,7 +56,7 @@ def chat(
     status = asyncio.run(_at_terminal(*where, chosen))
     if status not in (0, INTERRUPTED):
         raise typer.Exit(status)
-    typer.secho(f"To go on: trunkline chat {chosen}", dim=True)
+    typer.secho(f"Continue with: trunkline chat {chosen}", dim=True)
     raise typer.Exit(status)
 
 
@@ -116,7 +118,7 @@ class _Terminal:
                 if interrupted:
                     return None
                 interrupted = True
-                self._screen.note("Ctrl-C again, or Ctrl-D, leaves.")
+                self._screen.note("Press Ctrl-C again, or Ctrl-D, to leave.")
                 continue
             if text in _LEAVE:
                 return None

@@ -1,4 +1,4 @@
-"""``trunkline approvals`` and ``trunkline audit``: what was decided for "always", and who decided what.
+"""``trunkline approvals`` and ``trunkline audit``: what is approved for "always", and who decided what.
 
 ``approvals`` lists and revokes decisions about tool calls and plugins' capabilities. Both commands use the
 running gateway; without one, the store.
@@ -65,7 +65,7 @@ All = Annotated[bool, typer.Option("--all", help="All approvals.")]
 
 
 def list_(as_json: AsJson = False, config: File = None) -> None:
-    """List what was decided for always: tool calls and capabilities of plugins, newest first.
+    """List the "always" approvals of tool calls and plugin capabilities, newest first.
 
     \b
     Examples:
@@ -78,7 +78,7 @@ def list_(as_json: AsJson = False, config: File = None) -> None:
     elif allowed:
         _print(allowed)
     else:
-        typer.echo("Nothing is allowed for always.", err=True)
+        typer.echo('There are no "always" approvals.', err=True)
 
 
 def revoke(ids: Ids = None, everything: All = False, config: File = None) -> None:
@@ -123,7 +123,9 @@ def audit(
     ] = None,
     action: Annotated[
         str | None,
-        typer.Option(help="Only this action, or all that begin so, such as approval.", show_default=False),
+        typer.Option(
+            help="Only this action, or all actions with this prefix, such as approval.", show_default=False
+        ),
     ] = None,
     as_json: AsJson = False,
     config: File = None,

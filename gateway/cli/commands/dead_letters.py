@@ -227,7 +227,7 @@ def replay(
     cause: Cause = None,
     everything: All = False,
     old: Annotated[
-        bool, typer.Option("--old", help="With a list, also messages that are older than a day.")
+        bool, typer.Option("--old", help="With --all or --cause, also messages that are older than a day.")
     ] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -289,7 +289,7 @@ def _act_on(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Show a plan, ask, carry it out, and tell the result."""
+    """Show a plan, ask, carry it out, and print the result."""
     plan = client.plan(choice, action, old=old)
     chosen = sum(message.ok for message in plan.messages)
     if dry_run and as_json:
@@ -303,7 +303,10 @@ def _act_on(
         fail("none of them can be answered again", REFUSED)
     if not yes:
         if not sys.stdin.isatty():
-            fail("nothing is done without a question; add --yes, or --dry-run for the list alone", REFUSED)
+            fail(
+                "stdin is not a terminal: add --yes, or --dry-run to see the list only",
+                REFUSED,
+            )
         if not typer.confirm("Answer them now?" if action == "replay" else "Drop them for good?", err=True):
             raise typer.Exit(FAILED)
     state = client.carry_out(plan)
@@ -312,12 +315,12 @@ def _act_on(
         return
     done = f"{state.dropped} dropped" if action == "drop" else f"{state.replayed} replayed"
     later = " at the next start" if action == "replay" and not client.running else ""
-    typer.echo(f"{done}{later}, {state.skipped} had changed and were left alone.")
+    typer.echo(f"{done}{later}, {state.skipped} had changed and were skipped.")
 
 
 def _print_plan(plan: ReplayPlan, chosen: int) -> None:
     for message in plan.messages:
-        end = " ".join(plain(message.text).split()) if message.ok else f"left alone: {message.reason}"
+        end = " ".join(plain(message.text).split()) if message.ok else f"skipped: {message.reason}"
         typer.echo(f"{message.id}  {moment(message.at)}  {end}".rstrip())
     if plan.omitted:
         typer.echo(f"{plan.omitted} more are too many for one list.")

@@ -32,17 +32,15 @@ _CLI = "cli"
 Name = Annotated[str, typer.Argument(help="Name of the node.", show_default=False)]
 NameOrActive = Annotated[
     str | None,
-    typer.Argument(
-        metavar="[NAME]", help="Name of the node; the one that works if omitted.", show_default=False
-    ),
+    typer.Argument(metavar="[NAME]", help="Name of the node; the active one if omitted.", show_default=False),
 ]
 
 
 def list_(as_json: AsJson = False, config: File = None) -> None:
-    """List the nodes of the cluster: which one works, which ones stand by.
+    """List the nodes of the cluster with their states.
 
     A node without a heartbeat for 5 s is shown as gone; one that was stopped in order is not listed. Below
-    the table are the settings, and the approved plugins, that are not those of the node that works, and the
+    the table are the settings, and the approved plugins, that are not those of the active node, and the
     nodes whose clock is wrong: those stand by, and do not take over.
 
     \b
@@ -71,11 +69,11 @@ def list_(as_json: AsJson = False, config: File = None) -> None:
 
 
 def drain(name: NameOrActive = None, as_json: AsJson = False, config: File = None) -> None:
-    """Let a node hand over to another one, and stand by until it is resumed.
+    """Let a node hand over to another one and stay on standby until it is resumed.
 
     The node finishes running answers within `limits.drain_seconds`. It stays in the cluster, and takes over
     again only after `trunkline nodes resume`, a restart, or when no other node lives. The command waits until
-    another node works; a node that only stood by is drained at once.
+    another node is active; a node that only stood by is drained at once.
 
     \b
     Examples:
@@ -163,7 +161,7 @@ def rotate(as_json: AsJson = False, config: File = None) -> None:
 
 
 def _wait(settings: Settings, name: str, seconds: float) -> str:
-    """Wait until a node is drained and another one works. Return the name of that one."""
+    """Wait until a node is drained and another one is active. Return the name of that one."""
     deadline, shown = time.monotonic() + seconds, ""
     while True:
         nodes = _read(settings)
@@ -198,7 +196,7 @@ def _progress(node: NodeRow, worker: NodeRow | None, settings: Settings) -> str:
 def _give_up(settings: Settings, node: NodeRow) -> None:
     """Withdraw the request if the node still works: it must not hand over when no command waits for it."""
     if node.owner_since is None:
-        fail(f"{node.name} handed over, but no other node works yet; see `trunkline nodes`", UNAVAILABLE)
+        fail(f"{node.name} handed over, but no other node is active yet; see `trunkline nodes`", UNAVAILABLE)
     with _changing(settings) as connection:
         cluster.resume(connection, node.name, _CLI)
     fail(

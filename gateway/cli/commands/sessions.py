@@ -95,11 +95,15 @@ def list_(
 
 def search(
     words: Annotated[
-        list[str], typer.Argument(metavar="WORDS", help="All must occur; the last may be a beginning.")
+        list[str],
+        typer.Argument(
+            metavar="WORDS",
+            help="Words that a message must contain; the last one may be the beginning of a word.",
+        ),
     ],
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Number of results.")] = 50,
     sort: Annotated[
-        SearchSort, typer.Option(help="match is the best match first, of the newest 1,000 matches.")
+        SearchSort, typer.Option(help="Order: newest first, or best match first among the newest 1,000.")
     ] = "newest",
     as_json: AsJson = False,
     config: File = None,
@@ -379,7 +383,7 @@ def undo(session: SessionId, config: File = None) -> None:
 
 
 def redo(session: SessionId, config: File = None) -> None:
-    """Show what was undone last again, unless a message was answered since.
+    """Restore what was undone last, unless a message was answered since.
 
     \b
     Examples:

@@ -35,7 +35,7 @@ _LEAST_WIDTH = 9
 """Columns of a terminal for each column of these tables: most are numbers."""
 
 By = Annotated[Key, typer.Option(help="Group by.")]
-Split = Annotated[Key | None, typer.Option(help="Divide each group by this, too.", show_default=False)]
+Split = Annotated[Key | None, typer.Option(help="Second grouping, within each group.", show_default=False)]
 Days = Annotated[int, typer.Option(min=1, max=3660, help="Number of days, including today (UTC).")]
 Only = Annotated[str | None, typer.Option(help="Count only this one.", show_default=False)]
 

@@ -80,7 +80,7 @@ def _replicas(connection: Connection) -> Finding:
 def _clock(connection: Connection, nodes: Sequence[NodeRow]) -> Finding:
     now = connection.execute(text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one()
     apart = abs(time.time() - float(now))
-    detail = f"{apart:.1f} s apart from the database's; a node joins at {MOST_CLOCK_SECONDS:g} s at most"
+    detail = f"{apart:.1f} s off the database's clock; a node joins with at most {MOST_CLOCK_SECONDS:g} s"
     advice = "synchronize the clocks of both machines, for example with chrony"
     if wrong := ", ".join(say_clock(node) for node in nodes if node.clock_seconds):
         return fail("cluster clock", f"{wrong}; a node that stands by does not take over then", advice)

@@ -59,21 +59,19 @@ async def indexes(settings: Settings) -> list[Finding]:
             found.append(ok(name, "can be fetched"))
         elif index.url in copies:
             advice = "correct plugins.indexes; until then withdrawn versions are not noticed"
-            found.append(warn(name, f"{problem}; its last good copy is used", advice))
+            found.append(warn(name, f"{problem}; the last good copy is used", advice))
         else:
-            found.append(fail(name, problem, "correct plugins.indexes, or ask who publishes it"))
+            found.append(fail(name, problem, "correct plugins.indexes, or ask the publisher of the index"))
     return found
 
 
 def _commands(gateway: Gateway) -> Iterator[Finding]:
     """Find the commands of plugins that are never used, because another plugin has the name."""
     for name, plugin, used in gateway.registry.current.unused_commands():
-        yield warn(f"plugin {plugin}", f"/{name} is that of the plugin {used}, which comes first", _ADVICE)
+        yield warn(f"plugin {plugin}", f"/{name} is taken by the plugin {used}, loaded earlier", _ADVICE)
     for name, (_, owner) in gateway.registry.current.commands().items():
         if name in OWN_COMMANDS:
-            yield warn(
-                f"plugin {owner.name}", f"/{name} is that of the gateway itself, which comes first", _ADVICE
-            )
+            yield warn(f"plugin {owner.name}", f"/{name} is taken by the gateway itself", _ADVICE)
 
 
 async def _problem(plugin: Plugin | None) -> str:

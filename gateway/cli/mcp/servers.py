@@ -231,21 +231,29 @@ def add(
     header: Headers = None,
     read: Annotated[
         Folders,
-        typer.Option("--read", metavar="FOLDER", help="It may read below; repeatable.", show_default=False),
+        typer.Option(
+            "--read",
+            metavar="FOLDER",
+            help="Folder that the server may read; repeatable.",
+            show_default=False,
+        ),
     ] = None,
     write: Annotated[
         Folders,
         typer.Option(
-            "--write", metavar="FOLDER", help="It may read and write below; repeatable.", show_default=False
+            "--write",
+            metavar="FOLDER",
+            help="Folder that the server may read and write; repeatable.",
+            show_default=False,
         ),
     ] = None,
-    network: Annotated[bool, typer.Option("--network", help="It may use the network.")] = False,
+    network: Annotated[bool, typer.Option("--network", help="Let the server use the network.")] = False,
     as_json: AsJson = False,
     config: File = None,
 ) -> None:
     """Add an MCP server to the settings, start it once, and approve the tools that it lists.
 
-    A server that cannot be started is not added; one that needs a login is, and the status is 1.
+    A server that cannot be started is not added; one that needs a login is, with exit status 1.
 
     \b
     Examples:
@@ -401,7 +409,9 @@ def _values(
 ) -> dict[str, Any]:
     """Return the table of a new server. Raises SettingsError."""
     if read and write:
-        raise SettingsError("--read and --write cannot be combined: a server writes below all roots or none")
+        raise SettingsError(
+            "--read and --write cannot be combined: a server may write in all of its folders or in none"
+        )
     values: dict[str, Any] = {"url": url} if url else {"command": list(command)}
     capabilities: dict[str, Any] = {}
     if read or write:

@@ -128,7 +128,7 @@ def scan(
     as_json: AsJson = False,
     config: File = None,
 ) -> None:
-    """Search a plugin's code for what its manifest does not declare; a finding exits with 1.
+    """Search a plugin's code for undeclared access; exit with 1 if any is found.
 
     Finds use of sockets, processes and native code, hidden characters, secrets, and dependencies without
     hashes. Reads the files and runs nothing.
@@ -159,7 +159,7 @@ def pack(
     output: Annotated[Path, typer.Option("--output", help="Folder for the wheel.")] = Path("dist"),
     as_json: AsJson = False,
 ) -> None:
-    """Pack a plugin's folder as a wheel, the same byte for byte for the same files.
+    """Pack a plugin's folder as a wheel; the same files always give the same bytes.
 
     \b
     Examples:

@@ -169,12 +169,12 @@ class _Session:
                 manifest = await asyncio.to_thread(self.approve, settings)
                 change = await gateway.live_plugins.apply(self._entry)
             except TrunklineError as error:
-                self._tell("failed", f"the one before goes on: {error}")
+                self._tell("failed", f"the previous version keeps running: {error}")
                 continue
             if change.outcome != "unchanged":
                 self._tell("changed", f"{change.name} {change.version} {change.outcome}")
             for grant in added(manifest, {*self._manifest.capabilities.grants()}):
-                self._tell("changed", f"{grant} is new: it is asked for in the chat")
+                self._tell("changed", f"{grant} is new: the chat asks for it when it is needed")
             self._manifest = manifest
 
     @asynccontextmanager

@@ -170,7 +170,7 @@ def approve(
             then = operator.take_effect(manifest.name)
         except TrunklineError as error:
             raise PluginError(
-                f"{manifest.name} is approved, but not changed in the gateway: {error}"
+                f"{manifest.name} is approved, but the running gateway did not load it: {error}"
             ) from None
         _report(manifest, new, "approved", then, as_json)
 

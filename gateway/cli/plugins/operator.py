@@ -45,7 +45,7 @@ _APPLY_SECONDS = 60.0
 """More than the gateway takes to start a plugin and to end the one before."""
 _EFFECTS = {
     "started": "the running gateway has started it",
-    "replaced": "the running gateway has replaced it; turns that run end with the one before",
+    "replaced": "the running gateway has replaced it; running turns finish with the old one",
     "stopped": "the running gateway has stopped it",
     "unchanged": "it runs",
     "disabled": "it is not enabled",

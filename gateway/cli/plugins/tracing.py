@@ -20,7 +20,7 @@ from gateway.settings import Settings
 
 _POLL_SECONDS = 0.5
 
-Last = Annotated[int, typer.Option("--last", min=1, max=10_000, help="Only the newest so many; default 50.")]
+Last = Annotated[int, typer.Option("--last", min=1, max=10_000, help="Number of latest actions; default 50.")]
 Follow = Annotated[bool, typer.Option("--follow", help="Wait for further actions, until Ctrl-C.")]
 
 

@@ -244,7 +244,7 @@ def _of_pairings(stored: StoredState) -> list[Need]:
             "",
             count,
             stored.oldest_pairing or 0,
-            "1 person waits to be let in" if count == 1 else f"{count} people wait to be let in",
+            "1 person waits for access" if count == 1 else f"{count} people wait for access",
             "they wrote to the bot and got a pairing code",
             "they get no answers until then",
             _open("Decide", "/console/waiting", "trunkline pair list"),

@@ -431,7 +431,7 @@ class SessionRoutes:
                 "POST",
                 f"{one}/redo",
                 "redoExchange",
-                "Show what was undone last again, unless a message was answered since.",
+                "Restore what was undone last, unless a message was answered since.",
                 self._redo,
                 errors=(NotFoundError, InvalidStateError),
             ),

@@ -1,4 +1,4 @@
-"""Explanations over REST: why a message got its answer or none, and the replay of messages without one."""
+"""Explanations over REST: why a message was answered or not, and the replay of messages without one."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class WhyRoutes:
                 "GET",
                 "/api/why/{id}",
                 "explainMessage",
-                "Explain why a message got its answer or none; a platform's id may mean several messages.",
+                "Explain why a message was answered or not; a platform's id may mean several messages.",
                 self._explain,
                 role="viewer",
                 hides=_TEXTS,

@@ -84,4 +84,4 @@ def revoke(home: Path, **environ: str) -> None:
     assert listed(home, **environ) == []
     done = trunkline("approvals", "list", home=home, **environ)
     assert (done.returncode, done.stdout) == (0, "")
-    assert "Nothing is allowed for always" in done.stderr
+    assert 'There are no "always" approvals' in done.stderr

@@ -74,7 +74,7 @@ def test_ctrl_c_stops_the_answer_and_the_chat_goes_on(chat: Chat) -> None:
 
 def test_ctrl_c_twice_leaves(chat: Chat) -> None:
     terminal = chat()
-    for hint in (f"Ctrl-C again[^>]*{PROMPT}", "To go on"):
+    for hint in (f"Ctrl-C again[^>]*{PROMPT}", "Continue with"):
         terminal.type("never mind")
         terminal.expect("never mind")
         terminal.interrupt(hint)
@@ -85,7 +85,7 @@ def test_ctrl_c_twice_leaves(chat: Chat) -> None:
 def test_one_may_leave_and_is_told_how_to_come_back(chat: Chat, farewell: str) -> None:
     terminal = chat("notes")
     terminal.type(farewell)
-    terminal.expect("To go on: trunkline chat notes")
+    terminal.expect("Continue with: trunkline chat notes")
     assert terminal.wait() == 0
 
 

@@ -80,7 +80,7 @@ def test_drop_removes_one_and_all_the_rest(home: Path):
     assert (done.returncode, "add --yes" in done.stderr) == (2, True)
     done = trunkline("dead", "drop", "--all", "--yes", home=home)
     assert second in done.stdout
-    assert done.stdout.endswith("1 would be dropped.\n1 dropped, 0 had changed and were left alone.\n")
+    assert done.stdout.endswith("1 would be dropped.\n1 dropped, 0 had changed and were skipped.\n")
     assert listed(home) == []
 
 
@@ -142,7 +142,7 @@ def test_a_group_is_listed_first_and_then_replayed_or_dropped(home: Path):
         assert trunkline("dead", "drop", first, home=home, **port).returncode == 0
         done = trunkline("dead", "replay", f"--cause={key}", "--yes", home=home, **port)
         assert second in done.stdout
-        assert done.stdout.endswith("1 replayed, 0 had changed and were left alone.\n")
+        assert done.stdout.endswith("1 replayed, 0 had changed and were skipped.\n")
         until_answered(home, 1)
         assert listed(home, **port) == []
         assert json.loads(trunkline("dead", "causes", "--json", home=home, **port).stdout) == []

@@ -97,8 +97,8 @@ def test_commands_that_two_plugins_have_are_found(tmp_path: Path, command: list[
     done = runner.invoke(app, [*command, "--json", "--config", str(config)])
     found = [(each["name"], each["status"], each["detail"]) for each in json.loads(done.stdout)]
     assert ("plugin one.py", "ok", "loads") in found
-    assert ("plugin two", "warn", "/same is that of the plugin one, which comes first") in found
-    assert ("plugin two", "warn", "/help is that of the gateway itself, which comes first") in found
+    assert ("plugin two", "warn", "/same is taken by the plugin one, loaded earlier") in found
+    assert ("plugin two", "warn", "/help is taken by the gateway itself") in found
     assert [name for name, status, _ in found if status == "fail"] == ["plugin ./nothing"]
     assert done.exit_code == 1
 

@@ -189,7 +189,7 @@ async def test_a_request_over_rest_drains_the_node_that_works(cluster: Cluster, 
             assert await taking_over
             assert cluster.owners() == [("two", 2)]
             await until(lambda: len(cluster.telegram.answers(cluster.chat)) == 1)
-            # The drained node passes the request on to the one that works.
+            # The drained node passes the request on to the active one.
             assert await ask("one", "resume") == (200, {"node": "one", "changed": True})
             assert await operator.states() == {"one": "standby", "two": "active"}
             async with http.get(f"{first.url}/api/audit?action=node") as response:
@@ -220,7 +220,7 @@ async def test_the_console_goes_on_when_its_node_is_drained(own_browser: Browser
                     await drain.click()
                     await expect(row).to_contain_text("stands by, drained")
                     await expect(other).to_contain_text("works since")
-                    # Live events come from the node that works now. A list under the pointer does not move.
+                    # Live events come from the active node now. A list under the pointer does not move.
                     await expect(page.get_by_role("status", name="State of the data")).to_have_text("Live")
                     await page.mouse.move(0, 0)
                     ended = page.get_by_role("region", name="Activity").get_by_title("telegram")

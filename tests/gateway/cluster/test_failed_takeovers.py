@@ -1,4 +1,4 @@
-"""Takeovers and hand-overs that fail in the middle: another node works, and nothing is lost."""
+"""Takeovers and hand-overs that fail in the middle: another node is active, and nothing is lost."""
 
 from __future__ import annotations
 

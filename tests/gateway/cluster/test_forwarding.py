@@ -1,4 +1,4 @@
-"""Clients may connect to any node: one that stands by passes them on to the node that works."""
+"""Clients may connect to any node: one that stands by passes them on to the active node."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def test_a_request_waits_for_a_node_that_works(nodes: tuple[Node, Node]) -
             assert (alive.status, (await alive.json())["state"]) == (200, "standby")
         async with http.get("/readyz") as ready:
             assert ready.status == 503
-            assert (await ready.json())["message"] == "node two stands by; no node works at the moment"
+            assert (await ready.json())["message"] == "node two stands by; no node is active at the moment"
         asking = asyncio.create_task(http.post("/", data=b"abc"))
         # A connection that was made later is answered: the first is with the node by now.
         async with http.get("/healthz"):
@@ -173,7 +173,7 @@ async def test_a_request_to_a_node_that_ends_is_answered_with_503(nodes: tuple[N
             assert answered.status == 503
             assert answered.headers["Retry-After"] == "1"
             assert (await answered.json())["message"] == (
-                "the node that works ended before it answered; send the request again"
+                "the active node ended before it answered; send the request again"
             )
         async with http.get("/") as answered:
             assert answered.status == 200
@@ -230,7 +230,7 @@ async def test_an_address_that_is_in_use_is_refused_by_its_key(nodes: tuple[Node
 
 @asynccontextmanager
 async def two_nodes(cluster: Cluster) -> AsyncGenerator[tuple[GatewayProcess, GatewayProcess]]:
-    """A node that works, and one that stands by and accepts connections."""
+    """An active node, and one that stands by and accepts connections."""
     first, second = cluster.node("one"), cluster.node("two")
     async with first:
         assert await first.start()

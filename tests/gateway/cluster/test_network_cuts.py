@@ -110,7 +110,7 @@ class Town:
                 self.ends[name].append(await node.ended())
 
     async def calm(self) -> tuple[str, Sequence[str]]:
-        """Wait until one node works and the others stand by. Returns its name, and those of the others."""
+        """Wait until one node is active and the others stand by. Returns its name and their names."""
 
         def all_live() -> bool:
             states = self.cluster.states()
@@ -136,7 +136,7 @@ class Town:
         assert telegram.answers(self._chat) == self._expected
 
     async def follows(self, before: str) -> str:
-        """Wait until another node works than before. Returns its name."""
+        """Wait until another node than before is active. Returns its name."""
         await until(lambda: before not in dict(self.cluster.owners()) and self.cluster.owners())
         return self.cluster.owners()[0][0]
 
@@ -254,7 +254,7 @@ async def test_a_working_node_that_cannot_reach_rabbitmq_works_until_another_one
 
 
 async def test_standbys_that_reach_nothing_for_a_while_go_on_later(town: Town) -> None:
-    """One cannot reach the working node, and the other one neither PostgreSQL nor RabbitMQ."""
+    """One cannot reach the active node, and the other one neither PostgreSQL nor RabbitMQ."""
     working, (cut, other) = await town.calm()
     asked, name = len(town.cluster.models.requests), new_id()
     async with town.client(cut) as client:

@@ -265,7 +265,7 @@ async def test_a_takeover_that_fails_in_the_middle_is_made_again(cluster: Cluste
                 await until(lambda: "cannot take over; handing the token back" in second.errors)
                 connection.exec_driver_sql(f"{allow} true")
             assert await taking_over
-            assert "the owner lives" not in second.errors, "it took itself for a node that works"
+            assert "the owner lives" not in second.errors, "it took itself for an active node"
             assert await second.stop() == 0
     server.dispose()
 

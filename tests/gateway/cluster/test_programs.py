@@ -1,4 +1,4 @@
-"""Programs on other machines: the node that works reaches each through a node on its machine, and no more."""
+"""Programs on other machines: the active node reaches each through a node on its machine, and no more."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Member:
 
 
 class Reader(asyncio.Protocol):
-    """The end of the node that works: it collects what the program sends."""
+    """The end of the active node: it collects what the program sends."""
 
     def __init__(self) -> None:
         self.received = bytearray()
@@ -215,7 +215,7 @@ async def test_a_node_that_works_no_longer_is_refused_and_its_connections_end(ma
         await machines.two.membership.take()
         await machines.two.programs.check()
         await asyncio.wait_for(reader.lost.wait(), 60)
-        assert "only the node that works" in await machines.refused()
+        assert "only the active node" in await machines.refused()
 
 
 async def test_connections_to_a_node_that_is_gone_end(machines: Machines) -> None:
@@ -406,7 +406,7 @@ async def test_output_terminal_streams_size_and_end_pass_through_a_node_of_the_m
                 output = base64.b64decode((await answer.json())["data"])
             assert output.startswith(seen[: seen.index(b"over\r\n") + 6])
 
-            # A program in the sandbox asks for a host; the node that works refuses it.
+            # A program in the sandbox asks for a host; the active node refuses it.
             reader, writer = await asyncio.open_unix_connection(sock=inside(folder))
             writer.write(b"connect example.org 443\n")
             assert b"not among the allowed hosts" in await reader.readline()
@@ -434,7 +434,7 @@ async def piece(socket: aiohttp.ClientWebSocketResponse) -> bytes:
 
 
 async def drain(home: Path) -> None:
-    """Let the node that works hand over."""
+    """Let the active node hand over."""
     config = str(home / "one" / "trunkline.toml")
     drained = await asyncio.to_thread(trunkline, "nodes", "drain", "--config", config, home=home)
     assert drained.returncode == 0, drained.stderr

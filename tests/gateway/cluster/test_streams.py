@@ -123,7 +123,7 @@ class Network:
 
 
 class Pair:
-    """A node that works, and one that stands by and reaches it over a network."""
+    """An active node, and one that stands by and reaches it over a network."""
 
     def __init__(self, works: Link, stands_by: Link, network: Network, address: str) -> None:
         self.works, self.stands_by, self.network, self.address = works, stands_by, network, address

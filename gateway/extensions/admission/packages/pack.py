@@ -1,4 +1,4 @@
-"""A plugin's folder as a wheel, the same byte for byte whenever and wherever it is packed."""
+"""Reproducible packing: the same plugin folder always gives a wheel with the same bytes."""
 
 from __future__ import annotations
 

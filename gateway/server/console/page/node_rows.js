@@ -41,7 +41,7 @@ function update(row, node, act) {
 
 /**
  * Say what draining or resuming a node does, and ask the gateway for it once the user confirms.
- * @param {ClusterNode} node @param {"drain" | "resume"} action @param {number} seconds `limits.drain_seconds` of the node that works
+ * @param {ClusterNode} node @param {"drain" | "resume"} action @param {number} seconds `limits.drain_seconds` of the active node
  * @returns {Promise<void>} when the dialog is closed
  */
 export function askNode({ name, owner_since: owned }, action, seconds) {

@@ -51,7 +51,7 @@ async def test_the_nodes_are_shown_at_every_width(
         with engine.begin() as connection:
             connection.execute(text("UPDATE node SET settings = '{\"model\": \"0\"}' WHERE name = 'two'"))
         await page.reload()
-        await expect(rows.last).to_contain_text("other settings than the node that works: ")
+        await expect(rows.last).to_contain_text("other settings than the active node: ")
         await expect(rows.last).to_contain_text("model")
         for width in WIDTHS:
             await page.set_viewport_size({"width": width, "height": 800})
@@ -102,7 +102,7 @@ async def test_an_admin_drains_and_resumes_a_node_by_the_keyboard(
         await two.get_by_role("button", name="Drain two").focus()
         await page.keyboard.press("Enter")
         dialog = page.get_by_role("dialog", name="Drain two?")
-        await expect(dialog).to_contain_text("two stands by. Another node works")
+        await expect(dialog).to_contain_text("two stands by. Another node is active")
         await expect(dialog).to_contain_text("trunkline nodes drain two")
         for width in WIDTHS:
             await page.set_viewport_size({"width": width, "height": 800})

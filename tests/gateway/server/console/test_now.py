@@ -63,7 +63,7 @@ async def test_now_is_live_in_all_tabs_by_one_stream(browser: Browser, tmp_path:
         await expect(page.get_by_role("heading", level=1)).to_contain_text("1 thing needs you.")
         needs = page.get_by_role("region", name="Needs you").get_by_role("listitem")
         await expect(needs).to_contain_text("openai rejects a key")
-        await expect(page.get_by_text("held, 2 new")).to_be_visible()
+        await expect(page.get_by_text("paused, 2 new")).to_be_visible()
         await expect(page.get_by_role("table", name="Running")).to_contain_text(MARKUP)
         assert len(opened) == 1
         await page.keyboard.press("p")

@@ -166,7 +166,7 @@ async def test_a_viewer_opens_each_screen_and_finds_neither_texts_nor_writes(
         await page.goto(f"{url}/console/waiting")
         await expect(page.locator("#main .head")).to_contain_text("2 open")
         await page.goto(f"{url}/console/now")
-        needs = page.get_by_role("listitem").filter(has_text="waits to be let in")
+        needs = page.get_by_role("listitem").filter(has_text="waits for access")
         await expect(needs.get_by_role("link")).to_have_text("See more")
         # The screens of admins are not there, whatever the address.
         for name in set(await screens_of(page, "admin")) - set(names):

@@ -36,7 +36,7 @@ async def test_a_stranger_waits_to_be_let_in(tmp_path: Path) -> None:
         began = now_ms()
         await case.write("Let me in", user="eve", chat="porch")
         one = await need(case.served, "pairing")
-        assert (one["text"], one["count"]) == ("1 person waits to be let in", 1)
+        assert (one["text"], one["count"]) == ("1 person waits for access", 1)
         assert began <= one["since"] <= now_ms()
         assert one["action"] == {
             "kind": "open",
@@ -46,7 +46,7 @@ async def test_a_stranger_waits_to_be_let_in(tmp_path: Path) -> None:
         }
         await case.write("Me, too", user="mallory", chat="garden")
         async with asyncio.timeout(60):
-            while (await need(case.served, "pairing"))["text"] != "2 people wait to be let in":
+            while (await need(case.served, "pairing"))["text"] != "2 people wait for access":
                 await asyncio.sleep(0.1)
         # Whoever is let in by the code needs nobody any more.
         access = case.served.gateway.parts.access

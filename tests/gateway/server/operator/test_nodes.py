@@ -1,4 +1,4 @@
-"""The nodes of a cluster in the API and in the metrics of the one that works."""
+"""The nodes of a cluster in the API and in the metrics of the active one."""
 
 from __future__ import annotations
 
