@@ -275,8 +275,8 @@ class OutboundMessage(Struct, frozen=True, kw_only=True):
     channels that do not cut. It is not ``final`` while the answer is being made. ``watermark`` is what the
     channel said when it was first about to be placed. ``others`` are the ids of messages that
     were placed in the room since and are known not to be this one, ``elsewhere`` the rooms and ids of what
-    the account placed in other rooms; only ``find`` is told of them. ``response_mode`` is what the sender
-    asked for; a channel that cannot speak sends what the answer holds.
+    the account placed in other rooms; only ``find`` gets them. ``response_mode`` is what the sender
+    asked for; a channel without speech output sends the answer as it is.
     """
 
     address: Address

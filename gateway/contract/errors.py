@@ -328,7 +328,7 @@ class FallbackExhaustedError(ProviderError):
 
 
 def sentence(error: TrunklineError) -> str:
-    """Return the text of an error as every face shows it: without class names and words of the provider."""
+    """Return the text of an error for users: without class names and original texts of the provider."""
     text = error.shown or str(error).strip() or "Something went wrong."
     return f"{text.rstrip('.')}. {_TOO_LONG}." if isinstance(error, ContextLengthError) else text
 

@@ -99,14 +99,14 @@ AgentEvent = ContentEvent | ReasoningEvent | UsageEvent | MessagesEvent | TurnEn
 
 
 class AgentEventMapper:
-    """Tells deltas as agent events: the cumulative texts of the current call of the model."""
+    """Converts deltas to agent events: the cumulative texts of the current call of the model."""
 
     def __init__(self) -> None:
         self._content = ""
         self._reasoning = ""
 
     def tell(self, delta: Delta, tell: Callable[[AgentEvent], None]) -> None:
-        """Pass one delta on; a tool's result means that the next text belongs to the next call."""
+        """Convert and pass on one delta; after a tool's result, text belongs to the next model call."""
         match delta:
             case TextDelta(kind="reasoning"):
                 self._reasoning += delta.content

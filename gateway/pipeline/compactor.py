@@ -139,7 +139,7 @@ class Compactor:
         request.learn(error)
         if request.stores and self._agents.get(turn.agent).compaction:
             await self._compact_or_notify(turn, route, request)
-        # Also where the estimate says that it fits: it said so before.
+        # Even if the estimate fits: it did before the refusal, too.
         if request.size > request.limit():
             request.shorten_to = request.messages_limit()
         return request

@@ -205,7 +205,7 @@ class NestedRunner:
         else:
             with suppress(NotFoundError):
                 session = await self._runs.sessions.find(wanted)
-        # The same words for a session of another conversation: its existence is none of this one's concern.
+        # The same error for a session of another conversation: this one must not learn that it exists.
         if session is None or session.row.root != root.id:
             raise ToolError(f"no task session {wanted!r} in this conversation; leave it out for a new one")
         if session.turn is not None or session.pending:

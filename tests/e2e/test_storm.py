@@ -1,6 +1,6 @@
 """The kill storm is a test; these test that it would fail if the gateway did.
 
-A storm mostly waits, so a few of them rage at once, each with a gateway and a world of its own. Those marked
+A storm mostly waits, so a few of them run at once, each with a gateway and fake servers of its own. Those marked
 ``planted`` are left out by `make test`: they plant further bugs, and take minutes of processor time.
 """
 
@@ -52,7 +52,7 @@ KINDS = {
 }
 """What is planted in each storm that `make test` holds, in the order of the tests, and its other flags."""
 FURTHER = {
-    "both-wordings": ("--seconds", "8", "--rate", "6", "--drain", "20", "--channels", "discord.one"),
+    "both-revisions": ("--seconds", "8", "--rate", "6", "--drain", "20", "--channels", "discord.one"),
     "forgotten-answers": ("--seconds", "6", "--rate", "6", "--drain", "20", "--channels", "discord.one"),
     "forgotten-keys": ("--seconds", "8", "--drain", "10", "--channels", "line,discord.one"),
     # Slack takes about one message a second, so at a higher rate most files would never be sent.
@@ -266,16 +266,16 @@ def test_a_short_storm_loses_and_doubles_nothing(storms: Storms) -> None:
 
 
 @pytest.mark.planted
-def test_a_gateway_that_answers_a_changed_message_in_both_wordings_is_found_out(
+def test_a_gateway_that_answers_a_changed_message_in_both_revisions_is_found_out(
     storms: Storms,
 ) -> None:
-    storms["both-wordings"].must_find(lambda found: found.count("duplicate") > 0)
+    storms["both-revisions"].must_find(lambda found: found.count("duplicate") > 0)
 
 
 @pytest.mark.planted
 def test_a_gateway_that_forgets_what_people_answered_is_found_out(storms: Storms) -> None:
     storms["forgotten-answers"].must_find(
-        lambda found: found.says("and the herald was told set()", kind="orphan")
+        lambda found: found.says("and the announcer was told set()", kind="orphan")
     )
 
 

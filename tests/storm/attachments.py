@@ -1,6 +1,6 @@
-"""What became of files: those that people sent, in the messages of their session, and those of answers.
+"""Checks of files: those that people sent, in the messages of their session, and those of answers.
 
-What is in rooms is compared piece by piece with the log, like the text of answers.
+The content of rooms is compared piece by piece with the log, like the text of answers.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _is_unread(message: Message, name: str, found: Sequence[FilePart]) -> bool:
 
 
 def check_handed(verdict: Verdict, log: Sequence[Message], sent: Sequence[Sent]) -> None:
-    """Check that each answer that was to have a file has it, whole and once."""
+    """Check that each answer that needs a file has it, whole and once."""
     asked = {one.word for one in sent if FILE in one.text}
     for message in log:
         word = word_of(message)

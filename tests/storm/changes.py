@@ -1,8 +1,8 @@
-"""What became of messages that their writers changed or deleted.
+"""Checks of messages that their writers edited or deleted.
 
-The last wording is answered once. An older one is answered at most once, and only if its answer was begun
-before the next wording was accepted. Where something else was answered in between, a new wording is only
-kept.
+The last revision is answered once. An older one is answered at most once, and only if its answer was begun
+before the next revision was accepted. If another message was answered in between, a new revision is only
+stored.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ from verdict import Verdict
 from gateway.contract.messages import Message
 
 Chain = Sequence[Sent]
-"""All wordings of a message, the oldest first."""
+"""All revisions of a message, the oldest first."""
 
 
 def check_changes(verdict: Verdict, record: Record, log: Sequence[Message], sent: Sequence[Sent]) -> None:
-    """All changed and deleted messages of somebody, in the log of their conversation, without what was taken
-    back."""
+    """Check the edited and deleted messages of a person in the log, without undone ones."""
     chains = [chain for chain in _chains(sent) if not chain[-1].is_plain]
     for chain in chains:
         _Changed(verdict, record, log, chain).check()
@@ -41,7 +40,7 @@ def _chains(sent: Sequence[Sent]) -> list[list[Sent]]:
 
 
 class _Changed:
-    """One message in all its wordings."""
+    """A message with all its revisions."""
 
     def __init__(self, verdict: Verdict, record: Record, log: Sequence[Message], chain: Chain) -> None:
         self._verdict = verdict
@@ -53,7 +52,7 @@ class _Changed:
         self._answers: Mapping[str, list[Message]] = {word: self._of(word) for word in self._words}
 
     def check(self) -> None:
-        """Every wording, and the last one in particular."""
+        """Check every revision, and the last one in particular."""
         for word, answers in self._answers.items():
             if len(answers) > 1:
                 self._verdict.add("duplicate", f"{word} was answered {len(answers)} times")
@@ -64,10 +63,10 @@ class _Changed:
                 self._verdict.add("duplicate", f"{older} was answered though it was {newer} by then")
         last = self._words[-1]
         if not (self._chain[-1].deleted or self._answers[last] or self._is_overtaken(last)):
-            self._verdict.add("lost", f"{last}, the last wording of {self._words[0]}, has no answer")
+            self._verdict.add("lost", f"{last}, the last revision of {self._words[0]}, has no answer")
 
     def _of(self, word: str) -> list[Message]:
-        """The answers to a wording."""
+        """Return the answers to a revision."""
         ids = {row["answer_id"] for row in self._record.rows(word)}
         return [message for message in self._log if message.id in ids]
 
@@ -87,7 +86,7 @@ class _Changed:
         return [row for row in self._record.rows(word) if row["answer_id"] in ids]
 
     def _is_overtaken(self, word: str) -> bool:
-        """Whether an older wording was answered, and then something else, before this one was looked at."""
+        """Return whether an older revision and then another message were answered before this one."""
         rows = self._record.rows(word)
         heard = max((self._place.get(row["id"], -1) for row in rows), default=-1)
         before = [self._place[answer.id] for older in self._words for answer in self._answers[older]]

@@ -1,6 +1,6 @@
-"""A platform of a storm as its people see it: how they write in its rooms, what stands there in the end.
+"""A platform of a storm, as its users see it: they write in its rooms and read them.
 
-Each runs in a process of its own, which nobody kills, and is driven over HTTP, as its page is.
+Each runs in a process of its own, which is never killed, and is driven over HTTP, as its page is.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LOADS = 20
 """How often a file is asked for again: platforms fail up to a third of all downloads."""
 
 
-class Stands(Struct, frozen=True, kw_only=True):
+class ShownMessage(Struct, frozen=True, kw_only=True):
     """A message of the bot in a room. One that still grows is ``unfinished``.
 
     ``files`` are the pieces of answers that its files are, as ``piece_of`` names them.
@@ -52,16 +52,16 @@ class Question(Struct, frozen=True):
     inquiry: str | None = None
 
 
-Rooms = dict[str, list[Stands]]
-"""What stands of the bot, by room or by room/thread."""
+Rooms = dict[str, list[ShownMessage]]
+"""The bot's messages, by room or by room/thread."""
 
 
 class Platform(ABC):
-    """A platform at ``url``. ``facts`` is what its process told besides, by name.
+    """A platform at ``url``. ``facts`` are further values that its process reported, by name.
 
-    ``name`` is the gateway's channel, ``kind`` whose it is. ``needs`` are the facts that the process has to
-    tell first. ``spots`` says where each person writes, and ``zeal`` how much they do there: less where the
-    platform takes few calls a minute, as what is owed when the storm ends has to be paid at that rate.
+    ``name`` is the gateway's channel, ``kind`` the platform. ``needs`` are the facts that the process has to
+    report first. ``spots`` says where each person writes, and ``activity`` how much: less where
+    the platform takes few calls a minute, because answers that are open when the faults end need that rate.
     ``asks`` says whether the bot can ask people there with buttons, ``tells_changes`` and ``tells_deletions``
     whether it is told that people change or delete what they wrote, ``takes_files`` whether messages can
     carry files there, ``files_in_order`` whether those of an answer are between its texts, and ``edits``
@@ -71,7 +71,7 @@ class Platform(ABC):
     name: ClassVar[str]
     kind: ClassVar[str]
     needs: ClassVar[Sequence[str]] = ()
-    zeal: ClassVar[Mapping[Spot, float]] = {"direct": 1.0, "group": 1.0, "thread": 1.0}
+    activity: ClassVar[Mapping[Spot, float]] = {"direct": 1.0, "group": 1.0, "thread": 1.0}
     asks: ClassVar[bool] = True
     tells_changes: ClassVar[bool] = True
     tells_deletions: ClassVar[bool] = True
@@ -88,61 +88,63 @@ class Platform(ABC):
 
     @classmethod
     def flags(cls, gateway: str) -> Sequence[str]:
-        """What its process is started with; ``gateway`` is the address of the gateway's own server."""
+        """Return the flags of its process; ``gateway`` is the address of the gateway's own server."""
         return ()
 
     @property
     @abstractmethod
     def settings(self) -> Json:
-        """The settings of the gateway's channel."""
+        """Return the settings of the gateway's channel."""
 
     @abstractmethod
     async def open(self, http: aiohttp.ClientSession, person: str, spot: Spot) -> str:
-        """A room for a person and the bot, or a thread of one. Returns its name."""
+        """Open a room for a person and the bot, or a thread of one. Returns its name."""
 
     @abstractmethod
     async def say(
         self, http: aiohttp.ClientSession, room: str, person: str, text: str, file: str | None = None
     ) -> str:
-        """A person writes, with the file of this name if there is one. Returns the message's id."""
+        """Write as a person, with the file of this name if there is one. Returns the message's id."""
 
     async def edit(
         self, http: aiohttp.ClientSession, room: str, person: str, message: str, text: str
     ) -> None:
-        """A person changes what they wrote."""
+        """Edit a message as its writer."""
         raise LookupError(f"{self.name} tells of no changes")
 
     async def delete(self, http: aiohttp.ClientSession, room: str, message: str) -> None:
-        """A person takes away what they wrote."""
+        """Delete a message as its writer."""
         raise LookupError(f"{self.name} tells of no deletions")
 
     async def deletions(self, http: aiohttp.ClientSession) -> Mapping[str, float]:
-        """When the gateway had confirmed each deletion, by room:message, in monotonic seconds; as far as the
-        platform can tell."""
+        """Return when the gateway confirmed each deletion, by room:message, in monotonic seconds.
+
+        Empty if the platform cannot tell.
+        """
         return {}
 
     async def called(self, http: aiohttp.ClientSession) -> str:
-        """What the bot is called where others read along; empty where it answers everything."""
+        """Return the bot's name in rooms with several people; empty where it answers every message."""
         return ""
 
     async def questions(self, http: aiohttp.ClientSession) -> list[Question]:
-        """What the bot asks in rooms, with buttons that can still be pressed."""
+        """Return the bot's questions in rooms whose buttons can still be pressed."""
         return []
 
     async def press(self, http: aiohttp.ClientSession, question: Question, person: str) -> str:
-        """A person allows what the bot asks for, once. Returns what ``is_acknowledged`` needs."""
+        """Press "allow once" as a person. Returns the argument for ``is_acknowledged``."""
         raise LookupError(f"{self.name} has no buttons")
 
     async def is_acknowledged(self, http: aiohttp.ClientSession, question: Question, press: str) -> bool:
-        """Return whether the bot acknowledged a press, whatever the press came to."""
+        """Return whether the bot acknowledged a press, whatever its result."""
         raise LookupError(f"{self.name} has no buttons")
 
     @abstractmethod
     async def rooms(self, http: aiohttp.ClientSession) -> Rooms:
-        """What stands of the bot in each room, in order."""
+        """Return the bot's messages in each room, in order."""
 
     async def transcript(self, http: aiohttp.ClientSession) -> bytes:
-        """What the platform noted of the gateway's last calls, to look at afterwards."""
+        """Return the platform's log of the gateway's last calls, for diagnosis."""
         async with http.get(f"{self.url}/_fake/transcript", timeout=_PATIENCE) as response:
             return await response.read()
 
@@ -152,7 +154,7 @@ class Platform(ABC):
             return await response.json()
 
     async def _load(self, http: aiohttp.ClientSession, url: str, token: str = "") -> bytes | None:
-        """Return a file's bytes; None if it was deleted. What fails by chance is tried again."""
+        """Return a file's bytes; None if it was deleted. Random failures are retried."""
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         for last in (*[False] * _LOADS, True):
             try:

@@ -1,6 +1,6 @@
-"""What became of every message: the database, the platforms, the tool's effects and the clients' views.
+"""Checks of every message: in the database, on the platforms, in the tool's effects and the clients' views.
 
-Each list holds one line for every violation, and has to be empty.
+The lists have one line for each violation; all must be empty.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from attachments import check_handed, check_received, compare_names, names_handed
 from changes import check_changes
-from chat_platform import Platform, Stands
+from chat_platform import Platform, ShownMessage
 from client import Client, Sent
 from model import SUMMARIZED, SUMMARY, WORD, is_question, is_reply, is_said, is_whole, pieces
 from person import Person
@@ -25,10 +25,10 @@ from verdict import Verdict
 from gateway.contract.messages import ErrorPart, Message, source_of
 
 _ON_ITS_WAY = 0.5
-"""Seconds that a request may be on its way to the model."""
+"""Seconds that a request may take to reach the model."""
 
-Rooms = Mapping[str, Mapping[str, Sequence[Stands]]]
-"""What stands of the bot, by platform and room."""
+Rooms = Mapping[str, Mapping[str, Sequence[ShownMessage]]]
+"""The bot's messages, by platform and room."""
 
 
 def check(
@@ -39,7 +39,7 @@ def check(
     rooms: Rooms,
     effects: Path,
 ) -> None:
-    """Compare what was promised with what there is."""
+    """Compare what was acknowledged with what is stored and shown."""
     verdict.channel = "websocket"
     for client in clients:
         log = record.logs.get(client.session, [])
@@ -85,7 +85,7 @@ def check(
 def _sessions_of(verdict: Verdict, record: Record, person: Person) -> list[str]:
     """Return the one session that a person has; none if nothing is stored of them.
 
-    It is also theirs if all that they wrote is undone and only notices are left.
+    It counts as theirs also if all that they wrote is undone and only notices are left.
     """
     word = re.compile(rf"\b(?:q{person.number}x|n{person.number}y)\d")
     found = [
@@ -103,9 +103,9 @@ def _sessions_of(verdict: Verdict, record: Record, person: Person) -> list[str]:
 
 
 def _check_undone(
-    verdict: Verdict, record: Record, person: Person, sessions: Sequence[str], room: Sequence[Stands]
+    verdict: Verdict, record: Record, person: Person, sessions: Sequence[str], room: Sequence[ShownMessage]
 ) -> Person:
-    """Each undo and redo had one effect and one reply. Returns the person without what is undone."""
+    """Check that each undo and redo had one effect and one reply. Returns the person without these."""
     left = copy.copy(person)
     for session in sessions:
         log, hidden = record.logs[session], record.hidden[session]
@@ -117,7 +117,7 @@ def _check_undone(
         if stand != effects:
             verdict.add("wrong", f"{session}: the room shows {dict(stand)} instead of {dict(effects)}")
         gone = {word_of(m) for several in hidden.values() for m in several}
-        # All wordings of a message go with it.
+        # All revisions of a message go with it.
         keys = {sent.message_id for sent in left.sent if sent.word in gone}
         left.sent = [sent for sent in left.sent if sent.message_id not in keys]
         record.logs[session] = [m for m in log if not is_reply(text_of(m)) and not text_of(m).startswith("/")]
@@ -125,7 +125,7 @@ def _check_undone(
 
 
 def check_failures(verdict: Verdict, record: Record, spoilt: Collection[str]) -> int:
-    """No answer failed but those about words for which a call of the model did. Returns how many failed."""
+    """Check that answers failed only if a call of the model for their words failed. Returns their number."""
     count = 0
     for session, log in record.logs.items():
         words: set[str] = set()
@@ -145,7 +145,7 @@ def check_failures(verdict: Verdict, record: Record, spoilt: Collection[str]) ->
 def check_deletions(
     verdict: Verdict, persons: Sequence[Person], deletions: Mapping[str, float], asked: Path
 ) -> None:
-    """No model is asked about a message after its deletion was acknowledged."""
+    """Check that no model is asked about a message after its deletion was acknowledged."""
     last = last_asked(asked)
     for person in persons:
         for sent in person.sent:
@@ -156,7 +156,7 @@ def check_deletions(
 
 
 def last_asked(asked: Path) -> Mapping[str, float]:
-    """When the model was asked last about each word, in monotonic seconds."""
+    """Return when the model was last asked about each word, in monotonic seconds."""
     return {word: float(at) for at, word in (line.split(" ") for line in lines_of(asked))}
 
 
@@ -173,7 +173,7 @@ def lines_of(path: Path) -> list[str]:
 def _stopped(
     verdict: Verdict, client: Client, log: Sequence[Message], asked: Mapping[str, float]
 ) -> set[str]:
-    """The answers of a client that ended as stopped. An acknowledged stop met one, or a complete one."""
+    """Check a client's stops: each acknowledged one stopped an answer, or came after its end."""
     cut = {m.id for m in log if m.metadata.stop_reason == "cancelled" and not failed(m)}
     if len(cut) > len(client.stops):
         verdict.add("wrong", f"{client.session}: {len(cut)} answers were cut, {len(client.stops)} stopped")
@@ -188,7 +188,7 @@ def _stopped(
 def _check_log(
     verdict: Verdict, log: Sequence[Message], sent: Sequence[Sent], stopped: Collection[str] = ()
 ) -> None:
-    """A session's log against what was sent to it."""
+    """Compare a session's log with the messages that were sent to it."""
     asked = [word_of(m) for m in log if m.role == "user"]
     words = [s.word for s in sent if s.message_id is not None]
     _compare(verdict, "user message", asked, words)
@@ -210,7 +210,7 @@ def _check_answer(verdict: Verdict, sent: Sent, answer: Message | None) -> None:
 
 
 def _outcome(verdict: Verdict, answer: Message) -> str:
-    """The word an answer is about. It is whole, or it says what went wrong."""
+    """Return the word of an answer, which must be whole or name its error."""
     text = text_of(answer)
     if not answer.parts:
         verdict.add("orphan", f"message {answer.id} has no parts")
@@ -222,7 +222,7 @@ def _outcome(verdict: Verdict, answer: Message) -> str:
 
 
 def _check_view(verdict: Verdict, client: Client, log: Sequence[Message], stopped: Collection[str]) -> None:
-    """What a client holds in the end against what it sent."""
+    """Compare the final view of a client with the messages that it sent."""
     view = client.view
     for line in view.anomalies:
         verdict.add("seq", f"{client.session}: {line}")
@@ -245,8 +245,10 @@ def _check_view(verdict: Verdict, client: Client, log: Sequence[Message], stoppe
     _in_order(verdict, "user message seen", [match[0] for s in seen if (match := WORD.search(s))])
 
 
-def _check_room(verdict: Verdict, log: Sequence[Message], room: Sequence[Stands], person: Person) -> None:
-    """What stands in a room: each answer as it is in the log, on however many messages, and nothing else."""
+def _check_room(
+    verdict: Verdict, log: Sequence[Message], room: Sequence[ShownMessage], person: Person
+) -> None:
+    """Check that a room shows each answer as in the log, in any number of messages, and nothing else."""
     words: dict[str | None, set[str]] = {}
     for sent in person.sent:
         words.setdefault(sent.message_id, set()).add(sent.word)
@@ -276,9 +278,9 @@ def _check_room(verdict: Verdict, log: Sequence[Message], room: Sequence[Stands]
 
 
 def _check_notices(
-    verdict: Verdict, answers: Sequence[Message], room: Sequence[Stands], person: Person
+    verdict: Verdict, answers: Sequence[Message], room: Sequence[ShownMessage], person: Person
 ) -> None:
-    """What stands in a room besides answers: a word on each that nothing came of, or that broke off."""
+    """Check the other messages of a room: one notice for each answer that failed or broke off."""
     notices = [message.text for message in room if not (is_said(message.text) or message.files)]
     broken = [answer for answer in answers if failed(answer)]
     silent = sum(not pieces(text_of(answer)) for answer in broken)
@@ -298,7 +300,7 @@ def _shown(answer: Message, platform: Platform) -> list[str]:
 def _check_crossings(
     verdict: Verdict, record: Record, clients: Sequence[Client], persons: Sequence[Person]
 ) -> None:
-    """No word of a person is in a session of somebody else's, be it of another account of their platform."""
+    """Check that no word of a person is in the session of another person or account."""
     own = {client.sent[0].word.partition("x")[0]: client.session for client in clients if client.sent}
     homes = {f"q{person.number}": person.platform.name for person in persons}
     for session, log in record.logs.items():
@@ -312,9 +314,9 @@ def _check_crossings(
 
 
 def _check_elsewhere(
-    verdict: Verdict, spoken: Mapping[str, Sequence[Stands]], known: Collection[str]
+    verdict: Verdict, spoken: Mapping[str, Sequence[ShownMessage]], known: Collection[str]
 ) -> None:
-    """Nothing stands of the bot where nobody asked it."""
+    """Check that the bot wrote only where it was asked."""
     for room, messages in spoken.items():
         if room not in known:
             for message in messages:
@@ -322,26 +324,26 @@ def _check_elsewhere(
 
 
 def _comparable(found: list[str], person: Person) -> list[str]:
-    """Return pieces as they can be compared: what was redone stands after what was answered in between."""
-    known = found if person.platform.edits else [_without_wording(piece) for piece in found]
+    """Return pieces in comparable form: a redone answer comes after the answers given in between."""
+    known = found if person.platform.edits else [_without_revision(piece) for piece in found]
     return sorted(known) if person.undoes else known
 
 
-def _without_wording(piece: str) -> str:
-    """Return a piece without the number of its wording: in some rooms a notice stays as it was placed."""
+def _without_revision(piece: str) -> str:
+    """Return a piece without the number of its revision: in some rooms a notice cannot be edited."""
     return re.sub(r"^Notice \d of:", "Notice of:", piece)
 
 
 def _same_word(piece: str, found: Sequence[str]) -> bool:
-    """Whether some of the same answer was found."""
+    """Return whether a part of the same answer was found."""
     word = piece.partition(":")[2]
     return bool(word) and any(other.endswith(f":{word}") for other in found)
 
 
 def _check_rows(verdict: Verdict, record: Record) -> None:
     for row in record.inbox:
-        # Nothing was open when the storm was drained, so this came between that and the gateway's end: a
-        # platform delivered once more what needs no answer. Anything that does need one is missed elsewhere.
+        # Nothing was open after the drain, so this row arrived before the gateway's end: a platform repeated
+        # an event that needs no answer. Other checks find a message that does need one.
         if row["state"] == "new" and not _needs_no_answer(record, row):
             verdict.add("orphan", f"an inbox row is still open: {row['dedup_key']}")
     for row in record.outbox:
@@ -358,15 +360,15 @@ def _needs_no_answer(record: Record, row: Mapping[str, Any]) -> bool:
     if row["attempts"]:
         return False
     name = (row["channel"], row["account"], row["original"])
-    wordings = [
+    revisions = [
         other for other in record.inbox if (other["channel"], other["account"], other["original"]) == name
     ]
-    is_replaced = any(other["ord"] > row["ord"] and other["state"] != "new" for other in wordings)
-    return is_replaced or any(other["interrupted"] == "withdrawn" for other in wordings)
+    is_replaced = any(other["ord"] > row["ord"] and other["state"] != "new" for other in revisions)
+    return is_replaced or any(other["interrupted"] == "withdrawn" for other in revisions)
 
 
 def _check_context(verdict: Verdict, record: Record) -> None:
-    """What people said to others comes along once, and not after they deleted it."""
+    """Check that messages to others are stored as context once, and not after their deletion."""
     _once(verdict, "context", (f"{name!r} in {session}" for session, name in record.context))
     deleted = {
         source_of(row["channel"], row["account"], row["dedup_key"])
@@ -379,7 +381,7 @@ def _check_context(verdict: Verdict, record: Record) -> None:
 
 
 def _check_summaries(verdict: Verdict, record: Record) -> None:
-    """Each summary is whole, told at most once, and there are no more of them than messages to stand for.
+    """Check that each summary is whole and reported at most once, and that none is superfluous.
 
     Two may follow one another: the newest messages stay as they are, and a turn may have less room for them
     after a call of a tool.
@@ -403,7 +405,7 @@ def _check_summaries(verdict: Verdict, record: Record) -> None:
 
 
 def _check_effects(verdict: Verdict, effects: Path) -> None:
-    """A tool's effect may be missing after a crash (the model is told), but never be there twice."""
+    """Check that no tool had its effect twice. After a crash it may be missing (the model learns that)."""
     _once(verdict, "effect of a tool", words_of(effects))
 
 

@@ -1,7 +1,7 @@
 """Choices: what the model asks people with the tool ``question``, across kills; they press the first button.
 
-Each call asks once, and its turn asks no second time when it is repeated. An acknowledged answer is what the
-model gets.
+Each call asks once, also if its turn is repeated. The model gets the
+acknowledged answer.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from gateway.contract.messages import Message, ToolCallPart, ToolResultPart
 
 _TOOL = TOOLS[ASK]
 OWNER = f"tool:{_TOOL}"
-"""The owner of the questions that it asks."""
+"""The owner of the model's questions."""
 _TOO_LATE = "did not answer"
-"""What the tool says of a question that nobody answered in time."""
+"""The tool's result for a question that expired."""
 
 
 def check_choices(
@@ -63,7 +63,7 @@ def check_choices(
 
 
 def _check_result(verdict: Verdict, message: Message, call: ToolCallPart, word: str, *, known: bool) -> None:
-    """Check that the model got the answer, or that nobody gave one in time."""
+    """Check that the model got the answer, or that the question expired."""
     results = [part for part in message.parts if isinstance(part, ToolResultPart)]
     output = next((part.output for part in results if part.tool_call_id == call.tool_call_id), None)
     if output is None:

@@ -1,7 +1,7 @@
-"""The websocket clients of a storm, which never give up.
+"""The websocket clients of a storm, which retry until the end.
 
-A client sends, sends again until it is acknowledged, and resumes where it stopped whenever it is cut off.
-What it sees it checks at once: numbers that go back or repeat, and what it holds in the end.
+A client repeats a message until it is acknowledged, and resumes after each disconnection. It checks the
+sequence numbers of events at once, and its whole view at the end.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from model import ASK, BELL, FILE, FORBID, GIVE, TOOL, choice_in, is_long, word_
 _AGAIN = 0.03
 _ALLOW = "once"
 _LEAVES = 0.004
-"""How likely a client loses its own connection with any frame it reads."""
+"""Probability that a client drops its connection at a frame."""
 _STOPS = 0.06
-"""How likely a client stops an answer that begins."""
+"""Probability that a client stops an answer that begins."""
 _RINGS = 0.06
-"""How likely somebody asks for what they are asked about in turn."""
+"""Probability that a message asks for a tool that needs an approval."""
 _TOOLS = 0.25
-"""How likely they ask for that, or for a tool that is not asked about."""
+"""Probability that it asks for that tool, or for one without approval."""
 _GIVES = 0.06
-"""How likely they ask for what an agent works on, in a run of its own."""
+"""Probability that it asks for a nested run."""
 _ASKS = 0.06
-"""How likely they want to be asked by the model first."""
+"""Probability that it makes the model ask the user a question."""
 _FORBIDS = 0.04
-"""How likely they ask for what a plugin blocks."""
+"""Probability that it asks for a tool call that a plugin blocks."""
 _BY_HTTP = 0.5
-"""How likely they allow it over HTTP."""
+"""Probability that an approval is given over HTTP."""
 
 
 @dataclass
 class Sent:
-    """A message as its sender knows it, or a new wording of one (``revises``); the ids are there once it is
-    acknowledged. ``file`` names the file that goes with it. ``replaced``: it has a newer wording.
-    ``deleted``: its sender took it away.
+    """A message as its sender knows it, or a new revision of one (``revises``); the ids are set once it is
+    acknowledged. ``file`` names the file that goes with it. ``replaced``: there is a newer revision.
+    ``deleted``: its sender deleted it.
     """
 
     word: str
@@ -56,7 +56,7 @@ class Sent:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it stands as it was written first."""
+        """Return whether it was neither edited nor deleted."""
         return not (self.revises or self.replaced or self.deleted)
 
 
@@ -72,7 +72,7 @@ class Stop:
 
 @dataclass
 class View:
-    """What a client holds of its session: messages by id, their texts by part, in the order first seen."""
+    """The client's copy of its session: messages by id, their texts by part, in the order first seen."""
 
     last: int = 0
     replaying: bool = True
@@ -84,7 +84,7 @@ class View:
     anomalies: list[str] = field(default_factory=list)
 
     def take(self, frame: Mapping[str, Any]) -> None:
-        """One event of the session."""
+        """Apply an event of the session."""
         self._check_number(frame)
         match frame["type"]:
             case "message":
@@ -114,7 +114,7 @@ class View:
                 pass
 
     def text(self, message_id: str) -> str:
-        """The text of a message, errors included."""
+        """Return the text of a message, errors included."""
         return "".join(text for _, text in sorted(self.parts.get(message_id, {}).items()))
 
     def files_of(self, message_id: str) -> list[str]:
@@ -146,8 +146,8 @@ def _handed(part: Mapping[str, Any]) -> list[str]:
 
 @dataclass
 class Hooks:
-    """What a client tells the storm: that it was acknowledged, that an answer began, that it stopped one, and
-    that what it allowed was acknowledged.
+    """Callbacks of a client: a message was acknowledged, an answer began, a stop or an approval was
+    acknowledged.
 
     ``wants_stop`` says whether the storm waits for a stop, ``wants_decision`` whether for an approval.
     """
@@ -161,16 +161,16 @@ class Hooks:
 
 
 class Client:
-    """One websocket client with one session. ``files`` is how likely its messages are about files.
+    """One websocket client with one session. ``files`` is the probability that a message is about a file.
 
-    ``decided`` has the words for which it allowed a tool and was told so, each with the question's id;
-    ``chosen`` those for which it so answered the model; ``asked_again`` those about which it was asked once
-    more after that.
+    ``decided`` has the words of its acknowledged approvals, each with the question's id; ``chosen`` those
+    of its acknowledged answers to the model; ``asked_again`` those about which it was asked again after
+    that.
     """
 
     def __init__(self, number: int, url: str, dice: random.Random, hooks: Hooks, files: float) -> None:
         self.session = f"storm-{number}"
-        self.zeal = 1.0
+        self.activity = 1.0
         self.sent: list[Sent] = []
         self.view = View()
         self.refusals: list[str] = []
@@ -190,23 +190,23 @@ class Client:
 
     @property
     def satisfied(self) -> bool:
-        """Whether everything was acknowledged, and answered as far as it can see."""
+        """Return whether all its messages were acknowledged and show an answer."""
         return all(sent.answer_id is not None and sent.answer_id in self.view.complete for sent in self.sent)
 
     async def write(self, pace: Callable[[], float], until: Callable[[], bool]) -> None:
-        """Think of messages, one after ``pace`` seconds or so."""
+        """Write messages, one every ``pace`` seconds on average."""
         while not until():
             await think(self._dice.uniform(0, 2 * pace()), lambda: until() or self._rings_at_once())
             rings = self._hooks.wants_decision()
-            self.sent.append(thought(self._number, len(self.sent), self._dice, self._files, rings=rings))
+            self.sent.append(next_message(self._number, len(self.sent), self._dice, self._files, rings=rings))
             self._news.set()
 
     def _rings_at_once(self) -> bool:
-        """Return whether a question of its own would be asked soon, while the storm waits for one."""
+        """Return whether its next message should lead to a question, because the storm waits for one."""
         return self._hooks.wants_decision() and self.satisfied
 
     async def live(self) -> None:
-        """Be connected, again and again, until cancelled."""
+        """Connect, and reconnect until cancelled."""
         async with aiohttp.ClientSession() as http:
             while True:
                 try:
@@ -234,11 +234,11 @@ class Client:
                 while self._to_decide:
                     tasks.create_task(self._decide(*self._to_decide.pop()))
                 if frame["type"] == "error" and "client_msg_id" in frame:
-                    break  # come back, and send again from there, in order
+                    break  # reconnect, and send again from there, in order
             writer.cancel()
 
     async def _stop(self) -> None:
-        """Stop the answer that is being made: the first that has no end, or one that follows it by then."""
+        """Stop the running answer: the first one without an end, or one that follows it by then."""
         open_ones = [s.answer_id for s in self.sent if s.answer_id and s.answer_id not in self.view.complete]
         stop = Stop([answer for answer in open_ones if answer][:3])
         self.stops.append(stop)
@@ -253,7 +253,7 @@ class Client:
             self._hooks.stopped()
 
     async def _decide(self, word: str, approval: str, decision: str) -> None:
-        """Answer what is asked, and hear that this is acknowledged."""
+        """Answer the open questions, and wait for the acknowledgements."""
         base = self._url.removesuffix("/ws")
         url = f"{base}/api/sessions/{self.session}/approvals/{approval}"
         try:
@@ -269,7 +269,7 @@ class Client:
             self._hooks.decided()
 
     async def _send(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        """Send in order what is not acknowledged, then what comes."""
+        """Send the unacknowledged messages in order, then new ones."""
         at = next((i for i, sent in enumerate(self.sent) if sent.message_id is None), len(self.sent))
         try:
             while True:
@@ -313,7 +313,7 @@ class Client:
                 pass
 
     def _asked(self, word: str, approval: str, decision: str) -> None:
-        """Answer it: over HTTP, which tells when that is durable, or over the socket, which does not."""
+        """Answer a question: over HTTP, whose response acknowledges it, or over the socket without that."""
         if (self.decided | self.chosen).get(word, approval) != approval:
             self.asked_again.append(word)
         if self._hooks.wants_decision() or self._dice.random() < _BY_HTTP:
@@ -324,16 +324,16 @@ class Client:
 
 
 async def think(seconds: float, until: Callable[[], bool]) -> None:
-    """Wait so long, or until it is over."""
+    """Wait for some seconds, or until the faults end."""
     end = asyncio.get_running_loop().time() + seconds
     while not until() and (left := end - asyncio.get_running_loop().time()) > 0:
         await asyncio.sleep(min(left, 0.25))
 
 
-def thought(
+def next_message(
     number: int, index: int, dice: random.Random, files: float, *, asks: bool = True, rings: bool = False
 ) -> Sent:
-    """Return the next message of a person: every fourth asks for a tool, some for one that has to be allowed.
+    """Return the next message of a person: every fourth asks for a tool, some for one that needs an approval.
 
     ``files`` is the share of messages that carry a file, and of those that ask for one. Where the bot
     ``asks`` people, a message asks for the bell if it ``rings``.

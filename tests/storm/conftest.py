@@ -1,4 +1,4 @@
-"""The modules of the storm import each other by their names alone, as a script's do."""
+"""Path of the storm's modules, which import each other by bare names, as scripts do."""
 
 from __future__ import annotations
 

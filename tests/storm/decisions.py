@@ -1,7 +1,7 @@
-"""What became of tools that people allowed: an acknowledged decision holds over every crash.
+"""Checks of tools that people allowed: an acknowledged decision survives every crash.
 
-Nobody is asked again about a call after their decision was acknowledged, and its tool runs once. If the
-gateway died while the tool ran, the model is told that its outcome is unknown, and it does not run again.
+A user is not asked again about a call after the decision was acknowledged, and its tool runs once. If the
+gateway died while the tool ran, the model learns that its outcome is unknown, and it does not run again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TOOL = TOOLS[BELL]
 
 
 class Pressed:
-    """The questions of chats: all that were seen, and those that a press is known to have decided."""
+    """The questions of chats: all that were seen, and those with an acknowledged press."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], Question] = {}
@@ -31,16 +31,16 @@ class Pressed:
 
     @property
     def decided(self) -> Collection[tuple[str, str]]:
-        """The platforms and words of the decided questions."""
+        """Platforms and words of the decided questions."""
         return self._decided.keys()
 
     def see(self, platform: str, questions: Iterable[Question]) -> None:
-        """Note the questions that show their buttons. A button that only probes a message asks nothing."""
+        """Note the questions that show their buttons. A button of the channel's own probe is no question."""
         for question in (one for one in questions if one.approval):
             self._seen.setdefault((platform, question.approval), question)
 
     def decide(self, platform: str, question: Question) -> None:
-        """Note that a decision was acknowledged, after all questions of that moment were seen.
+        """Note that a decision was acknowledged, after all present questions were seen.
 
         Those may include a second question about the same call: after a crash before the decision, the
         gateway asks again, and a press of the older question may still arrive.
@@ -79,7 +79,7 @@ def check_decisions(
 
 
 class _Results:
-    """The results of the calls that have to be allowed."""
+    """The results of the calls that need an approval."""
 
     def __init__(self, record: Record, effects: Counter[str]) -> None:
         self._effects = effects
@@ -92,7 +92,7 @@ class _Results:
                     found.append((message, by_id.get(part.tool_call_id)))
 
     def check(self, verdict: Verdict, word: str) -> None:
-        """Check what came of the call about an allowed word."""
+        """Check the result of the call about an allowed word."""
         found = self._found.get(word, [])
         if len(found) != 1:
             verdict.add(

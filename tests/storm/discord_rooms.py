@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import aiohttp
-from chat_platform import HISTORY_OUTAGE, Json, Platform, Question, Rooms, Spot, Stands
+from chat_platform import HISTORY_OUTAGE, Json, Platform, Question, Rooms, ShownMessage, Spot
 from files import encoded, piece_of
 from inquiries import inquiry_in
 from model import word_in
@@ -17,7 +17,7 @@ class DiscordRooms(Platform):
 
     name, kind = "discord.one", "discord"
     token: ClassVar[str] = "fake-token"
-    zeal: ClassVar[Mapping[Spot, float]] = {"direct": 0.5, "group": 0.4, "thread": 0.4}
+    activity: ClassVar[Mapping[Spot, float]] = {"direct": 0.5, "group": 0.4, "thread": 0.4}
 
     @classmethod
     def flags(cls, gateway: str) -> Sequence[str]:
@@ -81,7 +81,7 @@ class DiscordRooms(Platform):
         state = await self._get(http, "_fake/state?most=100000")
         return {
             room["id"]: [
-                Stands(
+                ShownMessage(
                     id=said["id"],
                     text=said["content"],
                     reply_to=_answered(said.get("message_reference")),

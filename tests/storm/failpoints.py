@@ -1,4 +1,4 @@
-"""Exact instants to die at. One is armed at a time; whichever process reaches it kills the gateway.
+"""Failpoints: exact places in the code at which the gateway is killed. One is armed at a time.
 
 The processes of a storm share a directory: ``armed`` names the point, ``pid`` the gateway's process, and
 ``hits`` gets a line for every kill that was made this way, and ``stops`` one for every other signal.
@@ -42,9 +42,9 @@ BETWEEN = "placed, between two changes of the commit"
 PRESSED = "after a pressed button was acknowledged"
 TOLD = "before the commit of a notice"
 KEPT = "after the commit of a notice"
-RENEWED = "after the commit of a notice's wording"
+RENEWED = "after the commit of a notice's revision"
 INTENDED = "before placing a notice"
-REPLACED = "before placing a notice's wording"
+REPLACED = "before placing a notice's revision"
 PLACED = "after placing a notice, before its commit"
 ASKED = "after the commit of an inquiry"
 ANSWERED = "after the commit of an answer"
@@ -73,7 +73,7 @@ _IN_ROOMS = (
 
 
 def points_of(channels: Sequence[str]) -> tuple[str, ...]:
-    """The instants that there are with these channels."""
+    """Return the failpoints that exist with these channels."""
     platforms = [name for name in channels if name != "websocket"]
     points = (
         *_EVERYWHERE,
@@ -87,17 +87,17 @@ def points_of(channels: Sequence[str]) -> tuple[str, ...]:
 
 
 def placed_on(platform: str) -> str:
-    """The instant in which a platform has done what the gateway asked for, and has not said so yet."""
+    """Return the failpoint between a platform's action and its response."""
     return f"placed, before {platform} answers"
 
 
 _PATIENCE, _LONGEST_PATIENCE = 0.9, 3.6
-"""Seconds to wait for a failpoint to be reached before the life is ended at random. They are more for one
-that was missed: on a busy machine few lives come as far as an answer in the first of them."""
+"""Seconds to wait for a failpoint before the process is killed at random. A missed one
+gets more: on a busy machine few processes reach an answer in the shorter time."""
 
 
 class Failpoints:
-    """The failpoints of one storm, seen from one of its processes."""
+    """The failpoints of one storm, as one of its processes uses them."""
 
     def __init__(self, directory: Path) -> None:
         self._armed = directory / "armed"
@@ -106,17 +106,17 @@ class Failpoints:
         self._stops = directory / "stops"
 
     def arm(self, point: str, number: signal.Signals = signal.SIGKILL) -> None:
-        """The next process to reach the point kills the gateway, or sends it another signal."""
+        """Arm a point: the next process that reaches it kills the gateway, or sends it another signal."""
         fresh = self._armed.with_suffix(".new")
         fresh.write_text(f"{point}\n{number}")
         fresh.replace(self._armed)
 
     def disarm(self) -> None:
-        """Nobody reached it in time."""
+        """Disarm the point, because no process reached it in time."""
         self._armed.unlink(missing_ok=True)
 
     def armed(self) -> str | None:
-        """The point that is armed."""
+        """Return the armed point."""
         return self._read()[0]
 
     def _read(self) -> tuple[str | None, int]:
@@ -128,13 +128,13 @@ class Failpoints:
         return point, int(number)
 
     def target(self, pid: int) -> None:
-        """The gateway runs as this process now."""
+        """Set the process to kill."""
         fresh = self._pid.with_suffix(".new")
         fresh.write_text(str(pid))
         fresh.replace(self._pid)
 
     def reach(self, point: str) -> None:
-        """The process is at the point: if it is armed, the gateway dies now, or is frozen."""
+        """Kill or freeze the gateway now if this point is armed."""
         armed, number = self._read()
         if armed != point:
             return
@@ -151,11 +151,11 @@ class Failpoints:
             return
 
     def hits(self) -> Counter[str]:
-        """How often a kill was made at each point."""
+        """Return the number of kills at each point."""
         return _counted(self._hits)
 
     def stops(self) -> int:
-        """How often another signal was sent at a point."""
+        """Return the number of other signals at each point."""
         return _counted(self._stops).total()
 
 
@@ -182,7 +182,7 @@ class Aims:
         return self._to_come.pop()
 
     def drop_hit(self) -> None:
-        """Leave out those to come that were hit before."""
+        """Skip the points that were hit already."""
         hits = self._failpoints.hits()
         self._to_come = [point for point in self._to_come if not hits[point]]
 

@@ -15,7 +15,7 @@ _WINDS = ("bora", "brise", "foehn", "gale", "gust", "mistral", "squall", "zephyr
 
 
 def text_of_file(name: str) -> str:
-    """Return what the file of this name holds. No line of it is a word of a message."""
+    """Return the content of the file with this name. No line of it is a word of a message."""
     digest = hashlib.shake_128(name.encode()).digest(_LINES)
     return "".join(f"{number}: {_WINDS[byte % len(_WINDS)]}\n" for number, byte in enumerate(digest))
 

@@ -1,6 +1,6 @@
-"""Inquiries: what the herald asks in chats, who answers with buttons and by typing, and what became of it.
+"""Inquiries: the questions of the announcer, which people answer with buttons or by typing, and their checks.
 
-Each inquiry is answered once, the herald gets that answer, and a typed answer gets no answer of its own.
+Each inquiry is answered once, the announcer gets that answer, and a typed answer gets no reply of its own.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from record import Record
 from verdict import Verdict
 
 LEFT, RIGHT = "left", "right"
-"""The answers: that of the first button, and that of people who type."""
-OWNER = "plugin:herald"
+"""The answers: that of the first button, and the typed one."""
+OWNER = "plugin:announcer"
 _KEY = re.compile(r"\b[ab]\d+y\d+\b")
 _ONE_IN = 7
 _TYPED = 9_000
-"""What is added to the number of a message for the word of a typed answer."""
+"""Offset from the number of a message to that of the word of a typed answer."""
 
 
 class Inquiry(Struct):
-    """An inquiry: its chat, who may answer, whether it was accepted, and which ends the herald was told."""
+    """An inquiry: its chat, who may answer, whether it was accepted, and the answers to the announcer."""
 
     address: Mapping[str, Any]
     answerer: str
@@ -47,7 +47,7 @@ def inquiry_in(text: str) -> str | None:
 
 
 def is_choice(key: str) -> bool:
-    """Return whether a key is that of a question of the model, and not of the herald."""
+    """Return whether a key is that of a question of the model, not of the announcer."""
     return key.startswith("b")
 
 
@@ -73,7 +73,7 @@ def typed_answer(key: str) -> str:
 
 
 class Ledger:
-    """What the herald wrote down of its inquiries, which outlives its processes."""
+    """The announcer's record of its inquiries on disk, which survives its processes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -92,7 +92,7 @@ class Ledger:
         return found
 
     def write(self, what: str, key: str, *more: object) -> None:
-        """Write down that an inquiry is about to be asked, that it was accepted, or its end."""
+        """Record that an inquiry is about to be asked, that it was accepted, or its end."""
         with self._path.open("a") as lines:
             lines.write(json.dumps([what, key, *more]) + "\n")
 
@@ -105,7 +105,7 @@ class Ledger:
 def check_inquiries(
     verdict: Verdict, record: Record, asked: Mapping[str, Inquiry], persons: Sequence[Person]
 ) -> None:
-    """Check that each inquiry was answered once, in a way that its person chose, and the herald knows it."""
+    """Check that each inquiry has one answer, which its person gave and the announcer got."""
     rows = {row["key"]: row for row in record.questions if row["owner"] == OWNER}
     answered = {message.id for message in record.messages() if message.role == "assistant"}
     typed = {word for person in persons for word in person.typed}
@@ -127,18 +127,18 @@ def check_inquiries(
 
 
 def _check_end(verdict: Verdict, row: Mapping[str, Any], inquiry: Inquiry) -> None:
-    """Check that the herald was told the answer that is stored, and no other one."""
+    """Check that the announcer got the stored answer, and no other one."""
     key, told = row["key"], {(state, *values) for state, values in inquiry.ends}
     if row["state"] != "answered" or not row["acknowledged"]:
-        verdict.add("orphan", f"the inquiry {key} is {row['state']}, and the herald was told {told}")
+        verdict.add("orphan", f"the inquiry {key} is {row['state']}, and the announcer was told {told}")
     elif not told:
-        verdict.add("lost", f"the herald was never told the answer to {key}")
+        verdict.add("lost", f"the announcer was never told the answer to {key}")
     elif told != {("answered", *json.loads(row["answer"]))}:
-        verdict.add("wrong", f"the answer to {key} is {row['answer']}, and the herald was told {told}")
+        verdict.add("wrong", f"the answer to {key} is {row['answer']}, and the announcer was told {told}")
 
 
 def _check_typed(verdict: Verdict, row: Mapping[str, Any], word: str, answers: int, *, typed: bool) -> None:
-    """Check that a typed answer counts, or else is answered like any message, once."""
+    """Check that a typed answer either answers the question or is answered like any message, once."""
     counts = json.loads(row["answer"]) == [RIGHT]
     if counts and not typed:
         verdict.add("wrong", f"{row['key']} was answered {row['answer']}, and its person did not type that")

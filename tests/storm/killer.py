@@ -1,4 +1,4 @@
-"""Whoever kills the gateway: lives one after the other, each ended at random or at a failpoint."""
+"""The killer: runs one gateway process after the other, and kills each at random or at a failpoint."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from lives import BrokenStormError, Life, Parent
 
 AT_START = ("before recovery", "after recovery", "after the claim")
 _INSISTENCE = 12.0
-"""Seconds to wait for a failpoint that is all that is missing: a bot may log in once in 5 s."""
+"""Seconds to wait for the last missing failpoints: a bot may log in once in 5 s."""
 _CLOCKS = (0, 0, 0, -3_600, 3_600)
-"""How many seconds a life's wall clock is ahead."""
+"""Seconds by which the wall clock of a process is ahead."""
 _SLOWEST_START = 20.0
 _STARTS = 5
 
 
 class Killer:
-    """Starts the gateway, kills it, and starts it at once again. Its counts are for the report."""
+    """Starts the gateway, kills it, and starts it again at once. Its counts are for the report."""
 
     def __init__(
         self,
@@ -47,11 +47,11 @@ class Killer:
         self._failpoints = failpoints
         self._aims = Aims(failpoints, points, dice)
         self._dice = dice
-        self._raging = False
+        self._is_killing = False
         self._life: Life | None = None
 
     async def open(self, environment: dict[str, str]) -> tuple[int, dict[str, Any]]:
-        """Return the port where the gateway will be, and what of its settings depends on that."""
+        """Return the port of the gateway, and the settings that depend on it."""
         port = free_port()
         return port, {"port": port}
 
@@ -60,12 +60,12 @@ class Killer:
         await self._parent.warm_up(config, environment)
 
     async def listen(self) -> None:
-        """Follow what the parent reports, until it ends."""
+        """Read the reports of the parent process until it ends."""
         await self._parent.listen()
 
-    async def rage(self, over: Callable[[], bool], insist: Callable[[], bool]) -> None:
-        """Kill until it is over, first the present life. ``insist``: only at failpoints, with patience."""
-        self._raging = True
+    async def run_faults(self, over: Callable[[], bool], insist: Callable[[], bool]) -> None:
+        """Kill the gateway until ``over``, the present process first. ``insist``: only at failpoints."""
+        self._is_killing = True
         if self._life is not None:
             await self._end(self._life)
         while not over():
@@ -77,14 +77,14 @@ class Killer:
             else:
                 await self._at_random()
 
-    async def relent(self) -> None:
-        """Begin the last life, which nobody ends."""
-        self._raging = False
+    async def stop_faults(self) -> None:
+        """Start the last process, which is not killed."""
+        self._is_killing = False
         self._failpoints.disarm()
         await self.start()
 
     async def start(self) -> Life:
-        """A new life; a start that is refused is tried again."""
+        """Start a gateway process; a refused start is retried."""
         for _ in range(_STARTS):
             life = await self._fork()
             with contextlib.suppress(TimeoutError):
@@ -98,7 +98,7 @@ class Killer:
         raise BrokenStormError(f"the gateway does not start: {self._parent.log_end}")
 
     async def stop(self) -> int | None:
-        """End the last life in good order. Returns its exit status."""
+        """Stop the last process with SIGTERM. Returns its exit status."""
         life = self._life
         if life is not None and not life.gone.is_set():
             life.send(signal.SIGTERM)
@@ -107,14 +107,14 @@ class Killer:
         return life.status if life is not None else None
 
     async def _fork(self) -> Life:
-        # The first life and the last one know what time it is.
-        ahead = self._dice.choice(_CLOCKS) if self._raging else 0
+        # The clock of the first process and of the last one is right.
+        ahead = self._dice.choice(_CLOCKS) if self._is_killing else 0
         self._life = await self._parent.fork(ahead=ahead)
         self.lives += 1
         return self._life
 
     async def _at_random(self) -> None:
-        """Kill some time after the fork: in the start, in the recovery, or in the work, also at length."""
+        """Kill some time after the fork: during the start, the recovery, or later work."""
         life = await self._fork()
         seconds = self._dice.choice(((0.02, 0.3), (0.02, 0.3), (0.5, 1.4), (0.5, 1.4), (1.4, 3.0)))
         await life.ends_within(self._dice.uniform(*seconds))
@@ -145,7 +145,7 @@ class Killer:
 
 
 def free_port() -> int:
-    """A port that no client is given while the gateway is down: it might find itself at the other end."""
+    """Return a port that is not ephemeral: a client could get such a port and connect to itself."""
     while True:
         port = random.randrange(20_000, 30_000)
         with socket.socket() as probe, contextlib.suppress(OSError):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import aiohttp
-from chat_platform import Json, Platform, Rooms, Spot, Stands
+from chat_platform import Json, Platform, Rooms, ShownMessage, Spot
 
 
 class LineRooms(Platform):
@@ -37,7 +37,7 @@ class LineRooms(Platform):
     async def rooms(self, http: aiohttp.ClientSession) -> Rooms:
         return {
             room: [
-                Stands(id=str(said["id"]), text=said["text"], reply_to=str(said["reply_to"]))
+                ShownMessage(id=str(said["id"]), text=said["text"], reply_to=str(said["reply_to"]))
                 for said in messages
                 if said["nonce"] is not None
             ]

@@ -100,7 +100,7 @@ class Link:
 
 
 class Links:
-    """The process with the links, as the storm commands it."""
+    """The process with the links, as the storm controls it."""
 
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
@@ -125,7 +125,7 @@ class Links:
         return await self._ask("held", name)
 
     async def _ask(self, what: str, name: str, *ports: int) -> int:
-        """Give a command that is answered with a number."""
+        """Send a command whose answer is a number."""
         assert self._process is not None
         assert self._process.stdout is not None
         async with self._asking:
@@ -133,7 +133,7 @@ class Links:
             return int(await self._process.stdout.readline())
 
     def tell(self, what: str, name: str, *ports: int) -> None:
-        """Give a command that needs no answer."""
+        """Send a command without an answer."""
         assert self._process is not None
         assert self._process.stdin is not None
         self._process.stdin.write(f"{' '.join((what, name, *map(str, ports)))}\n".encode())
@@ -147,7 +147,7 @@ class Links:
 
 
 async def serve() -> None:
-    """Take commands until the input ends."""
+    """Process commands until the input ends."""
     links: dict[str, Link] = {}
     commands = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
@@ -171,5 +171,5 @@ async def serve() -> None:
 
 
 if __name__ == "__main__":
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a storm leaves nobody behind
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: no process outlives the storm
     importlib.import_module("uvloop").run(serve())

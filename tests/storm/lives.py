@@ -1,4 +1,4 @@
-"""The lives of gateways: processes that are forked from one that has imported everything already."""
+"""Gateway processes ("lives"), forked from one that has imported everything already."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pathlib import Path
 from forks import ForkedProcess, ForkServer
 
 ONLY = "gateway"
-"""The name of a gateway that is the only one."""
+"""The name of a gateway without a cluster."""
 
 
 class BrokenStormError(Exception):
-    """The storm itself could not be held, so nothing can be said about the gateway."""
+    """The storm itself failed, so it proves nothing about the gateway."""
 
 
 class Life:
@@ -26,23 +26,23 @@ class Life:
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.joined = asyncio.Event()
-        """It is a node of the cluster, or it ended before it was."""
+        """Set once it has joined the cluster, or has ended."""
         self.joined_at = 0.0
         """Time of the event loop at which it joined."""
         self.begun = asyncio.Event()
-        """It is ready, or it ended before it was."""
+        """Set once it is ready, or has ended."""
         self.over = asyncio.Event()
-        """It is ready no more: its node was drained, and may be ready again later, or it ended."""
+        """Set once it is no longer ready: its node was drained (and may return), or it has ended."""
         self.gone = asyncio.Event()
         self.status: int | None = None
 
     @property
     def is_ready(self) -> bool:
-        """Return whether it works."""
+        """Return whether it is ready."""
         return self.begun.is_set() and not self.gone.is_set()
 
     def note(self, what: str) -> None:
-        """Note what became of it: it ``joined``, is ``ready``, was ``drained``, or is ``gone:STATUS``."""
+        """Note its new state: ``joined``, ``ready``, ``drained`` or ``gone:STATUS``."""
         match what.partition(":"):
             case "joined", *_:
                 self.joined_at = asyncio.get_running_loop().time()
@@ -60,7 +60,7 @@ class Life:
                     event.set()
 
     async def ends_within(self, seconds: float) -> bool:
-        """Wait for its end. Returns whether it came in time."""
+        """Wait for its end. Returns whether it ended in time."""
         try:
             async with asyncio.timeout(seconds):
                 await self.gone.wait()
@@ -69,13 +69,13 @@ class Life:
         return True
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal, unless it ended."""
+        """Send a signal, unless it has ended."""
         if not self.gone.is_set():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     async def kill(self) -> None:
-        """Kill it, unless it ended, and wait for its end."""
+        """Kill it, unless it has ended, and wait for its end."""
         self.send(signal.SIGKILL)
         await self.gone.wait()
 
@@ -116,7 +116,7 @@ class Parent:
             raise BrokenStormError(f"no gateway can be started: {self.log_end}")
 
     async def listen(self) -> None:
-        """Follow what the process reports, until it ends."""
+        """Read the reports of the process until it ends."""
         assert self._process is not None
         assert self._process.stdout is not None
         while line := await self._process.stdout.readline():
@@ -128,13 +128,13 @@ class Parent:
             self._lives[int(pid)].note(what)
 
     async def fork(self, name: str = ONLY, ahead: float = 0) -> Life:
-        """Begin a new life of a gateway, whose wall clock is so many seconds ahead."""
+        """Fork a gateway whose wall clock is some seconds ahead."""
         async with self._forking:
             self._write(f"start {name} {ahead}\n".encode())
             return await self._forked.get()
 
     async def stop(self) -> None:
-        """End the process, and all lives with it."""
+        """End the process, and all gateways with it."""
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
             await self._process.wait()

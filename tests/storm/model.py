@@ -1,4 +1,4 @@
-"""The model of a storm: it answers every question with the question's own word, and now and then it fails.
+"""The model of a storm: it answers every question with the question's own word, and sometimes fails.
 
 python tests/storm/model.py DIRECTORY FAULTS SEED
 """
@@ -24,11 +24,11 @@ from gateway.testing.fake_models.server import FakeModels
 
 WORD = re.compile(r"\bq\d+x\d+\b")
 SUMMARIZES = "You summarize a conversation"
-"""What the gateway tells a model that is to make a summary."""
+"""Text of the gateway's request for a summary."""
 SUMMARY = "## Done\nThey talked and got answers."
 TOOL = "use the tool"
 BELL = "ring the bell"
-"""What people ask for that the gateway asks them about in turn."""
+"""Request for a tool that needs an approval."""
 FILE = "send the file"
 GIVE = "give it to an agent"
 ASK = "ask me first"
@@ -42,9 +42,9 @@ TOOLS = {
     FORBID: "forbidden",
 }
 CHOSEN = "Way: left"
-"""What the model gets if the first button of its question is pressed."""
+"""The model's result if the first button of its question is pressed."""
 _TASK = 28_000
-"""What is added to the number of a message for the word of its task, which is as slow and as long."""
+"""Offset from the number of a message to that of the word of its task, which is as slow and as long."""
 _CHOICE = re.compile(r"\bWhich way, b(\d+)y(\d+)\?")
 _PIECE = re.compile(r"(Answer to|part \d of|end of|Notice \d of) (q\d+x\d+|n\d+y\d+t?)")
 _NOTICE = re.compile(r"Notice \d of n\d+y\d+")
@@ -54,67 +54,67 @@ _QUESTION = re.compile(
 )
 _TOOL_LINES = re.compile(r"(?:[✓✗⏳] .+(?:\n|$))+")
 SUMMARIZED = "The conversation had become too long for the model, so its earlier part was summarized."
-"""What an answer says before its other text, if a summary was made for it in the middle of its turn."""
+"""Notice at the beginning of an answer if a summary was made in the middle of its turn."""
 _FAILURE = "\u26a0"
-"""The sign that what an answer failed with begins with."""
+"""Sign at the beginning of an error in an answer."""
 _PIECES = ("Answer to", *(f"part {n} of" for n in range(6)), "end of")
 _BLOWS = "It blows and it blows"
 _PADDING = f"\n\n{_BLOWS}, from the sea and from the hills, and nobody knows why." + f" {_BLOWS}." * 32
-"""What a long answer has between its pieces, so that one message of a platform does not hold it."""
+"""Filler between the pieces of a long answer, so that it exceeds one message of a platform."""
 _SLOWNESS = 40
-"""How much longer it takes then."""
+"""Factor by which it takes longer then."""
 
 
 def pieces(text: str) -> list[str]:
-    """The pieces of answers that a text holds, in its order, each with its word behind a colon."""
+    """Return the pieces of answers in a text, in order, each with its word after a colon."""
     return [f"{piece}:{word}" for piece, word in _PIECE.findall(text)]
 
 
 def whole(word: str) -> list[str]:
-    """The pieces of a whole answer."""
+    """Return the pieces of a whole answer."""
     return [f"{piece}:{word}" for piece in _PIECES]
 
 
 def is_whole(text: str) -> bool:
-    """Whether a text is one answer, nothing missing and nothing twice."""
+    """Return whether a text is one complete answer, without repeated pieces."""
     found = WORD.search(text)
     return found is not None and pieces(text) == whole(found[0])
 
 
 def word_in(text: str) -> str:
-    """Return the first word that a text holds; empty for none."""
+    """Return the first word in a text; empty for none."""
     found = WORD.search(text)
     return found[0] if found else ""
 
 
 def is_question(text: str) -> bool:
-    """Whether a text asks a person about a tool, or says what became of that."""
+    """Return whether a text asks a person about a tool, or reports the outcome."""
     return bool(_QUESTION.search(text)) and not pieces(text) and _FAILURE not in text
 
 
 def is_reply(text: str) -> bool:
-    """Whether a text is the reply to an undo or redo."""
+    """Return whether a text is the reply to an undo or redo."""
     return text.startswith(("Undone.", "Redone.", "Cannot undo", "Cannot redo"))
 
 
 def is_notice(text: str) -> bool:
-    """Whether a text is a notice of the herald's."""
+    """Return whether a text is a notice of the announcer."""
     return bool(_NOTICE.search(text))
 
 
 def is_said(text: str) -> bool:
-    """Whether a text is of an answer, if only of its padding, a summary or its tools."""
+    """Return whether a text is part of an answer: also of its filler, a summary or its tools."""
     rest = text.replace(SUMMARIZED, "").strip()
     return bool(pieces(text)) or _BLOWS in text or _TOOL_LINES.fullmatch(rest) is not None
 
 
 def is_long(word: str) -> bool:
-    """Return whether one message of a platform does not hold the answer to a word."""
+    """Return whether the answer to a word exceeds one message of a platform."""
     return _number(word) % 7 == 3
 
 
 def is_slow(word: str) -> bool:
-    """Whether the answer to a word takes so long that people think better of it meanwhile."""
+    """Return whether the answer to a word is so slow that people edit their message during it."""
     return _number(word) % 4 == 1
 
 
@@ -123,7 +123,7 @@ def _number(word: str) -> int:
 
 
 def task_word(word: str) -> str:
-    """Return the word of the task that a message is given to an agent with."""
+    """Return the word of the task of a message."""
     return f"{word.partition('x')[0]}x{_number(word) + _TASK}"
 
 
@@ -135,7 +135,7 @@ def choice_in(text: str) -> str:
 
 def _arguments(tool: str, word: str) -> dict[str, object]:
     if tool == TOOLS[ASK]:
-        # Without the word itself: what the bot asks is no answer.
+        # Without the word itself: a question of the bot is not an answer.
         title = f"Which way, {word.replace('q', 'b').replace('x', 'y')}?"
         options = [{"label": "left"}, {"label": "right"}]
         return {"questions": [{"question": title, "header": "Way", "options": options, "custom": False}]}
@@ -145,20 +145,20 @@ def _arguments(tool: str, word: str) -> dict[str, object]:
 
 
 class Tripwire(asyncio.Event):
-    """A gate of the script that is open, but is a failpoint for who passes."""
+    """An open gate of the script with a failpoint."""
 
     def __init__(self, reach: Callable[[str], None], point: str) -> None:
         super().__init__()
         self._reach, self._point = reach, point
 
     async def wait(self) -> Literal[True]:
-        await asyncio.sleep(0.003)  # what was written before is on its way
+        await asyncio.sleep(0.003)  # the text before it is being sent
         self._reach(self._point)
         return True
 
 
 class Model:
-    """What to answer. ``faults`` is the share of answers that fail in one of four ways."""
+    """The script of answers. ``faults`` is the share of answers that fail, in one of four ways."""
 
     def __init__(self, directory: Path, faults: float, seed: int) -> None:
         self._reach = Failpoints(directory).reach
@@ -168,7 +168,7 @@ class Model:
         self._dice = random.Random(seed)
 
     def answer(self, asked: ModelRequest) -> Reply | Refusal:
-        """The answer to one request."""
+        """Return the answer to one request."""
         if SUMMARIZES in str(asked.body["messages"][0]["content"]):
             moves = (
                 Say(SUMMARY[:9]),
@@ -201,7 +201,7 @@ class Model:
         return moves
 
     def _perhaps_spoil(self, reply: Reply, word: str) -> Reply | Refusal:
-        """Let an answer fail, or not, and note its word before that."""
+        """Make an answer fail at random, and note its word first."""
         if self._dice.random() >= self._faults:
             return reply
         with self._spoilt.open("a") as spoilt:

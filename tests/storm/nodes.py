@@ -1,5 +1,5 @@
-"""Nodes of one cluster, and whoever kills them: one works, the others stand by, and all are started again
-when they end, as by a service manager.
+"""The nodes of a cluster and their faults: one is active, the others stand by, and all are restarted after
+an exit, as by a service manager.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ AMID = "node frozen at a commit or a call"
 """The faults that more than their table in ``Nodes`` refers to."""
 
 ONE_ADDRESS = ("line", "telegram")
-"""Platforms of which all calls go to the address in the settings, so that a link can lead there."""
+"""Platforms that get all calls at the address in the settings, so that a link can stand in between."""
 
 PLANTED = {
     "early-ack": (KILLED, PASSED_ON),
@@ -57,27 +57,27 @@ PLANTED = {
     "no-row-lock": (HANDED,),
     "renewed-takeover": (STANDBY_KILLED,),
 }
-"""The planted bugs of nodes, and what each needs to show."""
+"""The planted bugs of nodes, and the faults that each needs to become visible."""
 
 _TO_SHOW = {KILLED: PASSED_ON, BROKER_KILLED: KEPT}
-"""Faults that are repeated until something was seen to happen because of them."""
+"""Faults that are repeated until an expected effect was seen."""
 
-_LEFT_OFF = (70, 75)
+_EXITS = (70, 75)
 """Exit statuses after which a service manager starts a node again: the store failed, or it was taken over."""
 _EXPLAINED = 10.0
-"""Seconds after a fault of a node, or of a server, in which it may end with one of them."""
+"""Seconds after a fault of a node, or of a server, in which the node may exit with one of them."""
 _RESTART = (0.05, 0.5)
-"""Seconds after which it does."""
+"""Seconds after which it has exited."""
 _WORKS = 40.0
-"""Seconds in which a node has to work, whatever happened before."""
+"""Seconds in which some node has to become active, whatever happened before."""
 _ANSWERS, _TAKES_OVER = 3.0, 5.0
-"""Seconds to wait at least for a failpoint of the node that works, and for one of its successor."""
+"""Minimum seconds to wait for a failpoint of the active node, and for one of its successor."""
 _DRAINS = 2
 """Seconds in which running answers may end when a node is told to stop."""
 _STOPS = 30.0
-"""Seconds in which a node ends that is told to stop."""
+"""Seconds in which a stopped node ends."""
 _HANDS_OVER = 8.0
-"""Seconds in which a node hands over that is drained, unless it is cut from RabbitMQ. Else it is resumed."""
+"""Seconds in which a drained node hands over, unless it is cut from RabbitMQ. Otherwise it is resumed."""
 _RESUMES = (0.0, 3.0)
 """Seconds after which it may take over again."""
 _ROTATES = 20.0
@@ -85,43 +85,43 @@ _ROTATES = 20.0
 _UPGRADES = (0.1, 0.3)
 """Share of the storm after which the upgrade begins."""
 _OUTDATED = (0.0, 2.0)
-"""Seconds for which the last node of the older version passes clients on to those of the newer one."""
+"""Seconds for which the last node of the older version forwards clients to those of the newer one."""
 _STABLE = 5.0
-"""Seconds after the last fault and the last end of a node after which none ends because of earlier ones."""
+"""Seconds after the last fault and the last exit of a node until no exit can be caused by earlier faults."""
 _YOUNG = 1.5
-"""Seconds after its join in which a node that gets the token looks whether the owner lives."""
+"""Seconds after its join in which a node that gets the token checks whether the owner is alive."""
 _RECKONED = 10.0
 """Seconds after which RabbitMQ drops a frozen node."""
 _LONGEST_HANDED, _FOLLOWED = 3.5, 1.0
-"""Seconds that a frozen node waits at most to be followed, and then sleeps on. PostgreSQL ends a transaction
-that is idle for 5 s."""
+"""Maximum seconds until a frozen node is replaced, and seconds for which it stays frozen after that.
+PostgreSQL ends a transaction that is idle for 5 s."""
 _LONGEST_CUT = 8.0
 _PLATFORM_AWAY = (0.2, 5.0)
-"""Seconds that a platform is away: fewer than the 10 s that a node waits for an answer of one."""
+"""Seconds for which a platform is unreachable: fewer than the 10 s that a node waits for a response."""
 _LATER = 0.2
-"""Seconds after which kinds that happened often enough look again whether all others did."""
-_CALMER = 5
-"""How much longer the pauses between faults are once all of them happened often enough."""
+"""Seconds until kinds of faults that happened often enough check again whether all others did."""
+_LONGER_PAUSES = 5
+"""Factor of the pauses between faults once all of them happened often enough."""
 _KEEPS = 1.0
-"""Seconds in which it would notice that another one took over."""
+"""Seconds in which a node notices that another one took over."""
 _LONGER_AWAY = (1.0, 2.0)
-"""Seconds that the active node is longer without RabbitMQ than the others, so that they get its token."""
+"""Seconds for which the active node lacks RabbitMQ longer than the others, so that they get its token."""
 _CALLS = 3.0
-"""Seconds in which a node that works makes a call."""
+"""Seconds in which an active node makes a call."""
 _LATE = (2.0, 5.0)
-"""Seconds by which calls are late. A node counts on 10 s at most."""
+"""Delay of late calls in seconds. A node expects at most 10 s."""
 _CLOCK = (0.5, 1.5)
-"""Seconds by which the clock of one node is wrong, in each life anew. A node is not started beyond 2 s."""
+"""Seconds by which the clock of one node is wrong, chosen for each process. Beyond 2 s no node starts."""
 _LOOKS = 0.02
 _OPERATOR = "storm"
 
 
 Act = Callable[[], Coroutine[None, None, bool]]
-"""Does one harm. Returns whether it was possible."""
+"""Injects one fault. Returns whether it was possible."""
 
 
 class Node:
-    """A node of the storm, its present life, and the port of its server."""
+    """A node of the storm, its present process, and the port of its server."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -129,19 +129,19 @@ class Node:
         self.port = free_port()
         self.life: Life | None = None
         self.is_newer = False
-        """Its present life is one of the newer version."""
+        """Whether its present process has the newer version."""
         self.told_to_stop = False
         self.harms = 0
-        """Faults under way that may end it."""
+        """Number of faults under way that may make it exit."""
         self.healed_at = -_EXPLAINED
-        """Time of the event loop at which the last of them was over."""
+        """Time of the event loop at which the last of them ended."""
         self.occupied = False
-        """A fault of it is under way that no other one is to disturb."""
+        """Whether a fault of it is under way that no other fault may disturb."""
         self.frozen = False
 
     @contextlib.contextmanager
     def reserved(self) -> Generator[None]:
-        """Let nothing else happen to it until the block ends, but to the servers and its links."""
+        """Keep other faults away from it until the block ends, except those of servers and links."""
         self.occupied = True
         try:
             yield
@@ -149,23 +149,23 @@ class Node:
             self.occupied = False
 
     @property
-    def may_leave_off(self) -> bool:
-        """Return whether a fault explains that it ends by itself."""
+    def may_exit(self) -> bool:
+        """Return whether a fault explains that it exits by itself."""
         return self.harms > 0 or asyncio.get_running_loop().time() < self.healed_at + _EXPLAINED
 
     @property
     def is_ready(self) -> bool:
-        """Return whether it works, or did until it was followed by another one."""
+        """Return whether it is active, or was until another one took over."""
         return self.life is not None and self.life.is_ready
 
     @property
     def stands(self) -> bool:
-        """Return whether it is in the cluster."""
+        """Return whether it has joined the cluster."""
         return self.life is not None and self.life.joined.is_set() and not self.life.gone.is_set()
 
 
 class Nodes:
-    """Starts the nodes and kills them. Its counts are for the report."""
+    """Starts the nodes and injects faults. Its counts are for the report."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class Nodes:
             "active node drained": (1, self._drain_active),
             LATE: (2, self._kill_amid_calls),
         }
-        """Faults that end the work of nodes, and how often one is chosen in proportion to the others."""
+        """Faults that end the active role of nodes, each with its relative frequency."""
         self._freezes: Mapping[str, tuple[int, Act]] = {
             "active node frozen": (1, self._freeze),
             HANDED: (2, lambda: self._freeze(handed=True)),
@@ -198,7 +198,7 @@ class Nodes:
         }
         """Faults of servers and of the connections to them."""
         self._of_links: Mapping[str, tuple[int, Act]] = {"certificate replaced": (1, self._rotate)}
-        """What happens to the connections between nodes."""
+        """Faults of the connections between nodes."""
         self._of_platforms: Mapping[str, tuple[int, Act]] = {PLATFORM_CUT: (1, self._cut_platform)}
         self._groups = self._ends, self._freezes, self._of_servers, self._of_links, self._of_platforms
         self.kills = 0
@@ -207,49 +207,49 @@ class Nodes:
         every = (*harms, WRONG_CLOCK, AMID, UPGRADED, PASSED_ON, KEPT)
         self.faults = Counter(dict.fromkeys(PLANTED.get(plan.planted or "", every), 0))
         self.answers_in_outages = 0
-        """How many answers ended while RabbitMQ was away."""
+        """Number of answers that ended while RabbitMQ was down."""
         self.exits: Counter[int] = Counter()
-        """How often nodes ended by themselves, as they are to do, by exit status."""
+        """Number of expected exits of nodes, by exit status."""
         self.unexpected: list[str] = []
         self._nodes = [Node(f"node-{number + 1}") for number in range(plan.nodes)]
         dice.choice(self._nodes).has_wrong_clock = True
         self._database, self._broker = servers
         self._log = directory / "faults"
-        """The file with the begin and the end of each fault."""
+        """The file with the beginning and the end of each fault."""
         self._tree = tempfile.TemporaryDirectory(prefix="trunkline-newer-")
-        """The code of the newer version; not in the data directory, which confined plugins do not see."""
+        """The code of the newer version; not in the data directory, which is hidden from confined plugins."""
         self._parents = [Parent(directory, fork_server) for _ in range(1 + (UPGRADED in self.faults))]
         """The processes that nodes are forked from: of this version, and of the newer one for an upgrade."""
         self._parent = self._parents[0]
         self._links = Links()
         self._on_platforms = asyncio.Lock()
-        """Held while one fault holds or cuts links to platforms."""
+        """Held while one fault pauses or cuts links to platforms."""
         self._failpoints = failpoints
         self._plan = plan
         self._points = points
         self._aims = Aims(failpoints, points, dice)
         self._dice = dice
         self._answers = answers
-        self._calm = True
+        self._is_draining = True
         self._over: Callable[[], bool] = lambda: False
         self._ended_at = 0.0
         self._wanted = asyncio.Event()
         self._active: Node | None = None
         self._away = 0
-        """How many servers are killed and not started again."""
+        """Number of servers that are down."""
         self._away_since = self._were_away = 0.0
-        """When that began, and the seconds for which any server was away before."""
+        """When the outage began, and the seconds of earlier outages."""
         self._token: tuple[int, object] | None = None
         """The epoch of the last takeover, and when a node had published a token before."""
         self._platforms: list[str] = []
 
     @property
     def outage_seconds(self) -> float:
-        """Seconds for which a server was away so far: a slow machine takes long to start one."""
+        """Seconds for which a server was down so far: a slow machine takes long to start one."""
         return self._were_away + (time.monotonic() - self._away_since if self._away else 0.0)
 
     async def open(self, environment: dict[str, str]) -> tuple[int, dict[str, Any]]:
-        """Open the links. Returns the port that leads to any node, and the settings of the nodes."""
+        """Open the links. Returns the port of the load balancer, and the settings of the nodes."""
         await self._links.start(environment)
         given: dict[str, Any] = {}
         for node in self._nodes:
@@ -289,7 +289,7 @@ class Nodes:
             await parent.warm_up(config, environment, version)
 
     async def listen(self) -> None:
-        """Follow what the parents report, and start nodes again when they end."""
+        """Read the reports of the parents, and restart nodes when they exit."""
         async with asyncio.TaskGroup() as tasks:
             for parent in self._parents:
                 tasks.create_task(parent.listen())
@@ -297,26 +297,26 @@ class Nodes:
                 tasks.create_task(self._keep(node))
 
     async def start(self) -> None:
-        """Start all nodes, and return once one of them works and the others stand by."""
+        """Start all nodes, and return once one of them is active and the others stand by."""
         self._wanted.set()
         if not await self._until(lambda: all(node.stands for node in self._nodes), _WORKS):
             raise BrokenStormError(f"the nodes do not start: {self._parent.log_end}")
-        await self._free()
+        await self._undisturbed()
 
-    async def rage(self, over: Callable[[], bool], insist: Callable[[], bool]) -> None:
-        """Do harm to nodes, servers and connections until it is over."""
-        self._calm, self._over = False, over
+    async def run_faults(self, over: Callable[[], bool], insist: Callable[[], bool]) -> None:
+        """Inject faults into nodes, servers and connections until ``over``."""
+        self._is_draining, self._over = False, over
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._harm(self._ends, (0.0, 0.1)))
-            tasks.create_task(self._harm(self._freezes, (0.5, 3.0)))
-            tasks.create_task(self._harm(self._of_servers, (0.2, 1.5)))
-            tasks.create_task(self._harm(self._of_links, (1.0, 5.0)))
-            tasks.create_task(self._harm(self._of_platforms, (0.5, 3.0)))
+            tasks.create_task(self._inject(self._ends, (0.0, 0.1)))
+            tasks.create_task(self._inject(self._freezes, (0.5, 3.0)))
+            tasks.create_task(self._inject(self._of_servers, (0.2, 1.5)))
+            tasks.create_task(self._inject(self._of_links, (1.0, 5.0)))
+            tasks.create_task(self._inject(self._of_platforms, (0.5, 3.0)))
             if UPGRADED in self.faults:
                 tasks.create_task(self._upgrade())
 
-    async def _harm(self, acts: Mapping[str, tuple[int, Act]], pauses: tuple[float, float]) -> None:
-        """Do one harm after the other; the choice is at random once each kind was done often enough."""
+    async def _inject(self, acts: Mapping[str, tuple[int, Act]], pauses: tuple[float, float]) -> None:
+        """Inject one fault after the other; the choice is random once each kind happened often enough."""
         kinds = {kind: often for kind, (often, _) in acts.items() if kind in self.faults}
         to_come: list[str] = []
         planned_end = time.monotonic() + self._plan.seconds
@@ -325,7 +325,7 @@ class Nodes:
         while kinds and not self._over():
             is_late = time.monotonic() > planned_end
             if is_late and not self._is_behind(kinds) and any(map(self._is_behind, self._groups)):
-                # In a storm that lasts longer, what did not happen yet gets time, and nodes that work.
+                # In a prolonged storm, the missing kinds of faults get time and an active node.
                 await self._pause(_LATER)
                 continue
             if to_come or (is_late and KILLED in kinds and self.kills < self._plan.fewest_kills):
@@ -339,7 +339,7 @@ class Nodes:
             if (not done and self._lacks(kind)) or self._lacks(_TO_SHOW.get(kind, "")):
                 to_come.insert(0, kind)
             is_done = time.monotonic() > planned_end and not any(map(self._lacks, kinds))
-            await self._pause(self._dice.uniform(*pauses) * (_CALMER if is_done else 1))
+            await self._pause(self._dice.uniform(*pauses) * (_LONGER_PAUSES if is_done else 1))
 
     def _count(self, kind: str, times: int) -> None:
         if kind in self.faults:
@@ -351,16 +351,16 @@ class Nodes:
             log.write(f"{begun:.2f} {time.monotonic():.2f} {kind}{'' if done else ' (not possible)'}\n")
 
     def _lacks(self, kind: str) -> bool:
-        """Return whether something that is counted has to happen once more."""
+        """Return whether a counted kind of fault has to happen again."""
         return kind in self.faults and self.faults[kind] < self._plan.fewest(kind)
 
     def _is_behind(self, kinds: Collection[str]) -> bool:
-        """Return whether a fault of some kinds, or what it is to show, has to happen once more."""
+        """Return whether a fault of some kinds, or its expected effect, has to happen again."""
         lacks_kills = KILLED in kinds and self.kills < self._plan.fewest_kills
         return lacks_kills or any(self._lacks(kind) or self._lacks(_TO_SHOW.get(kind, "")) for kind in kinds)
 
-    async def relent(self) -> None:
-        """Let all nodes live from now on."""
+    async def stop_faults(self) -> None:
+        """End the faults: start all nodes, and let them run."""
         self._failpoints.disarm()
         loop = asyncio.get_running_loop()
         begun = loop.time()
@@ -369,10 +369,10 @@ class Nodes:
             node.stands for node in self._nodes
         ):
             await asyncio.sleep(_LOOKS)
-        self._calm = True
+        self._is_draining = True
 
     async def stop(self) -> int | None:
-        """End all nodes in good order. Returns an exit status that is not 0, if there is one."""
+        """Stop all nodes with SIGTERM. Returns an exit status that is not 0, if there is one."""
         self._wanted.clear()
         lives = [node.life for node in self._nodes if node.life is not None]
         for node in self._nodes:
@@ -402,32 +402,32 @@ class Nodes:
             await asyncio.sleep(self._dice.uniform(*_RESTART))
 
     async def _follow(self, node: Node, life: Life) -> None:
-        """Wait until a node works, and until it does no more."""
+        """Wait until a node becomes active, and until its active role ends."""
         await life.begun.wait()
         if not life.gone.is_set():
             self._active = node
-            self._count(WRONG_CLOCK, node.has_wrong_clock and not self._calm)
+            self._count(WRONG_CLOCK, node.has_wrong_clock and not self._is_draining)
             await self._note_takeover()
         await life.over.wait()
-        if self._active is node:  # one that was followed before it was ready said so late
+        if self._active is node:  # a node that was replaced before it was ready reports late
             self._active = next((other for other in self._nodes if other.is_ready), node)
 
     def _balance(self) -> None:
-        """Send new connections to any node that runs, as a load balancer does."""
+        """Send new connections to any running node, as a load balancer does."""
         self._links.tell("aim", "front", *(node.port for node in self._nodes if not node.frozen))
 
     def _judge(self, node: Node, life: Life) -> None:
         self._ended_at = asyncio.get_running_loop().time()
         if life.status == -signal.SIGKILL:
             self.kills += 1
-        elif life.status in _LEFT_OFF and not self._calm and (node.told_to_stop or node.may_leave_off):
+        elif life.status in _EXITS and not self._is_draining and (node.told_to_stop or node.may_exit):
             self.exits[life.status] += 1
         elif life.status != 0 or not node.told_to_stop:
             self.unexpected.append(f"{node.name}: exit {life.status}")
 
     @contextlib.contextmanager
-    def _harming(self, *nodes: Node) -> Generator[None]:
-        """Let nodes end by themselves until some time after the block; all of them if none is given."""
+    def _expecting_exits(self, *nodes: Node) -> Generator[None]:
+        """Expect exits of these nodes (all if none is given) until some time after the block."""
         harmed = nodes or self._nodes
         for node in harmed:
             node.harms += 1
@@ -438,8 +438,8 @@ class Nodes:
                 node.harms -= 1
                 node.healed_at = asyncio.get_running_loop().time()
 
-    async def _free(self) -> tuple[Node, Life] | None:
-        """Wait for a node that works and to which nothing happens; None if the storm is over before."""
+    async def _undisturbed(self) -> tuple[Node, Life] | None:
+        """Wait for an active node without a fault; None if the storm ends first."""
 
         def found() -> tuple[Node, Life] | None:
             node = self._active
@@ -450,7 +450,7 @@ class Nodes:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _WORKS
         while (free := found()) is None and not self._over():
-            # Another fault has the node that works, or none can work before a server is back.
+            # The active node has another fault, or no node can be active before a server is back.
             if self._away or (self._active is not None and self._active.is_ready):
                 deadline = loop.time() + _WORKS
             if loop.time() > deadline:
@@ -459,8 +459,8 @@ class Nodes:
         return free
 
     async def _kill_active(self) -> bool:
-        """Kill the active node at a failpoint, or some time after it began to work; or the next one early."""
-        if (found := await self._free()) is None:
+        """Kill the active node at a failpoint, or some time after it became active; or the next one early."""
+        if (found := await self._undisturbed()) is None:
             return False
         node, life = found
         with node.reserved():
@@ -476,7 +476,7 @@ class Nodes:
         point = self._aims.next()
         self._failpoints.arm(point)
         if point in AT_START:
-            await life.kill()  # the next one is to be killed when it takes over
+            await life.kill()  # kill the next one when it takes over
         patience = self._aims.patience(point, _TAKES_OVER if point in AT_START else _ANSWERS)
         if not await self._until(lambda: self._failpoints.armed() is None, patience):
             self._aims.miss(point)
@@ -484,9 +484,9 @@ class Nodes:
             await life.kill()
 
     async def _kill_amid_calls(self) -> bool:
-        """Kill the active node while its calls are on their way to the platforms: they arrive later."""
+        """Kill the active node while its calls are in transit to the platforms: they arrive later."""
         async with self._on_platforms:
-            if (found := await self._free()) is None:
+            if (found := await self._undisturbed()) is None:
                 return False
             node, life = found
             names = [f"{node.name}-{platform}" for platform in self._platforms]
@@ -507,7 +507,7 @@ class Nodes:
         return is_held
 
     async def _held(self, names: Sequence[str]) -> int:
-        """Return how many calls these links have held back so far."""
+        """Return the number of calls that these links have held back so far."""
         return sum([await self._links.held(name) for name in names])
 
     async def _kill_standby(self) -> bool:
@@ -526,19 +526,19 @@ class Nodes:
     async def _freeze(self, *, handed: bool = False) -> bool:
         """Freeze the active node, at the instants around its commits and calls or at any other, and wake it.
 
-        It is followed by another node as soon as RabbitMQ drops it. That is at once if it is ``handed`` over,
+        Another node takes over as soon as RabbitMQ drops it. That is at once if it is ``handed`` over,
         or when it has finished its commit; it wakes soon after.
         """
         if handed:
             await self._until(lambda: self._can_follow() or self._over(), _WORKS)
             if self._over():
                 return False
-        if (found := await self._free()) is None:
+        if (found := await self._undisturbed()) is None:
             return False
         node, life = found
         points = [p for p in self._points if p.startswith(("before", "placed")) and p not in AT_START]
         frozen_amid, followed = self._failpoints.stops(), False
-        with node.reserved(), self._harming():  # the failpoint may meet the next owner
+        with node.reserved(), self._expecting_exits():  # the next owner may reach the failpoint
             if points and (handed or self._dice.random() < 0.8):
                 self._failpoints.arm(self._dice.choice(points), signal.SIGSTOP)
                 await self._until(lambda: self._failpoints.armed() is None, 1.5)
@@ -548,7 +548,7 @@ class Nodes:
             self._balance()
             if handed:
                 self._links.tell("cut", f"{node.name}-broker")
-                # Also when it is over: the last node to follow must not find what this one is to commit.
+                # Also after the end: the last node to take over must not meet a late commit of this one.
                 followed = await self._until(lambda: self._active is not node, _LONGEST_HANDED)
                 await self._pause(self._dice.uniform(0, _FOLLOWED))
                 self._links.tell("mend", f"{node.name}-broker")
@@ -565,13 +565,13 @@ class Nodes:
         return frozen and (followed or not handed)
 
     def _can_follow(self) -> bool:
-        """Return whether some node stands by, and long enough to follow another one without a check."""
+        """Return whether some node has stood by long enough to take over without a check."""
         now = asyncio.get_running_loop().time()
         lives = [node.life for node in self._nodes if node.stands and node is not self._active]
         return any(life is not None and now - life.joined_at > _YOUNG for life in lives)
 
     async def _stop_node(self) -> bool:
-        """Stop a node in good order."""
+        """Stop a node with SIGTERM."""
         nodes = [node for node in self._nodes if node.stands and not node.occupied]
         if not nodes:
             await self._pause(0.2)
@@ -591,8 +591,8 @@ class Nodes:
                 await life.kill()
 
     async def _drain_active(self) -> bool:
-        """Drain the active node, as an operator does, and let it take over again later."""
-        if (found := await self._free()) is None:
+        """Drain the active node as an operator does, and resume it later."""
+        if (found := await self._undisturbed()) is None:
             return False
         node, life = found
         with node.reserved():
@@ -605,7 +605,7 @@ class Nodes:
         return handed_over
 
     async def _hand_over(self, node: Node, life: Life) -> bool:
-        """Drain the active node. Return whether it stands by then."""
+        """Drain the active node. Return whether it stands by afterwards."""
         if await self._operate(lambda database: request_drain(database, node.name, _OPERATOR)):
             await self._until(lambda: not life.is_ready, _HANDS_OVER)
         return not life.is_ready and not life.gone.is_set()
@@ -614,8 +614,8 @@ class Nodes:
         """Replace all nodes by those of a newer version, as an operator does: the active one last."""
         await self._pause(self._dice.uniform(*_UPGRADES) * self._plan.seconds)
         begun = time.monotonic()
-        # What is started from now on is the newer version. An older node that joins just then would be
-        # refused once a newer one works.
+        # New processes have the newer version from now on. An older node that joins at that moment would be
+        # refused once a newer one is active.
         while any(node.life is None or not node.life.joined.is_set() for node in self._nodes):
             await asyncio.sleep(_LOOKS)
         self._parent = self._parents[-1]
@@ -660,7 +660,7 @@ class Nodes:
             return None
 
     async def _rotate(self) -> bool:
-        """Let the nodes replace their certificate. Return whether they have done so, by themselves."""
+        """Let the nodes replace their certificate. Return whether they completed it by themselves."""
         await self._operate(lambda database: rotate_certificate(database, _OPERATOR))
         deadline = asyncio.get_running_loop().time() + _ROTATES
         while not (done := await self._operate(lambda database: read_rotation(database).is_done)):
@@ -670,9 +670,9 @@ class Nodes:
         return bool(done)
 
     async def _restart(self, server: Postgres | Broker, longest: float, last: Node | None = None) -> bool:
-        """Kill a server, and start it again. The node that is given reaches it last."""
+        """Kill a server, and start it again. The given node reaches it last."""
         link = "" if last is None else f"{last.name}-broker"
-        with self._harming():
+        with self._expecting_exits():
             if not self._away:
                 self._away_since = time.monotonic()
             self._away += 1
@@ -691,9 +691,9 @@ class Nodes:
     async def _restart_broker(self) -> bool:
         """Restart RabbitMQ. Every other time, nothing else happens to the active node.
 
-        The others then get its token, and it keeps its place nevertheless.
+        The others then get its token, and it stays active nevertheless.
         """
-        quiet = await self._free() if 2 * self.faults[KEPT] <= self.faults[BROKER_KILLED] else None
+        quiet = await self._undisturbed() if 2 * self.faults[KEPT] <= self.faults[BROKER_KILLED] else None
         before = self._answers()
         if quiet is None:
             await self._restart(self._broker, 2.0)
@@ -707,11 +707,11 @@ class Nodes:
         return True
 
     async def _cut(self, server: str) -> bool:
-        """Cut a node off from a server for some time: nothing passes, or nothing connects."""
+        """Cut a node off from a server for some time: packets are lost, or connections are refused."""
         node = self._active if self._active is not None and self._dice.random() < 0.7 else None
         node = node or self._dice.choice(self._nodes)
         name = f"{node.name}-{server}"
-        with self._harming(node):
+        with self._expecting_exits(node):
             self._links.tell(self._dice.choice(("hold", "cut")), name)
             await self._pause(
                 self._dice.choice((self._dice.uniform(0.2, 2), self._dice.uniform(2, _LONGEST_CUT)))
@@ -720,7 +720,7 @@ class Nodes:
         return True
 
     async def _cut_platform(self) -> bool:
-        """Cut the active node off from one platform for some time, at a call or between two. It works on."""
+        """Cut the active node off from a platform for a while, at a call or between two. It stays active."""
         async with self._on_platforms:
             node = self._active
             if node is None or node.frozen or not node.is_ready:
@@ -735,11 +735,11 @@ class Nodes:
         return how == "cut" or held
 
     async def _pause(self, seconds: float) -> None:
-        """Wait so long, or until it is over."""
+        """Wait for some seconds, or until the faults end."""
         await self._until(self._over, seconds)
 
     async def _until(self, true: Callable[[], bool], seconds: float) -> bool:
-        """Wait until it is true. Returns whether that came in time."""
+        """Wait until a condition holds. Returns whether it did in time."""
         deadline = asyncio.get_running_loop().time() + seconds
         while not true():
             if asyncio.get_running_loop().time() > deadline:

@@ -1,6 +1,6 @@
-"""Notices: what the herald announces in chats, what it wrote down of it, and what became of it.
+"""Notices: the announcements of a plugin in chats, its record of them, and their checks.
 
-Each notice is there once, in its log and in its room, with its newest wording, in the order of the answers.
+Each notice is there once, in its log and in its room, with its newest revision, in the order of the answers.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from verdict import Verdict
 
 _NAME = re.compile(r"\bNotice (\d) of (n\d+y\d+t?)\b")
 _ONE_IN, _COMPANION_IN = 6, 12
-"""One of so many messages leads to a notice; after one of so many, another follows by itself."""
+"""One of this number of messages leads to a notice; after one of this number another follows by itself."""
 
 
 class Notice(Struct):
-    """A notice: its chat, the newest wording that was announced, and the newest that was accepted."""
+    """A notice: its chat, the newest revision that was announced, and the newest that was accepted."""
 
     address: Mapping[str, Any]
     tried: int = 0
@@ -41,18 +41,18 @@ def companion_of(key: str) -> str | None:
     return f"n{person}y{index}t" if index.isdecimal() and int(index) % _COMPANION_IN == 2 else None
 
 
-def wordings_of(key: str) -> int:
-    """Return how many wordings a notice gets, one after the other."""
+def revisions_of(key: str) -> int:
+    """Return the number of revisions of a notice."""
     return 1 + sum(map(int, re.findall(r"\d", key))) % 2
 
 
-def wording(key: str, number: int) -> str:
+def revision(key: str, number: int) -> str:
     """Return the text of a notice. It holds no word of a message."""
     return f"Notice {number} of {key}."
 
 
 class Notebook:
-    """What the herald wrote down, which outlives its processes: each wording, before and after it told it."""
+    """The announcer's record on disk: each revision, before and after it was announced."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -68,22 +68,22 @@ class Notebook:
         return found
 
     def write(self, key: str, number: int, address: Mapping[str, Any], *, kept: bool) -> None:
-        """Write down that a wording is about to be announced, or that it was accepted."""
+        """Record that a revision is about to be announced, or that it was accepted."""
         with self._path.open("a") as lines:
             lines.write(json.dumps([key, number, address, kept]) + "\n")
 
     @property
     def is_complete(self) -> bool:
-        """Return whether everything that is to be announced was accepted."""
+        """Return whether all announcements were accepted."""
         notices = self.read()
         companions = {companion for key in notices if (companion := companion_of(key)) is not None}
         return companions <= notices.keys() and all(
-            notice.kept == wordings_of(key) for key, notice in notices.items()
+            notice.kept == revisions_of(key) for key, notice in notices.items()
         )
 
 
 def check_notices(verdict: Verdict, record: Record, told: Mapping[str, Notice]) -> None:
-    """Check that each notice is once in the log of its chat, in its newest wording."""
+    """Check that each notice is once in the log of its chat, in its newest revision."""
     found: dict[str, list[tuple[str, str]]] = {}
     for session, notices in record.notices.items():
         for message in notices:
@@ -99,7 +99,7 @@ def check_notices(verdict: Verdict, record: Record, told: Mapping[str, Notice]) 
         elif len(there) > 1:
             verdict.add("duplicate", f"the notice {key} is there {len(there)} times")
         elif there[0][1] != str(notice.tried):
-            verdict.add("lost", f"the notice {key} is in wording {there[0][1]}, and not in {notice.tried}")
+            verdict.add("lost", f"the notice {key} is in revision {there[0][1]}, and not in {notice.tried}")
     verdict.channel = ""
     for key in found:
         verdict.add("wrong", f"the notice {key} was never announced")

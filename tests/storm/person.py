@@ -1,4 +1,4 @@
-"""The persons of a storm, who write in rooms of platforms, think better of it, and take it back."""
+"""The persons of a storm, who write in rooms of platforms, and edit, delete and undo messages."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ import random
 from collections.abc import Callable, Sequence
 
 import aiohttp
-from chat_platform import Platform, Stands
-from client import Sent, think, thought
+from chat_platform import Platform, ShownMessage
+from client import Sent, next_message, think
 from model import is_slow
 
 _CHATS = 0.3
-"""How likely somebody says something to others before they ask the bot."""
+"""Probability that a person writes to others before asking the bot."""
 _UNSAYS = 0.3
-"""How likely they delete it after they have asked."""
+"""Probability that they delete that after asking."""
 _CHANGES, _SLOW_CHANGES = 0.15, 0.5
-"""How likely somebody changes what they have just written, and what the answer to is slow."""
+"""Probability that a message is edited, in general and if its answer is slow."""
 _DELETES, _SLOW_DELETES = 0.05, 0.2
 _SECOND_THOUGHTS = 2.5
-"""Seconds that it takes them at most."""
-_HESITATES = 1.0
-"""Seconds after which somebody thinks better of what the answer to takes about twice that."""
+"""Maximum seconds until the edit."""
+_REVISES_AFTER = 1.0
+"""Seconds until the edit of a message with a slow answer, which takes about twice as long."""
 _UNDOES, _REDOES = 0.5, 0.4
-"""How likely somebody who undoes does so after a message, and how likely they redo it then."""
+"""Probability of an undo after a message, and of a redo after that."""
 _READS = 30.0
-"""Seconds that somebody who undoes waits for the end of an answer at most."""
+"""Maximum seconds to wait for the end of an answer before an undo."""
 _LOOKS = 4.0
-"""Seconds that somebody looks for the beginning of an answer at most."""
+"""Maximum seconds to wait for the beginning of an answer."""
 
 
 class Person:
-    """Somebody who writes in a room of a platform, which is theirs alone, with some ``zeal``.
+    """A person who writes in a room of a platform, alone with the bot, with some ``activity``.
 
-    With ``chats`` they say other things too, to which the bot does not answer where it is ``called``. Each
-    wording of a message has a word of its own. ``files`` is how likely a message is about a file; ``rings``
-    says whether the storm waits for a question with buttons.
+    With ``chats`` they also write messages that do not address the bot by the name ``called``. Each
+    revision of a message has a word of its own. ``files`` is the probability that a message is about a
+    file; ``rings`` says whether the storm waits for a question with buttons.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Person:
         platform: Platform,
         room: str,
         dice: random.Random,
-        zeal: float = 1.0,
+        activity: float = 1.0,
         called: str = "",
         files: float = 0.0,
         rings: Callable[[], bool] = bool,
@@ -54,12 +54,12 @@ class Person:
         undoes: bool = False,
     ) -> None:
         self.undoes = undoes
-        """They undo and redo, and neither change nor delete what they wrote."""
+        """Whether they undo and redo, and neither edit nor delete messages."""
         self.number = number
         self.name = name_of(number)
         self.platform = platform
         self.room = room
-        self.zeal = zeal
+        self.activity = activity
         self.sent: list[Sent] = []
         self.typed: list[str] = []
         """The words of answers that they typed to inquiries."""
@@ -70,12 +70,12 @@ class Person:
         self._rings = rings
 
     async def write(self, pace: Callable[[], float], until: Callable[[], bool]) -> None:
-        """Write, one message after ``pace`` seconds or so; with less zeal, less often."""
+        """Write messages, one every ``pace`` seconds on average; with less activity, less often."""
         async with aiohttp.ClientSession() as http:
             while not until():
-                await think(self._dice.uniform(0, 2 * pace()) / self.zeal, until)
+                await think(self._dice.uniform(0, 2 * pace()) / self.activity, until)
                 await self.say(http)
-                await self._think_better(http, until)
+                await self._revise(http, until)
 
     async def say(self, http: aiohttp.ClientSession) -> None:
         """Write one message."""
@@ -91,23 +91,23 @@ class Person:
 
     @property
     def can_type(self) -> bool:
-        """Return whether what they write needs no name in front, so that it can be an answer."""
+        """Return whether their messages need no bot name in front, so that they can answer a question."""
         return not self._called
 
     async def type(self, http: aiohttp.ClientSession, word: str, text: str) -> None:
-        """Answer an inquiry by typing, if they have not done so."""
+        """Answer an inquiry by typing, unless they have done so."""
         if word not in self.typed:
             self.typed.append(word)
             await self.platform.say(http, self.room, self.name, text)
 
-    async def hesitate(self, http: aiohttp.ClientSession) -> None:
-        """Write what the answer to is slow, and think better of it while that grows."""
+    async def write_and_revise(self, http: aiohttp.ClientSession) -> None:
+        """Write a message with a slow answer, and edit or delete it while the answer grows."""
         await self.say(http)
         if self.platform.tells_deletions and self.number % 2:
             await self._look(http)
             await self._delete(http)
         else:
-            await asyncio.sleep(_HESITATES)
+            await asyncio.sleep(_REVISES_AFTER)
             await self._change(http)
 
     async def _look(
@@ -117,18 +117,18 @@ class Person:
         seconds: float = _LOOKS,
         until: Callable[[], bool] = bool,
     ) -> None:
-        """Wait until something of the answer stands, so that there is something to be taken away."""
+        """Wait until a part of the answer is shown, so that there is something to delete."""
         word = text or self.sent[-1].word
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while not until() and not any(word in said.text for said in await self._standing(http)):
                     await asyncio.sleep(0.05)
 
-    async def _standing(self, http: aiohttp.ClientSession) -> Sequence[Stands]:
+    async def _standing(self, http: aiohttp.ClientSession) -> Sequence[ShownMessage]:
         return (await self.platform.rooms(http)).get(self.room, ())
 
-    async def _think_better(self, http: aiohttp.ClientSession, until: Callable[[], bool]) -> None:
-        """Change what was just written, or take it away, while it waits, is answered or was."""
+    async def _revise(self, http: aiohttp.ClientSession, until: Callable[[], bool]) -> None:
+        """Edit or delete the last message before, during or after its answer."""
         if self.undoes:
             await self._look(http, f"end of {self.sent[-1].word}", _READS, until)
             for command, likely in (("/undo", _UNDOES), ("/undo", _UNDOES / 2), ("/redo", _REDOES)):
@@ -146,7 +146,7 @@ class Person:
     async def _change(self, http: aiohttp.ClientSession) -> None:
         before, sent = self.sent[-1], self._thought()
         sent.message_id, sent.revises = before.message_id, before
-        sent.file = before.file  # other words, the same file
+        sent.file = before.file  # another text, the same file
         await self.platform.edit(http, self.room, self.name, sent.message_id or "", self._spoken(sent))
         before.replaced = True
         self.sent.append(sent)
@@ -161,12 +161,12 @@ class Person:
 
     def _thought(self) -> Sent:
         asks, rings = self.platform.asks, self._rings()
-        return thought(self.number, len(self.sent), self._dice, self._files, asks=asks, rings=rings)
+        return next_message(self.number, len(self.sent), self._dice, self._files, asks=asks, rings=rings)
 
     def _spoken(self, sent: Sent) -> str:
         return f"{self._called} {sent.text}".strip()
 
 
 def name_of(number: int) -> str:
-    """What a person is called."""
+    """Return the name of a person."""
     return f"p{number}"

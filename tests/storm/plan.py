@@ -1,4 +1,4 @@
-"""What a storm is to be like, how far it is, and what it came to."""
+"""The plan of a storm, its progress and its outcome."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from verdict import Verdict
 _KILLS_PER_SECOND = 80 / 60
 _NODES_PER_SECOND = 12 / 60
 _FAULT_SECONDS = 30.0
-"""Seconds of a storm for which each kind of fault has to happen once more: RabbitMQ takes 8 s to start."""
+"""Seconds of a storm per required fault of each kind: RabbitMQ takes 8 s to start."""
 UPGRADED = "cluster upgraded node by node"
 PASSED_ON = "token of a killed node passed on"
 KEPT = "active node kept its place while RabbitMQ restarted"
 _ONCE = (UPGRADED, PASSED_ON, KEPT)
-"""What has to happen once in a storm with nodes, however short or long it is."""
+"""Events that have to happen once in a storm with nodes, whatever its length."""
 _LONG_ENOUGH = 45
-"""Seconds from which on a storm has to kill at every failpoint."""
+"""Length in seconds from which a storm has to kill at every failpoint."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a storm is to be like. ``rate`` is messages per second in all, ``faults`` a share, and so is
+    """The plan of a storm. ``rate`` is messages per second in all, ``faults`` a share, and so is
     ``files``: of the messages that carry a file, and of those that ask for one.
     """
 
@@ -36,20 +36,20 @@ class Plan:
     channels: Sequence[str] = ("websocket", "line")
     files: float = 0.1
     drain: float = 90.0
-    """Seconds that the calm after it may take: what is owed is paid at the platforms' rates."""
+    """Seconds that the drain may take: open answers are sent at the platforms' rates."""
     plugins: bool = False
     """Whether confined plugins run, and are replaced."""
     nodes: int = 1
-    """How many nodes of a cluster there are; 1 for a gateway without a cluster."""
+    """Number of nodes; 1 for a gateway without a cluster."""
 
     @property
     def fewest_kills(self) -> float:
-        """How often it has to kill to prove anything. A node that was killed joins again after 3 s."""
+        """Return the minimum number of kills that proves something. A killed node joins again after 3 s."""
         return self.seconds * (_KILLS_PER_SECOND if self.nodes == 1 else _NODES_PER_SECOND)
 
     @property
     def fewest_of_each(self) -> int:
-        """How often each kind of fault has to happen to nodes and servers."""
+        """Return how often each kind of fault has to happen to nodes and servers."""
         return 0 if self.nodes == 1 else round(self.seconds / _FAULT_SECONDS)
 
     def fewest(self, fault: str) -> int:
@@ -58,7 +58,7 @@ class Plan:
 
     @property
     def needs_answers_in_outages(self) -> bool:
-        """Return whether answers have to end while RabbitMQ is away, which happens often enough for that."""
+        """Return whether answers have to end while RabbitMQ is down, which is often enough for that."""
         return self.seconds >= _LONG_ENOUGH and self.nodes > 1 and "websocket" in self.channels
 
     @property
@@ -69,7 +69,7 @@ class Plan:
 
 @dataclass
 class Progress:
-    """How far it is."""
+    """The progress of a storm."""
 
     phase: str = "starting"
     elapsed: float = 0.0
@@ -78,29 +78,29 @@ class Progress:
     kills: int = 0
     lives: int = 0
     points: str = ""
-    """How many of the failpoints were hit, of how many."""
+    """Number of failpoints that were hit, and of all."""
 
 
 @dataclass
 class Outcome:
-    """What a storm came to."""
+    """The outcome of a storm."""
 
     plan: Plan
     engine: str
     messages: int
     said: Counter[str]
-    """How many of the messages were written on each platform."""
+    """Number of messages by platform."""
     acked: int
     kills: int
     lives: int
     faults: Mapping[str, int]
-    """How often each kind of fault of nodes and servers happened."""
+    """Number of faults of nodes and servers, by kind."""
     exits: Mapping[int, int]
-    """How often nodes ended by themselves and were started again, by exit status."""
+    """Number of expected exits of nodes, by exit status."""
     answers_in_outages: int
-    """How many answers clients saw end while RabbitMQ was away."""
+    """Number of answers that ended while RabbitMQ was down."""
     revision: str | None
-    """The revision of the database in the end."""
+    """The final revision of the database."""
     hits: dict[str, int]
     drained: bool
     drain_seconds: float
@@ -108,22 +108,22 @@ class Outcome:
     unexpected: list[str]
     verdict: Verdict
     failures: int = 0
-    """How many answers failed, because a call of the model did."""
+    """Number of answers that failed because a call of the model did."""
     summaries: int = 0
-    """How many summaries of conversations were made."""
+    """Number of summaries of conversations."""
     notices: int = 0
-    """How many notices were announced."""
+    """Number of announced notices."""
     inquiries: int = 0
-    """How many inquiries were asked."""
+    """Number of inquiries."""
     choices: int = 0
-    """How many questions the model asked."""
+    """Number of questions of the model."""
     tasks: int = 0
-    """How many nested runs there were."""
+    """Number of nested runs."""
     blocked: int = 0
-    """How many calls a plugin blocked."""
+    """Number of calls that a plugin blocked."""
     exchanged: int = 0
-    """How often a plugin was replaced while turns ran."""
+    """Number of replacements of a plugin during turns."""
     ticks: int = 0
-    """At how many times the job of a plugin ran."""
+    """Number of due times at which the job of a plugin ran."""
     changes: int = 0
-    """How many edits, repetitions and switches of versions were made."""
+    """Number of edits, repetitions and switches of versions."""

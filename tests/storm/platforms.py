@@ -40,7 +40,7 @@ def server_of(name: str) -> Serve:
 
 
 async def arrived(output: asyncio.StreamReader, kind: type[Platform], gateway: str) -> Platform | None:
-    """The platform whose process tells of itself; None if it ends instead."""
+    """Wait until the process reports its platform; None if it ends instead."""
     url = (await output.readline()).decode().strip()
     facts: dict[str, str] = {}
     while url and not all(name in facts for name in kind.needs):

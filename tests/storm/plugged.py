@@ -30,11 +30,11 @@ from gateway.settings.sections import Origin
 _FOLDER = "plugins"
 _EXCHANGED, _TICKS = "exchanged", "ticks"
 _BLOCKED = "the plugin 'blocker'"
-"""In the result of a call that it blocked, also because it failed."""
+"""Text in the result of a call that it blocked, also by failing."""
 _EVERY = 0.7
 """Seconds between two exchanges."""
 PATIENCE = "20s"
-"""Time limit of what must not fail, on a machine that is busy with a storm."""
+"""Time limit of calls that must not fail, on a machine that is busy with a storm."""
 
 _MESSAGES = """
 import os, re, time
@@ -134,7 +134,7 @@ def write_plugins(directory: Path) -> None:
 
 
 def settle(settings: Settings, directory: Path) -> Settings:
-    """Return settings whose lock is in the directory."""
+    """Return settings whose lock file is in the directory."""
     return settings.with_origin(Origin(file=directory / "storm.toml"))
 
 
@@ -154,14 +154,14 @@ async def exchange(replace: Callable[[str, str], Awaitable[None]], directory: Pa
     """
     for name in itertools.cycle(PLUGINS):
         await asyncio.sleep(_EVERY)
-        with contextlib.suppress(PluginError):  # what starts too slowly is not used
+        with contextlib.suppress(PluginError):  # a plugin that starts too slowly is not used
             await replace(name, str(directory / _FOLDER / name))
             with (directory / _EXCHANGED).open("a") as exchanged:
                 exchanged.write(f"{name}\n")
 
 
 def check_plugins(verdict: Verdict, record: Record, directory: Path) -> tuple[int, int, int]:
-    """Check that nothing forbidden was done, and no answer failed because of a plugin.
+    """Check that no forbidden call ran, and no answer failed because of a plugin.
 
     Return how many calls were blocked, how often a plugin was replaced, and at how many times a job ran.
     """

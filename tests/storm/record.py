@@ -1,4 +1,4 @@
-"""What the database holds after a storm, and what its messages say."""
+"""The content of the database after a storm, and readers of its messages."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from gateway.trail import Path, read_path
 
 @dataclass
 class Record:
-    """What the database holds in the end."""
+    """The final content of the database."""
 
     logs: dict[str, list[Message]]
     """Without the context of rooms, summaries and notices."""
     notices: Mapping[str, Sequence[Message]]
-    """What the herald announced, by session."""
+    """The messages of the announcer, by session."""
     summaries: Mapping[str, tuple[int, Sequence[Message]]]
-    """Of sessions that have any: the number up to which they count, and their summaries."""
+    """By session with summaries: the number up to which the last one counts, and the summaries."""
     context: Sequence[tuple[str, str]]
-    """The session of each message of context, and the name of what it quotes."""
+    """The session of each context message, and the name of the quoted message."""
     hidden: Mapping[str, Mapping[int, Sequence[Message]]]
-    """What is undone, by session and the number of that; it is negative for versions that are not shown."""
+    """The undone messages, by session and number of the undo, which is negative for hidden versions."""
     numbers: dict[str, int]
-    """Where each message stands in its log."""
+    """The position of each message in its log."""
     tasks: Sequence[Mapping[str, Any]]
     """The sessions of nested runs."""
     branches: Sequence[Mapping[str, Any]]
@@ -93,17 +93,17 @@ class Record:
         return self.logs.pop(session, [])
 
     def taken_back(self, words: Iterable[str]) -> set[str]:
-        """The ids of answers to these words that were ended and not placed."""
+        """Return the ids of answers to these words that were cancelled and not placed."""
         placed = {row["id"].rpartition(".")[0] for row in self.outbox}
         return {row["answer_id"] for word in words for row in self.rows(word)} - placed
 
     def with_notices(self, sessions: Iterable[str], log: Iterable[Message]) -> list[Message]:
-        """The messages of a log with the notices of its sessions, in their order."""
+        """Return the messages of a log with the notices of its session, in order."""
         notices = (message for session in sessions for message in self.notices[session])
         return sorted([*log, *notices], key=lambda message: self.numbers[message.id])
 
     def messages(self) -> Iterator[Message]:
-        """Return all messages of the logs, also those that are undone."""
+        """Return all messages of the logs, also undone ones."""
         for log in self.logs.values():
             yield from log
         for undone in self.hidden.values():
@@ -111,7 +111,7 @@ class Record:
                 yield from messages
 
     def rows(self, word: str) -> Sequence[Mapping[str, Any]]:
-        """What was accepted with this word: a history tells of a changed message once more."""
+        """Return the inbox rows with this word: a history may repeat an edited message."""
         return self._by_word.get(word, ())
 
     @cached_property
@@ -137,22 +137,22 @@ def _rows(connection: Connection, table: Any) -> list[Mapping[str, Any]]:
 
 
 def text_of(message: Message) -> str:
-    """The text of a message, reasoning included."""
+    """Return the text of a message, reasoning included."""
     return "".join(part.content for part in message.parts if isinstance(part, TextPart))
 
 
 def failed(message: Message) -> bool:
-    """Whether it says that something went wrong."""
+    """Return whether a message reports an error."""
     return any(isinstance(part, ErrorPart) for part in message.parts)
 
 
 def word_of(message: Message) -> str:
-    """The first word that it holds; empty for none."""
+    """Return the first word of a message; empty for none."""
     return word_in(text_of(message))
 
 
 def pieces_in_order(message: Message) -> list[str]:
-    """Return the pieces of an answer, with those that its files are in their place."""
+    """Return the pieces of an answer, with those of its files in their places."""
     found: list[str] = []
     for part in message.parts:
         if isinstance(part, TextPart):
@@ -163,7 +163,7 @@ def pieces_in_order(message: Message) -> list[str]:
 
 
 def pieces_of_files(message: Message) -> list[str]:
-    """Return the pieces of an answer that its files are."""
+    """Return the pieces of an answer that are files."""
     return [
         piece_of(file.name, base64.b64decode(file.data))
         for part in message.parts

@@ -1,4 +1,4 @@
-"""What is shown of storms: a line that moves while they rage, a table of figures in the end, or JSON."""
+"""The output of storms: a progress line while they run, then a table of figures, or JSON."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _EVERY = 10
 
 
 def complaints(outcome: Outcome) -> list[str]:
-    """Why a storm did not pass; empty when it did."""
+    """Return why a storm did not pass; empty if it did."""
     plan = outcome.plan
     found = [f"{_named(kind)}: {count}" for kind, count in outcome.verdict.counts.items() if count]
     if not outcome.drained:
@@ -50,7 +50,7 @@ def complaints(outcome: Outcome) -> list[str]:
 
 
 def _complaints_of_nodes(outcome: Outcome) -> list[str]:
-    """Why so little happened to the nodes that it proves too little."""
+    """Return why too few faults of nodes happened to prove anything."""
     plan = outcome.plan
     found = [
         f"{fault}: only {times} times, which proves too little"
@@ -66,7 +66,7 @@ def _complaints_of_nodes(outcome: Outcome) -> list[str]:
 
 @contextmanager
 def display(console: Console, engine: str, seconds: float) -> Generator[Show]:
-    """Something to look at meanwhile: one line that moves on a terminal, a line now and then elsewhere."""
+    """Show the progress: one updated line on a terminal, a line now and then elsewhere."""
     if console.is_terminal:
         with Live(console=console, transient=True) as live:
             yield lambda progress: live.update(_moving(engine, seconds, progress))
@@ -99,7 +99,7 @@ def _said(progress: Progress) -> tuple[str, ...]:
 
 
 def print_outcomes(console: Console, outcomes: Sequence[Outcome], seed: int) -> None:
-    """The figures of all storms side by side, what went wrong, and the verdict."""
+    """Print the figures of all storms side by side, the violations and the verdict."""
     console.print(_figures(outcomes), _failpoints(outcomes))
     for outcome in outcomes:
         for complaint in complaints(outcome):
@@ -133,7 +133,7 @@ def _figures(outcomes: Sequence[Outcome]) -> Table:
         "calls that a plugin blocked": lambda o: o.blocked,
         "plugins replaced": lambda o: o.exchanged,
         "runs of a plugin's job": lambda o: o.ticks,
-        "calm until all was answered": lambda o: f"{o.drain_seconds:.1f} s",
+        "drain until all was answered": lambda o: f"{o.drain_seconds:.1f} s",
     }
     for name, figure in rows.items():
         table.add_row(name, *(str(figure(outcome)) for outcome in outcomes))
@@ -184,12 +184,12 @@ def _named(kind: str) -> str:
 
 
 def passed(outcomes: Sequence[Outcome]) -> bool:
-    """Whether all storms were weathered."""
+    """Return whether all storms passed."""
     return bool(outcomes) and not any(map(complaints, outcomes))
 
 
 def summary(outcomes: Sequence[Outcome], seed: int) -> dict[str, object]:
-    """All of it for a machine."""
+    """Return the result as JSON data."""
     return {
         "passed": passed(outcomes),
         "seed": seed,
@@ -229,6 +229,6 @@ def summary(outcomes: Sequence[Outcome], seed: int) -> dict[str, object]:
 
 
 def _by_channel(outcome: Outcome) -> dict[str, dict[str, int]]:
-    """What went wrong on each channel."""
+    """Return the violations by channel."""
     found = outcome.verdict.channels
     return {name: dict(found.get(name, {})) for name in (*outcome.plan.channels, *found)}

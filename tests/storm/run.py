@@ -1,4 +1,4 @@
-"""The kill storm: real gateways are killed while real clients write, and every message is accounted for."""
+"""The kill storm: gateways are killed while clients write, and then every message is checked."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PLANTED = (
     "ack-before-commit",
     "asked-anew",
     "blind-resend",
-    "both-wordings",
+    "both-revisions",
     "ended-turns",
     "failed-turns",
     "forgotten-answers",
@@ -52,7 +52,7 @@ PLANTED = (
     "unwritten-signals",
 )
 OF_PLUGINS = ("unblocked", "ended-turns")
-"""The planted bugs that need the plugins; the storms of the others have none, because they cost time."""
+"""The planted bugs that need the plugins; other storms with a planted bug run without them, to save time."""
 VARIABLE = "TRUNKLINE_TEST_POSTGRES_URL"
 SERVER = "postgresql+psycopg://postgres@127.0.0.1:5432/postgres"
 EXAMPLE = "postgresql://user:password@host/name"
@@ -60,30 +60,36 @@ EXAMPLE = "postgresql://user:password@host/name"
 PASSED, FAILED, UNTRIED = 0, 1, 2
 
 DESCRIPTION = """\
-Start a gateway, let people write to it (twelve over websockets; six on each platform, alone with the
-bot, in groups, threads and topics; two bots on Telegram, polling and by webhook; two bots on Discord;
-two apps in Slack, by socket and by HTTP), who send files and ask for some, allow tools when they are
-asked, stop answers, and change and delete what they wrote; let editors change messages and switch
-between versions over HTTP, the model ask people and give tasks to agents, a plugin announce notices and
-ask in chats; let confined plugins crash, hang, block and observe, and replace them; keep only four
-messages of a chat in memory; kill it with SIGKILL once or twice a second, at random and at exact
-instants, start it at once again with a clock that is right or an hour off, make a tenth of all calls to
-model and platforms fail, and histories for a quarter of the time, and then account for every message:
-was it answered once, whole, in order, in its last wording, in its place, and does everybody see that?
-Did its files arrive, and those of its answer? Did what was stopped, deleted or allowed stay so? Was
-each forbidden call blocked, and did no turn end with a plugin? Is each notice there once, in its newest
-wording? Did the plugin and the model get each answer, once? Is the version shown that was chosen last,
-and are the others there? Did each task run once?
+A fault-injection test: run a gateway, let clients write to it, kill it again and again, and check every
+message.
 
-With --nodes, so many gateways are one cluster with a PostgreSQL and a RabbitMQ of their own, and people
-reach it through any node. Nodes are also frozen, stopped, drained and cut off from the servers and from
+Clients: twelve over websockets; six on each platform, in private chats, groups, threads and topics (two
+bots on Telegram, by polling and by webhook; two bots on Discord; two apps in Slack, by socket and by
+HTTP). They send files and ask for some, approve tools, stop answers, and edit and delete messages.
+Editors change messages and switch between versions over HTTP. The model asks questions and starts nested
+runs, a plugin announces notices and asks questions. Confined plugins crash, hang, block and observe, and
+are replaced.
+
+Faults: the gateway keeps only four messages of a chat in memory. It is killed with SIGKILL once or twice
+a second, at random and at failpoints, and restarted at once, with a clock that is right or an hour off.
+A tenth of all calls to the model and the platforms fail, and histories are unreadable for a quarter of
+the time.
+
+Checks: each message is answered once, completely, in order, in its latest revision and in its chat, and
+all clients see that; its files and those of its answer arrive. Stopped answers, deletions and approvals
+remain in effect. Each forbidden call is blocked, and no turn fails because of a plugin. Each notice is
+there once, in its latest revision. The plugin and the model get each answer once. The version that was
+selected last is shown, and the others are stored. Each nested run happens once.
+
+With --nodes, this number of gateways forms a cluster with its own PostgreSQL and RabbitMQ, and clients
+connect to any node. Nodes are also frozen, stopped, drained and cut off from the servers and from
 platforms, the clock of one is up to 1.5 s off, calls of killed nodes arrive late, both servers are killed
-and started again, and the certificate between nodes is replaced. Once, all nodes are replaced one by one
-by a newer version with one more migration."""
+and restarted, and the certificate between nodes is replaced. Once, all nodes are replaced one by one by a
+newer version with one more migration."""
 
 EPILOG = f"""\
-The exit status is 0 if nothing was lost, doubled, left over or out of order, and enough was killed to say
-so; 1 if not; 2 if the storm could not be held. PostgreSQL is the server that {VARIABLE}
+The exit status is 0 if no violation was found and there were enough kills to prove that; 1 if not; 2 if
+the storm could not run. PostgreSQL is the server that {VARIABLE}
 names, with a user who may create databases (else {SERVER}).
 
 examples:
@@ -98,7 +104,7 @@ class NoServerError(Exception):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Hold the storms that are asked for. Returns the exit status."""
+    """Run the requested storms. Returns the exit status."""
     given = _arguments(argv)
     fork_server = ForkServer(given.channels)
     console = Console(stderr=given.json)
@@ -124,16 +130,31 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--engine", choices=("sqlite", "postgres", "both"), default="both", help="where it is kept (both)")
-    add("--seconds", type=float, default=60, help="how long each engine is stormed (60)")
+    add("--engine", choices=("sqlite", "postgres", "both"), default="both", help="database (both)")
+    add("--seconds", type=float, default=60, help="seconds of faults for each database (60)")
     add("--nodes", type=int, default=1, help="nodes of a cluster, on PostgreSQL with servers of its own (1)")
-    add("--channels", type=_channels, default=CHANNELS, help=f"with commas between ({','.join(CHANNELS)})")
-    add("--rate", type=float, default=18, help="messages per second, from all together (18)")
+    add(
+        "--channels",
+        type=_channels,
+        default=CHANNELS,
+        help=f"channels, separated by commas ({','.join(CHANNELS)})",
+    )
+    add("--rate", type=float, default=18, help="messages per second in all (18)")
     add("--faults", type=float, default=0.1, help="share of model and platform calls that fail (0.1)")
-    add("--files", type=float, default=0.1, help="share of messages that carry a file, or ask for one (0.1)")
-    add("--drain", type=float, default=200, help="seconds that the calm afterwards may take (200)")
-    add("--seed", type=int, default=random.randrange(1_000_000), help="of all that is random (random)")
-    add("--planted", choices=(*PLANTED, *PLANTED_IN_NODES), help="plant a bug, which has to be found")
+    add(
+        "--files",
+        type=float,
+        default=0.1,
+        help="share of messages with a file, and of those that ask for one (0.1)",
+    )
+    add(
+        "--drain",
+        type=float,
+        default=200,
+        help="maximum seconds until all is answered after the faults (200)",
+    )
+    add("--seed", type=int, default=random.randrange(1_000_000), help="seed of all random choices (random)")
+    add("--planted", choices=(*PLANTED, *PLANTED_IN_NODES), help="insert a bug that the storm has to find")
     add("--json", action="store_true", help="one JSON line on standard output, all else on standard error")
     add("--keep", action="store_true", help="keep the directory with the database and the gateways' log")
     given = parser.parse_args(argv)
@@ -189,7 +210,7 @@ def _hold(
 
 
 def _engines(wanted: str, console: Console) -> list[str]:
-    """The engines to storm; PostgreSQL is left out where it cannot be reached, unless it was asked for."""
+    """Return the engines to test; PostgreSQL is skipped if it is unreachable, unless it was requested."""
     if wanted == "sqlite":
         return ["sqlite"]
     try:
@@ -197,7 +218,7 @@ def _engines(wanted: str, console: Console) -> list[str]:
     except NoServerError as error:
         if wanted == "postgres":
             raise
-        console.print(f"{error}\nOnly SQLite is stormed.", style="yellow", highlight=False, soft_wrap=True)
+        console.print(f"{error}\nOnly SQLite is tested.", style="yellow", highlight=False, soft_wrap=True)
         return ["sqlite"]
     return ["postgres"] if wanted == "postgres" else ["sqlite", "postgres"]
 
@@ -228,7 +249,7 @@ def _server() -> str:
 
 @contextmanager
 def _database(kind: str, directory: Path) -> Generator[str]:
-    """A fresh database of a kind, as a URL."""
+    """Create a database of a kind. Yields its URL."""
     if kind == "sqlite":
         yield f"sqlite:///{directory / 'trunkline.db'}"
         return

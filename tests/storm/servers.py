@@ -1,4 +1,4 @@
-"""Servers of a storm with nodes, to be killed and started again: a PostgreSQL and a RabbitMQ of its own."""
+"""The servers of a storm with nodes, which are killed and restarted: its own PostgreSQL and RabbitMQ."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class NoServersError(Exception):
 class Postgres:
     """A PostgreSQL of its own, with its files in a folder.
 
-    It listens at ``host``, for clients of ``network``. ``prefix`` is what comes before its commands.
+    It listens at ``host``, for clients of ``network``. ``prefix`` is put before its commands.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class Postgres:
         self._password = secrets.token_hex(16)
 
     def url(self, port: int) -> str:
-        """Return the address of its database, by way of a port."""
+        """Return the URL of its database at a port."""
         return f"postgresql+psycopg://{_USER}:{self._password}@{self._host}:{port}/postgres"
 
     def create(self) -> None:
-        """Make its files."""
+        """Create its files."""
         password = self._folder / "password"
         password.write_text(self._password)
         if os.geteuid() == 0:
@@ -68,7 +68,7 @@ class Postgres:
 
     @property
     def runs(self) -> bool:
-        """Whether it was started, and not ended."""
+        """Whether it was started and has not ended."""
         return (self._folder / "data" / "postmaster.pid").exists()
 
     def kill(self) -> None:
@@ -108,7 +108,7 @@ def servers() -> Generator[tuple[Postgres, Broker]]:
 
 @contextmanager
 def scratch() -> Generator[Path]:
-    """A folder that any user may enter; in memory where there is room, since every commit is synced."""
+    """Create a folder that any user may enter; in memory if there is room, since every commit is synced."""
     free = shutil.disk_usage(_ROOMY).free if _ROOMY.is_dir() else 0
     folder = Path(tempfile.mkdtemp(prefix="trunkline-storm-", dir=_ROOMY if free > _ENOUGH else None))
     folder.chmod(0o755)
@@ -120,7 +120,7 @@ def scratch() -> Generator[Path]:
 
 @contextmanager
 def running(database: Postgres, broker: Broker) -> Generator[tuple[Postgres, Broker]]:
-    """Both servers while they run."""
+    """Run both servers within the block."""
     try:
         with ThreadPoolExecutor() as threads:
             starting = threads.submit(broker.start)

@@ -1,4 +1,4 @@
-"""Slack in a storm: an app with a socket, and one that is called over HTTP."""
+"""Slack in a storm: an app with Socket Mode, and one with HTTP."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import aiohttp
-from chat_platform import HISTORY_OUTAGE, Json, Platform, Question, Rooms, Spot, Stands
+from chat_platform import HISTORY_OUTAGE, Json, Platform, Question, Rooms, ShownMessage, Spot
 from files import encoded, piece_of
 from inquiries import inquiry_in
 from model import word_in
@@ -16,7 +16,7 @@ class SlackRooms(Platform):
     """Direct messages and public channels of a workspace, each of them one conversation."""
 
     name, kind = "slack.socket", "slack"
-    zeal: ClassVar[Mapping[Spot, float]] = {"direct": 0.35, "group": 0.3, "thread": 0.25}
+    activity: ClassVar[Mapping[Spot, float]] = {"direct": 0.35, "group": 0.3, "thread": 0.25}
     needs = ("app_token", "signing_secret", "bot_token")
     spots: ClassVar[Sequence[Spot]] = ("direct", "direct", "direct", "direct", "group", "group")
 
@@ -94,9 +94,11 @@ class SlackRooms(Platform):
                 files = [await self._piece(http, file) for file in said["raw"].get("files", ())]
                 left = tuple(piece for piece in files if piece is not None)
                 if files and not left:
-                    continue  # a message that only showed a file goes with it
-                stands = Stands(id=said["ts"], text=said["text"], unfinished=said["streaming"], files=left)
-                found.setdefault(_place(name, said), []).append(stands)
+                    continue  # a message that only showed a file is removed with it
+                shown = ShownMessage(
+                    id=said["ts"], text=said["text"], unfinished=said["streaming"], files=left
+                )
+                found.setdefault(_place(name, said), []).append(shown)
         return found
 
     @property
@@ -104,7 +106,7 @@ class SlackRooms(Platform):
         return self.facts["bot_token"].split(" ")[0]
 
     async def _piece(self, http: aiohttp.ClientSession, file: Json) -> str | None:
-        """The piece that a file is; None if it was deleted."""
+        """Return the piece of a file; None if it was deleted."""
         data = await self._load(http, file["url_private"], self._token)
         return None if data is None else piece_of(file["name"], data)
 
@@ -142,7 +144,7 @@ def _place(name: str, said: Mapping[str, Any]) -> str:
 
 
 def _name(room: Mapping[str, Any], bot: str) -> str:
-    """What people call a room: a direct message by the one who is not the bot."""
+    """Return the display name of a room; for a direct message the name of the person."""
     if room["kind"] != "im":
         return room["name"]
     return f"@{next(name for name in room['members'] if name != bot)}"

@@ -1,4 +1,4 @@
-"""One storm over one database: the world around the gateway, the killing, the waiting, the verdict."""
+"""One storm over one database: the fake servers around the gateway, the faults, the drain, the verdict."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ from gateway.store import schema as t
 from tests.gateway.cluster.broker import Broker
 
 CLIENTS = 12
-"""How many there are on websockets."""
+"""Number of clients on websockets."""
 
-_WEARY = 4
-"""How much less people write when a storm lasts longer than it was to."""
+_SLOWDOWN = 4
+"""Factor of the pauses between messages in a storm that is prolonged."""
 
 _PLANTED_POINTS = {
     "asked-anew": (QUESTIONED,),
@@ -69,22 +69,22 @@ _PLANTED_POINTS = {
     "unkept-decisions": (DECIDED, PRESSED),
     "unwritten-signals": (STOPPED, DELETED),
 }
-"""The instants to kill or freeze at where a planted bug only shows there."""
+"""Failpoints to kill or freeze at, for planted bugs that are only visible there."""
 
 _HITS, _LONGEST = 2, 5
-"""How often each of them is to be hit, and how many times its seconds such a storm may take for that."""
+"""Required hits of each, and the factor by which such a storm may be prolonged for that."""
 
 _ACKNOWLEDGED = 2.0
 """Seconds in which a press is acknowledged, unless the gateway dies first."""
 
 _PRESSES = 30
-"""Seconds in which the last buttons have to go once they are pressed."""
+"""Seconds in which the last buttons have to disappear after a press."""
 
 _TYPES = 0.5
-"""How likely somebody types the answer to an inquiry, each time that they see it."""
+"""Probability that an inquiry is answered by typing, at each check."""
 
-_DAWN = 150.0
-"""Seconds in which the gateway has to reach all platforms, before anybody kills it."""
+_START_UP_SECONDS = 150.0
+"""Seconds in which the gateway has to connect to all platforms before the faults begin."""
 
 
 class Storm:
@@ -129,12 +129,12 @@ class Storm:
         self._editors: list[Editor] = []
         self._pressed = Pressed()
         self._chosen: set[str] = set()
-        """The words for which the model's question was answered in a room, as the gateway acknowledged."""
+        """The words whose questions of the model were answered in a room, with an acknowledgement."""
         self._server = ""
         self._begun = time.monotonic()
 
     async def run(self, show: Callable[[Progress], None]) -> Outcome:
-        """Rage, let it drain, and judge. ``show`` is called a few times a second. Raises BrokenStormError."""
+        """Inject faults, drain and check. ``show`` is called twice a second. Raises BrokenStormError."""
         try:
             return await self._run(show)
         except BaseExceptionGroup as group:
@@ -167,7 +167,7 @@ class Storm:
                         tasks.create_task(self._decide(http)),
                         *(tasks.create_task(client.live()) for client in self._clients),
                     ]
-                    drained, seconds = await self._weather(engine, http)
+                    drained, seconds = await self._run_phases(engine, http)
                     left = await self._all_decided(http) if drained else []
                     status = await self._killer.stop()
                     for task in background:
@@ -243,30 +243,30 @@ class Storm:
             wants_decision=lambda: self._failpoints.armed() == DECIDED,
         )
         for number in range(CLIENTS if own else 0):
-            client = Client(number, f"{self._server}/ws", self._die(), hooks, self.plan.files)
+            client = Client(number, f"{self._server}/ws", self._new_random(), hooks, self.plan.files)
             self._clients.append(client)
         for number in range(EDITORS if own else 0):
             armed, reach = self._failpoints.armed, self._failpoints.reach
-            self._editors.append(Editor(number, self._server, self._die(), armed, reach))
+            self._editors.append(Editor(number, self._server, self._new_random(), armed, reach))
         for platform in self._platforms:
             await self._settle(platform, http)
 
     async def _settle(self, platform: Platform, http: aiohttp.ClientSession) -> None:
-        """People come to a platform."""
+        """Create the persons of a platform."""
         called = await platform.called(http)
         for spot in platform.spots:
             number = CLIENTS + len(self._persons)
             room = await platform.open(http, name_of(number), spot)
             name = "" if spot == "direct" else called
-            zeal, files = platform.zeal[spot], self.plan.files
+            activity, files = platform.activity[spot], self.plan.files
             # In a thread that the bot was called into, everything is for the bot.
             chats = bool(name) and spot == "group"
             person = Person(
                 number,
                 platform,
                 room,
-                self._die(),
-                zeal,
+                self._new_random(),
+                activity,
                 name,
                 files,
                 self._wants_press,
@@ -278,15 +278,15 @@ class Storm:
     def _wants_press(self) -> bool:
         return self._failpoints.armed() == PRESSED
 
-    def _die(self) -> random.Random:
+    def _new_random(self) -> random.Random:
         return random.Random(self._dice.getrandbits(32))
 
-    async def _dawn(self, engine: Engine, http: aiohttp.ClientSession) -> None:
-        """The gateway comes to all platforms and learns whom there is, before anything happens to it."""
-        self.progress.phase = "dawn"
+    async def _start_up(self, engine: Engine, http: aiohttp.ClientSession) -> None:
+        """Connect the gateway to all platforms and let every person write, before the faults begin."""
+        self.progress.phase = "start-up"
         await self._killer.start()
         try:
-            async with asyncio.timeout(_DAWN):
+            async with asyncio.timeout(_START_UP_SECONDS):
                 while not await self._is_ready(http):
                     await asyncio.sleep(0.1)
                 for person in self._persons:
@@ -295,7 +295,7 @@ class Storm:
                 async with asyncio.TaskGroup() as tasks:
                     for person in self._persons:
                         if person.platform.tells_changes:
-                            tasks.create_task(person.hesitate(http))
+                            tasks.create_task(person.write_and_revise(http))
                 await self._accepted(engine)
         except TimeoutError:
             log = end_of(self._directory / "gateway.log")
@@ -309,34 +309,34 @@ class Storm:
         async with http.get(f"{self._server}/readyz") as response:
             return response.status == 200
 
-    async def _weather(self, engine: Engine, http: aiohttp.ClientSession) -> tuple[bool, float]:
-        """The storm itself, then the calm until everything is answered."""
-        await self._dawn(engine, http)
+    async def _run_phases(self, engine: Engine, http: aiohttp.ClientSession) -> tuple[bool, float]:
+        """Run the faults, then drain until everything is answered."""
+        await self._start_up(engine, http)
         self._begun = time.monotonic()
-        zeal = sum(writer.zeal for writer in (*self._clients, *self._persons))
+        activity = sum(writer.activity for writer in (*self._clients, *self._persons))
 
         def pace() -> float:
-            """Where it takes longer to kill often enough, people write less: it all has to be answered."""
-            return zeal / self.plan.rate * (1 if self._elapsed < self.plan.seconds else _WEARY)
+            """Return the pause between messages, longer in a prolonged storm, as all must be answered."""
+            return activity / self.plan.rate * (1 if self._elapsed < self.plan.seconds else _SLOWDOWN)
 
-        self.progress.phase = "storm"
+        self.progress.phase = "faults"
         async with asyncio.TaskGroup() as editing:
-            # They end with a change that is complete, which may take until the calm.
+            # They end with a complete change, which may take until the drain.
             edits = [editing.create_task(editor.write(self._is_over)) for editor in self._editors]
             async with asyncio.TaskGroup() as tasks:
                 for writer in (*self._clients, *self._persons):
                     tasks.create_task(writer.write(pace, self._is_over))
-                await self._killer.rage(self._is_over, self._lacks_failpoints)
+                await self._killer.run_faults(self._is_over, self._lacks_failpoints)
             self.progress.phase = "drain"
             begun = time.monotonic()
-            await self._killer.relent()
+            await self._killer.stop_faults()
             drained = await self._drain(engine, edits)
             for edit in edits:
                 edit.cancel()
         return drained, time.monotonic() - begun
 
     async def _drain(self, engine: Engine, edits: Sequence[asyncio.Task[None]]) -> bool:
-        """Wait until everything is answered. Returns whether it was in time."""
+        """Wait until everything is answered. Returns whether that was in time."""
         begun = time.monotonic()
         while time.monotonic() - begun < self.plan.drain:
             if (
@@ -357,9 +357,9 @@ class Storm:
         return time.monotonic() - self._begun
 
     def _is_over(self) -> bool:
-        """Return whether it raged long enough.
+        """Return whether the faults lasted long enough.
 
-        A slow machine gets six times as long to prove something, besides the time to start servers again.
+        A slow machine gets up to six times as long, and the time to restart servers.
         """
         elapsed = self._elapsed
         if (
@@ -377,14 +377,14 @@ class Storm:
         return is_enough and not self._lacks_failpoints() and self._killer.kills >= self.plan.fewest_kills
 
     def _lacks_failpoints(self) -> bool:
-        """Return whether it raged long enough, and the kills at some failpoints are still to be made."""
+        """Return whether the faults lasted long enough, but kills at some failpoints are missing."""
         if not self.plan.needs_every_failpoint or self._elapsed <= self.plan.seconds:
             return False
         hits = self._failpoints.hits()
         return not all(hits[point] for point in self._points)
 
     def _is_accepted(self, engine: Engine) -> bool:
-        """Whether everything that persons said was accepted, in its last wording."""
+        """Return whether the last revision of each message of persons was accepted."""
         with engine.connect() as c:
             accepted = {
                 word
@@ -395,7 +395,7 @@ class Storm:
         return accepted >= said
 
     def _is_settled(self, engine: Engine) -> bool:
-        """Whether nothing that was accepted is open."""
+        """Return whether no accepted message is open."""
         inbox, outbox = select(func.count()).select_from(t.inbox), select(func.count()).select_from(t.outbox)
         with engine.connect() as c:
             waiting = c.execute(inbox.where(t.inbox.c.state == "new")).scalar_one()
@@ -405,7 +405,7 @@ class Storm:
         return not waiting and not growing
 
     async def _decide(self, http: aiohttp.ClientSession) -> None:
-        """People allow what they are asked about, as long as they see buttons."""
+        """Answer all questions with buttons, as their persons."""
         while True:
             async with asyncio.TaskGroup() as tasks:
                 for question, person in await self._open_questions(http):
@@ -419,9 +419,11 @@ class Storm:
             await asyncio.sleep(0.2 if self._wants_press() else 1)
 
     async def _press(self, http: aiohttp.ClientSession, question: Question, person: Person) -> None:
-        """Press a button. What counts as a decision is one that the gateway kept and acknowledged."""
+        """Press a button. A decision counts once the gateway has stored and acknowledged it."""
         platform = person.platform
-        with contextlib.suppress(aiohttp.ClientResponseError, TimeoutError):  # it went meanwhile
+        with contextlib.suppress(
+            aiohttp.ClientResponseError, TimeoutError
+        ):  # the button was removed meanwhile
             press = await platform.press(http, question, person.name)
             async with asyncio.timeout(_ACKNOWLEDGED):
                 while not await platform.is_acknowledged(http, question, press):
@@ -445,7 +447,7 @@ class Storm:
         ]
 
     async def _all_decided(self, http: aiohttp.ClientSession) -> list[Question]:
-        """The questions that keep their buttons though they are pressed: none."""
+        """Press the remaining buttons. Returns the questions that still have some; there should be none."""
         left = await self._open_questions(http)
         for _ in range(_PRESSES):
             if left:

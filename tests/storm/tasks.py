@@ -1,7 +1,7 @@
-"""Tasks: what the model gives to agents with the tool ``task``, across kills.
+"""Checks of nested runs, which the model starts with the tool ``task``, across kills.
 
-Each call has one run in a session of its own, which is answered once and uses its tool once. What the run
-says last is the result of the call, so a repeated turn begins no second run.
+Each call has one run in a session of its own, which is answered once and uses its tool once. The last text
+of the run is the result of the call; a repeated turn begins no second run.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _is_kept(person: Person, sent: Sent) -> bool:
 
 
 def _check_call(verdict: Verdict, message: Message, call: ToolCallPart, runs: Mapping[str, _Run]) -> None:
-    """Check that a call has one run, and what that said last as its result."""
+    """Check that a call has one run, and its last text as the result."""
     own = [run for run in runs.values() if run.is_of(message, call)]
     is_cut = failed(message) or message.metadata.stop_reason == "cancelled"
     result = next(
@@ -73,7 +73,7 @@ def _check_call(verdict: Verdict, message: Message, call: ToolCallPart, runs: Ma
 
 
 class _Run:
-    """The session of a run, as the database has it."""
+    """The stored session of a run."""
 
     def __init__(self, row: Mapping[str, Any], log: Sequence[Message]) -> None:
         self.id: str = row["id"]
@@ -83,12 +83,12 @@ class _Run:
 
     @property
     def word(self) -> str:
-        """The word of its task."""
+        """Return the word of its task."""
         return word_in(text_of(self._prompts[0])) if self._prompts else ""
 
     @property
     def result(self) -> str:
-        """What its call gets."""
+        """Return the expected result of its call."""
         try:
             text = final_text(self._answers[0])
         except (ToolError, IndexError) as error:
@@ -96,11 +96,11 @@ class _Run:
         return f"{text}\n\n(task session: {self.id})"
 
     def is_of(self, message: Message, call: ToolCallPart) -> bool:
-        """Return whether it was begun by a call of a message."""
+        """Return whether a call of this message began it."""
         return (self._row["parent_message"], self._row["call_id"]) == (message.id, call.tool_call_id)
 
     def check(self, verdict: Verdict) -> None:
-        """Check that it has one task and one answer, about that."""
+        """Check that it has one task and one answer to it."""
         if len(self._prompts) != 1:
             verdict.add("wrong", f"{self.id} has {len(self._prompts)} tasks")
         if len(self._answers) != 1:

@@ -1,4 +1,4 @@
-"""Telegram in a storm: a bot that polls, and one that is delivered to."""
+"""Telegram in a storm: a bot that polls, and one with a webhook."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import aiohttp
-from chat_platform import Json, Platform, Question, Rooms, Spot, Stands
+from chat_platform import Json, Platform, Question, Rooms, ShownMessage, Spot
 from files import encoded, piece_of
 from inquiries import inquiry_in
 from model import word_in
@@ -18,7 +18,7 @@ class TelegramRooms(Platform):
     """Private chats and supergroups, which number their messages in different ways, and a forum's topics."""
 
     name, kind = "telegram.polling", "telegram"
-    zeal: ClassVar[Mapping[Spot, float]] = {"direct": 0.2, "group": 0.035, "thread": 0.03}
+    activity: ClassVar[Mapping[Spot, float]] = {"direct": 0.2, "group": 0.035, "thread": 0.03}
     needs = ("token",)
     tells_deletions = False
     files_in_order = True
@@ -64,7 +64,7 @@ class TelegramRooms(Platform):
                 _name(room["chat"]["id"], said),
                 str(said["message_id"]),
                 button := keys[0][0]["callback_data"],
-                button.partition(":")[2].partition(":")[0],  # empty for one that only probes a message
+                button.partition(":")[2].partition(":")[0],  # empty for the channel's own probe
                 word_in(_text(said)),
                 inquiry_in(_text(said)),
             )
@@ -95,14 +95,14 @@ class TelegramRooms(Platform):
                     found.setdefault(_name(room["chat"]["id"], said), []).append(stands)
         return found
 
-    async def _stands(self, http: aiohttp.ClientSession, said: Mapping[str, Any]) -> Stands:
+    async def _stands(self, http: aiohttp.ClientSession, said: Mapping[str, Any]) -> ShownMessage:
         answered, file = said.get("reply_to_message"), said.get("document")
         pieces: tuple[str, ...] = ()
         if file is not None:
             data = await self._load(http, f"{self.url}/_fake/file/{file['file_id']}")
             pieces = (piece_of(file["file_name"], data or b""),)
         reply_to = None if answered is None else str(answered["message_id"])
-        return Stands(id=str(said["message_id"]), text=_text(said), reply_to=reply_to, files=pieces)
+        return ShownMessage(id=str(said["message_id"]), text=_text(said), reply_to=reply_to, files=pieces)
 
     async def _room(self, http: aiohttp.ClientSession, **wanted: object) -> str:
         return str((await self._post(http, "_fake/open", **wanted))["result"])

@@ -1,4 +1,4 @@
-"""The checker of the storm accepts a room that is right, and finds what stands there too often."""
+"""The checker of the storm accepts a correct room, and finds duplicates in it."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ pytestmark = pytest.mark.slow
 KEY, NOTICE = "n48y2", "Notice 1 of n48y2."
 
 
-class Herald(Plugin):
-    """A plugin that announces in the chat that it was last written to in."""
+class Announcer(Plugin):
+    """A plugin that announces in the chat of the last message."""
 
-    name = "herald"
+    name = "announcer"
 
     async def activate(self, ctx: PluginContext) -> None:
         self.ctx = ctx
@@ -45,7 +45,7 @@ class Herald(Plugin):
 
 
 class Room:
-    """The direct message of a person who undoes, on a gateway with a database on disk."""
+    """The direct chat of a person who undoes, on a gateway with a database on disk."""
 
     def __init__(self, slack: FakeSlack, directory: Path) -> None:
         self.slack = slack
@@ -60,7 +60,7 @@ class Room:
             self.person.sent.append(Sent(text.partition(",")[0], text, message_id=ts))
 
     async def judge(self) -> list[str]:
-        """Return what the checker finds wrong, from the database and from what stands in the room."""
+        """Return the violations that the checker finds in the database and the room."""
         engine = create_engine(f"sqlite:///{self._directory / 'trunkline.db'}")
         record = Record.read(engine)
         engine.dispose()
@@ -75,7 +75,7 @@ class Room:
 @asynccontextmanager
 async def room_with_notice(directory: Path) -> AsyncGenerator[tuple[Room, Gateway]]:
     """A room with one answered message and a notice."""
-    herald = Herald()
+    announcer = Announcer()
     async with FakeSlack() as slack, FakeModels() as models:
         room = Room(slack, directory)
         settings = Settings.model_validate(
@@ -97,14 +97,14 @@ async def room_with_notice(directory: Path) -> AsyncGenerator[tuple[Room, Gatewa
                 },
             }
         )
-        gateway = Gateway(settings, plugins=[herald])
+        gateway = Gateway(settings, plugins=[announcer])
         async with gateway.running():
             await until(lambda: [name for name, (ok, _) in gateway.health().items() if not ok], [])
             room.say("q48x0, please")
             await until(lambda: len(slack.answers("@p48")), 1)
             await until(lambda: gateway.parts.dispatcher.waiting, 0)
             session = next(iter(gateway.parts.sessions.live()))
-            await herald.announce(session.address)
+            await announcer.announce(session.address)
             await until(lambda: len(slack.answers("@p48")), 2)
             await until(lambda: gateway.parts.dispatcher.waiting, 0)
             yield room, gateway

@@ -1,4 +1,4 @@
-"""The trail of every message against what the database and the platforms hold: it tells what happened."""
+"""Checks of the trail of every message against the database and the platforms."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def check_trails(
 
 
 def _check_acknowledged(verdict: Verdict, record: Record, clients: Sequence[Client]) -> None:
-    """Each message whose acceptance a client was told has a path that begins with it."""
+    """Check that each message with an acknowledgement has a path that begins with its acceptance."""
     for client in clients:
         for sent in client.sent:
             path = record.paths.get(sent.message_id or "")
@@ -51,7 +51,7 @@ def _check_acknowledged(verdict: Verdict, record: Record, clients: Sequence[Clie
 
 
 def _check_placed(verdict: Verdict, record: Record, rooms: Mapping[str, Rooms]) -> None:
-    """Each part of an answer that stands on a platform is a placement of some trail."""
+    """Check that each part of an answer on a platform is a placement in some trail."""
     withdrawn = {row["id"] for row in record.inbox if row["interrupted"] == "withdrawn"}
     placed = {str(page["platform_id"]) for page in record.outbox if page["inbox_id"] in withdrawn}
     for path in record.paths.values():
@@ -78,7 +78,7 @@ def _unlike_calls(record: Record, row: Mapping[str, Any], path: Path, asked: Col
     succeeded = any((step.kind, step.state) == ("model", "ok") for step in path.steps)
     if succeeded and not words.intersection(asked):
         return ["shows a call of the model, which was not asked"]
-    # A word of several messages may have been asked for another one of them.
+    # If several messages share a word, the call may have been for another one.
     alone = not merged and all(len(record.rows(word)) == 1 for word in words)
     if alone and words.intersection(asked) and _ends(path.steps) and not (called or cut):
         return ["shows no call of the model, which was asked"]

@@ -1,4 +1,4 @@
-"""What a storm is run_checks by: each list holds one line for every violation, and has to be empty."""
+"""The verdict of a storm: lists with one line for each violation; all must be empty."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Verdict:
     found: dict[str, list[str]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
     channels: dict[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
     channel: str = ""
-    """What is being looked at."""
+    """The channel that is being checked."""
 
     def add(self, kind: str, what: str) -> None:
         """Note one violation."""
@@ -24,5 +24,5 @@ class Verdict:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many of each kind."""
+        """Return the number of violations by kind."""
         return {kind: len(lines) for kind, lines in self.found.items()}

@@ -1,6 +1,6 @@
 """Versions: editors edit messages and have answers made anew over HTTP, and switch between the versions.
 
-What is replaced stays as a version. An acknowledged edit or switch holds over every crash: each message is
+Replaced messages stay as a version. An acknowledged edit or switch survives every crash: each message is
 answered once, the log shows what its editor saw last, and every hidden version still has its messages.
 """
 
@@ -22,7 +22,7 @@ from verdict import Verdict
 from gateway.contract.messages import Message
 
 EDITORS = 8
-"""How many there are."""
+"""Number of editors."""
 _FIRST = 500
 """The number of the first; clients and persons have lower ones."""
 _PACE = 0.5
@@ -31,7 +31,7 @@ _AGAIN = 0.05
 _LONGEST = 6
 """Exchanges of a conversation: a summary of a longer one would end its versions."""
 _FRESH = 0.06
-"""How likely an editor begins a new conversation."""
+"""Probability that an editor begins a new conversation."""
 _PATIENCE = aiohttp.ClientTimeout(total=10)
 
 
@@ -56,7 +56,7 @@ class Hidden(Struct):
 
 
 class Conversation(Struct):
-    """A conversation as its editor was told that it is."""
+    """A conversation as the acknowledgements to its editor describe it."""
 
     session: str
     shown: list[Exchange] = field(default_factory=list[Exchange])
@@ -87,7 +87,7 @@ class Conversation(Struct):
 
 
 class Editor:
-    """Somebody who changes their mind at length, one request after the other, each until it is acknowledged.
+    """A person who changes a conversation, one request after the other, each repeated until acknowledged.
 
     ``armed`` returns the failpoint that the storm waits for, and ``reach`` is called at those of the editor.
     """
@@ -113,7 +113,7 @@ class Editor:
         self._begin()
 
     async def write(self, until: Callable[[], bool]) -> None:
-        """Change one thing after the other; return when it is over and the last change is complete."""
+        """Make changes one after the other; return when the storm ends and the last change is complete."""
         async with aiohttp.ClientSession(timeout=_PATIENCE) as http:
             while not until():
                 await think(self._dice.uniform(0, 2 * _PACE), until)
@@ -215,7 +215,7 @@ class Editor:
 
 
 def check_versions(verdict: Verdict, record: Record, editors: Sequence[Editor]) -> None:
-    """Check what is shown and hidden of each conversation. Its log is then no longer in the record."""
+    """Check the shown and hidden messages of each conversation. Its log is then no longer in the record."""
     verdict.channel = "versions"
     for editor in editors:
         for line in editor.refusals:

@@ -1,6 +1,6 @@
-"""The gateway that gets killed, put together through its public parts, and the process it is forked from.
+"""The gateway under test, built from its public parts, and the process that it is forked from.
 
-Every life is a process of its own. They are forked from one that has imported everything already, so that a
+Each gateway is forked from a process that has imported everything already, so that a
 restart takes a tenth of a second and a storm has room for many. On its standard input that process takes
 ``start NAME SECONDS``: the name of the node, and how far its wall clock is ahead. On its standard output it
 says ``forked PID``, ``joined PID`` (to a cluster), ``ready PID``, ``drained PID`` (which may be ready again)
@@ -32,6 +32,7 @@ from typing import Any
 
 import msgspec
 import plugged
+from announcer import Announcer
 from choices import OWNER as CHOICES
 from failpoints import (
     ACCEPTING,
@@ -55,7 +56,6 @@ from failpoints import (
     Failpoints,
 )
 from files import file_for
-from herald import Herald
 from inquiries import LEFT, OWNER, RIGHT, Ledger
 from model import choice_in, is_notice
 from notices import Notebook
@@ -118,18 +118,18 @@ AHEAD = (
     "sqlalchemy.dialects.sqlite.pysqlite",
     "uvloop",
 )
-"""What a gateway imports when it first needs it."""
+"""Modules that a gateway imports lazily."""
 
 REFUSED, UNAVAILABLE = 3, 75
 SUMMARY = '"custom_type":"summary"'
 PATIENCE_MS = 5_000
-"""How long a tool waits for a person's word."""
+"""Timeout of an approval."""
 _STORE_SECONDS = 60.0
 """Seconds that a node waits for the database."""
 RENEWS_SECONDS = 3.0
-"""How often the node that works renews its token in a storm."""
+"""Seconds between renewals of the active node's token in a storm."""
 LONGEST_WAIT = 8.0
-"""Seconds that a message waits which the gateway died with many times, as all of them do in a storm."""
+"""Longest pause in seconds before a message is tried again during which the gateway died."""
 
 
 class TrippedStore(Store):
@@ -137,7 +137,7 @@ class TrippedStore(Store):
 
     failpoints: Failpoints
     questions: Path
-    """The file that gets the word of each question of the model that was stored."""
+    """The file with the word of each stored question of the model."""
 
     def __init__(
         self, base: LockedDatabase, on_fatal: Callable[[BaseException], None], fence: Fence | None = None
@@ -147,13 +147,13 @@ class TrippedStore(Store):
         self.submit_whole = self.submit
         self.submit, self.write = self.submitted, self.written
         self._notices: set[str] = set()
-        """The entries of the inbox whose notices are to be placed."""
+        """The inbox entries whose notices have to be placed."""
 
     def _open_driver(self, connection: Connection) -> Driver:
         return TrippedDriver(driver_of(connection), self.failpoints)
 
     def submitted(self, ops: Sequence[Op]) -> asyncio.Future[Inserted]:
-        """Submit, and be at a failpoint when that is durable, before anyone learns of it."""
+        """Submit, and reach a failpoint when the unit is durable, before its caller continues."""
         if any(write is SETTLE_ENTRY and row[0] in self._notices for write, row in ops):
             self.failpoints.reach(PLACED)
         if any(write is PUT_MESSAGE and SUMMARY in str(row[5]) for write, row in ops):
@@ -173,7 +173,7 @@ class TrippedStore(Store):
             questions.writelines(f"{word}\n" for id_, word in asked.items() if id_ in done.result())
 
     async def written(self, *ops: Op) -> Inserted:
-        """The same, awaited."""
+        """Do the same, and wait."""
         return await self.submit(ops)
 
 
@@ -185,13 +185,13 @@ class TrippedDriver:
         self._run, self._failpoints = driver.run, failpoints
 
     def run(self, statements: Sequence[Statement]) -> list[str]:
-        """Run them, and be at the armed failpoint if it is in this transaction."""
+        """Run the statements, and reach the armed failpoint if it is in this transaction."""
         point = self._failpoints.armed() or ""
         wanted = _IN_COMMITS.get(point, "no such statement")
         found = next((n for n, (text, _) in enumerate(statements) if wanted in text), None)
         if found is None:
             return self._run(statements)
-        # Before the commit, or in the midst: the message's settlement comes before what changes the outbox.
+        # Before the commit, or between statements: the settlement comes before the changes of the outbox.
         cut = found if point == BETWEEN else -1
         returned = self._run(statements[:cut])
         self._failpoints.reach(point)
@@ -210,7 +210,7 @@ _IN_COMMITS = {
 
 
 class HastyStore(TrippedStore):
-    """The planted bug: it says that a message is durable a moment before it is."""
+    """The planted bug: it reports that a message is durable a moment too early."""
 
     def submitted(self, ops: Sequence[Op]) -> asyncio.Future[Inserted]:
         ids = frozenset(str(row[0]) for write, row in ops if write is ACCEPT)
@@ -224,21 +224,21 @@ class HastyStore(TrippedStore):
 
 
 class Blind:
-    """The planted bug, before a channel's own class: it never looks whether its message stands already."""
+    """The planted bug, before a channel's own class: it never looks for a placed message."""
 
     async def find(self, outbound: OutboundMessage) -> Placed | None:
         return None
 
 
 class Clinging:
-    """The planted bug, before a channel's own class: it takes nothing away that it placed."""
+    """The planted bug, before a channel's own class: it deletes none of its messages."""
 
     async def delete(self, placed: Placed, address: Address) -> None:
         return
 
 
 class Unwritten(Intake):
-    """The planted bug: it applies stops and deletions, and keeps nothing of them."""
+    """The planted bug: it applies stops and deletions, and does not store them."""
 
     async def accept(
         self,
@@ -257,7 +257,7 @@ class Unwritten(Intake):
 
 
 class Forgetful(Intake):
-    """The planted bug: it takes a new wording of a message for one more message."""
+    """The planted bug: it treats a new revision as a new message."""
 
     async def accept(
         self, channel: str, messages: Sequence[InboundMessage], *rest: Any, **options: Any
@@ -267,7 +267,7 @@ class Forgetful(Intake):
 
 
 class Loose(Intake):
-    """The planted bug: it drops the files of every other message, and has those of another twice."""
+    """The planted bug: it drops the files of one half of the messages, and doubles those of the other."""
 
     async def accept(
         self, channel: str, messages: Sequence[InboundMessage], *rest: Any, **options: Any
@@ -280,7 +280,7 @@ class Loose(Intake):
 
 
 class BlindToFiles:
-    """The planted bug, before a channel's own class: it never looks whether a file stands already."""
+    """The planted bug, before a channel's own class: it never checks whether a file is already placed."""
 
     async def find(self, outbound: OutboundMessage) -> Placed | None:
         parts = outbound.message.parts
@@ -290,7 +290,7 @@ class BlindToFiles:
 
 
 class Mixed(Intake):
-    """The planted bug: it takes one account of Discord for the other."""
+    """The planted bug: it confuses the two accounts of Discord."""
 
     async def accept(
         self, channel: str, messages: Sequence[InboundMessage], *rest: Any, **options: Any
@@ -307,7 +307,7 @@ _MIXED = ("discord.two:", "discord.one:")
 class HeldClaim(Claim):
     """A decision that is followed up only once no failpoint after its acknowledgement is armed.
 
-    The kill is certain then: either at the acknowledgement or when the killer is out of patience. So nothing
+    Then the kill is certain, either at the acknowledgement or after the timeout of the failpoint, so nothing
     that follows is done before it.
     """
 
@@ -338,7 +338,7 @@ class UnkeptClaim(HeldClaim):
 
 
 class TornBranches(Branches):
-    """The planted bug: what an edit or a switch replaces is hidden by a commit of its own, later on."""
+    """The planted bug: messages that an edit or a switch replaces are hidden by a separate, later commit."""
 
     def _hide(self, session: Session, tail: Any) -> list[Op]:
         asyncio.get_running_loop().call_later(0.5, self._store.submit, super()._hide(session, tail))
@@ -346,7 +346,7 @@ class TornBranches(Branches):
 
 
 class Amnesiac(Dispatcher):
-    """The planted bug: it queues nothing of an earlier process."""
+    """The planted bug: it does not queue messages of an earlier process."""
 
     def resume(self, session_id: str, entries: Sequence[Entry], backlog: Backlog) -> None:
         pass
@@ -357,11 +357,11 @@ _SPOILT: Mapping[str | None, tuple[type, type]] = {
     "left-standing": (Deletes, Clinging),
     "loose-files": (Reconciles, BlindToFiles),
 }
-"""Which channels have a planted bug, and what is put before their own class."""
+"""Planted bugs of channels: the channels, and the class that is put before their own."""
 
 
 _INTAKES: Mapping[str | None, type[Intake]] = {
-    "both-wordings": Forgetful,
+    "both-revisions": Forgetful,
     "loose-files": Loose,
     "mixed-accounts": Mixed,
     "unwritten-signals": Unwritten,
@@ -370,7 +370,7 @@ _INTAKES: Mapping[str | None, type[Intake]] = {
 
 
 _BEGUN: set[str] = set()
-"""The announcements that this process knows of, where it forgets those of earlier ones."""
+"""The announcements of this process, for the bug that forgets those of earlier ones."""
 
 
 def find_begun(connection: Connection, announcement_id: str) -> Announcement | None:
@@ -381,7 +381,7 @@ def find_begun(connection: Connection, announcement_id: str) -> Announcement | N
 
 
 class Victim(Gateway):
-    """A gateway with failpoints in it."""
+    """A gateway with failpoints."""
 
     failpoints: Failpoints
     planted: str | None = None
@@ -425,7 +425,7 @@ class Victim(Gateway):
             case "failed-turns":
                 ModelCaller.call = _fail_often
             case "asked-anew":
-                # The questions of a turn have other keys in each process, so that none is found again.
+                # The questions of a turn have different keys in each process, so that none is found again.
                 call = approvals_module.calling
                 approvals_module.calling = SimpleNamespace(get=lambda: f"{call.get()} of {os.getpid()}")
             case "torn-edits":
@@ -452,7 +452,7 @@ _call = ModelCaller.call
 
 
 async def _fail_often(caller: ModelCaller, *given: Any) -> Any:
-    """The planted bug: many turns fail, whatever the model answers."""
+    """The planted bug: many turns fail, regardless of the model."""
     if random.random() < 0.3:
         raise ProviderError("the planted bug")
     return await _call(caller, *given)
@@ -462,10 +462,10 @@ async def _let_pass(*_: object) -> None:
     """The planted bug: a plugin's block is ignored."""
 
 
-class Pier(Plugin):
-    """The victim's plugin: a channel of the gateway's tests, and tools whose effects can be counted."""
+class ToolPlugin(Plugin):
+    """The plugin of the gateway under test: a test channel, and tools with countable effects."""
 
-    name = "pier"
+    name = "storm_tools"
 
     def __init__(self, line: PollingChannel | None, effects: Path, failpoints: Failpoints) -> None:
         self._line = line
@@ -481,7 +481,7 @@ class Pier(Plugin):
         return self._made
 
     async def note(self, word: str, context: ToolContext) -> str:
-        """Write a word down, for good."""
+        """Record a word durably."""
         self._failpoints.reach("between tool intent and tool")
         with self._effects.open("a") as effects:
             effects.write(f"{context.key} {word}\n")
@@ -489,7 +489,7 @@ class Pier(Plugin):
         return f"noted {word}"
 
     async def ring(self, word: str, context: ToolContext) -> str:
-        """Ring the bell for a word, if a person allows it."""
+        """Ring the bell for a word; needs an approval."""
         return await self.note(word, context)
 
     async def hand_over(self, word: str, context: ToolContext) -> ToolOutput:
@@ -497,7 +497,7 @@ class Pier(Plugin):
         return ToolOutput(await self.note(word, context), attachments=(file_for(word),))
 
     async def forbidden(self, word: str) -> str:
-        """Do what a plugin blocks, if there is one."""
+        """Run a call that a plugin blocks, if plugins run."""
         with self._effects.with_name("forbidden").open("a") as done:
             done.write(f"{word}\n")
         return f"did {word}"
@@ -536,7 +536,7 @@ def _after_message(row: Row, writes: Collection[Write]) -> str | None:
 
 
 def compose(given: Mapping[str, Any], stop: asyncio.Event) -> Victim:
-    """A gateway as the storm wants it; ``given`` is the file it is started with."""
+    """Return a gateway for the storm; ``given`` is the content of its start file."""
     failpoints = Failpoints(Path(given["directory"]))
     channels: Mapping[str, Any] = given["channels"]
     settings = Settings.model_validate(
@@ -551,8 +551,8 @@ def compose(given: Mapping[str, Any], stop: asyncio.Event) -> Victim:
             # One long answer, or thirty short ones, are more than it may be sent again.
             "models": {"openai/fake-small": {"context_window": 2_550}},
             "max_tokens": 500,
-            # A storm kills more often than any message could be blamed for.
-            # What waits is on disk but for four messages, and no jump of the clock makes it a backlog.
+            # No message may become a dead letter because of the kills.
+            # All but four queued messages are on disk, and a wrong clock must not turn them into a backlog.
             "limits": {
                 "max_attempts": 100,
                 "approval_timeout_ms": PATIENCE_MS,
@@ -563,7 +563,7 @@ def compose(given: Mapping[str, Any], stop: asyncio.Event) -> Victim:
             },
             "permissions": {"*": "allow", "ring": "ask"},
             "plugins": {
-                Herald.name: {"hook_timeout_ms": plugged.PATIENCE},
+                Announcer.name: {"hook_timeout_ms": plugged.PATIENCE},
                 **(plugged.tables(Path(given["directory"])) if given["plugins"] else {}),
             },
         }
@@ -572,16 +572,18 @@ def compose(given: Mapping[str, Any], stop: asyncio.Event) -> Victim:
     line = None
     if "line" in channels:
         line = PollingChannel(channels["line"]["url"], lambda channel: victim.parts.host.cursors(channel))
-    pier = Pier(line, Path(given["directory"]) / "effects", failpoints)
+    tools = ToolPlugin(line, Path(given["directory"]) / "effects", failpoints)
     data = Path(given["directory"])
-    herald = Herald(Notebook(data / "notices"), Ledger(data / "inquiries"), lambda: failpoints.reach(TAKEN))
-    victim = Victim(settings, plugins=[pier, herald])
+    announcer = Announcer(
+        Notebook(data / "notices"), Ledger(data / "inquiries"), lambda: failpoints.reach(TAKEN)
+    )
+    victim = Victim(settings, plugins=[tools, announcer])
     victim.failpoints, victim.planted, victim.stop = failpoints, given["planted"], stop
     return victim
 
 
 def _tables(channels: Mapping[str, Any]) -> dict[str, Any]:
-    """The channels as settings have them: ``telegram.polling`` is an account of ``telegram``."""
+    """Return the tables of the channels: ``telegram.polling`` is an account of ``telegram``."""
     tables: dict[str, Any] = {}
     for channel, options in channels.items():
         name, _, account = channel.partition(".")
@@ -610,12 +612,12 @@ def _spoilt_fence(fence: Fence | None, planted: str | None) -> Fence | None:
 
 
 async def _never_lives(_: Node) -> bool:
-    """The planted bug: a token from a restarted broker is taken for that of an owner that died."""
+    """The planted bug: a token from a restarted broker is treated as that of a dead owner."""
     return False
 
 
 def _plant_in_node(node: Node, planted: str | None) -> None:
-    """Plant a bug that is in the way in which a node gets its token."""
+    """Plant a bug in the takeover of a node."""
     receive, take = TokenQueue._receive, node._membership.take
 
     async def acknowledge_early(queue: TokenQueue, message: Any) -> None:
@@ -640,7 +642,7 @@ def _plant_in_node(node: Node, planted: str | None) -> None:
 
 
 async def live(given: Mapping[str, Any]) -> None:
-    """One life. A node that is drained stands by again, and may run another gateway later."""
+    """Run one process. A drained node stands by again, and may run another gateway later."""
     set_up_logs(LogSettings(level="warning", format="json"))
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
@@ -689,14 +691,14 @@ def _tell(what: str, pid: int) -> None:
 
 
 def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a storm leaves nobody behind
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: no process outlives the storm
 
 
-def _turn_clock(seconds: float) -> None:
-    """Let this life's wall clock be ahead (or behind).
+def _shift_clock(seconds: float) -> None:
+    """Shift this process's wall clock ahead (or behind).
 
-    Defaults of parameters were bound before. Those of signed webhooks and of a node's check at its start keep
-    the right time: with a wrong one, a gateway gets no webhook, and a node does not start.
+    Functions that are defaults of parameters keep the right time: the check of signed webhooks and that of a
+    node at its start, which a wrong clock would fail.
     """
     exact, exact_ns, nanoseconds = time.time, time.time_ns, round(seconds * 1e9)
     time.time = lambda: exact() + seconds
@@ -708,7 +710,7 @@ def _child(given: Mapping[str, Any], ahead: float) -> None:
     status = 1
     try:
         _die_with_parent()
-        _turn_clock(ahead)
+        _shift_clock(ahead)
         sys.setswitchinterval(0.0005)
         importlib.import_module("uvloop").run(live(given))
         status = 0
@@ -740,7 +742,7 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def main(config: str) -> None:
-    """Fork a gateway whenever told to. Those of one name live one after the other."""
+    """Fork gateways on command. Those with one name run one after the other."""
     _die_with_parent()
     given = json.loads(Path(config).read_text())
     kinds = {name.partition(".")[0] for name in given["channels"]} - {"line"}
@@ -755,13 +757,13 @@ def main(config: str) -> None:
         while True:
             for key, _ in selector.select():
                 if key.data is not None:
-                    _bury(selector, key)
+                    _report_exit(selector, key)
                 elif not _fork(selector, given, commands.readline().decode()):
                     return
 
 
 def _fork(selector: selectors.BaseSelector, given: Mapping[str, Any], line: str) -> bool:
-    """Obey one line. Returns whether it is not the last one."""
+    """Process one command. Returns False for the last one."""
     if not line:
         return False
     _, name, ahead = line.split()
@@ -773,8 +775,8 @@ def _fork(selector: selectors.BaseSelector, given: Mapping[str, Any], line: str)
     return True
 
 
-def _bury(selector: selectors.BaseSelector, ended: selectors.SelectorKey) -> None:
-    """Tell of the end of a child."""
+def _report_exit(selector: selectors.BaseSelector, ended: selectors.SelectorKey) -> None:
+    """Report the exit of a child process."""
     selector.unregister(ended.fd)
     os.close(ended.fd)
     _, status = os.waitpid(ended.data, 0)

@@ -1,4 +1,4 @@
-"""The world of a storm: the model and the platforms, each in a process of its own that nobody kills."""
+"""The fake servers of a storm: the model and the platforms, each in its own process, never killed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 class World:
-    """Starts what is around the gateway; leaving ``stack`` ends it. ``faults`` is a share.
+    """Starts the fake servers; leaving ``stack`` ends them. ``faults`` is a share.
 
     ``gateway`` is the address of the gateway's own server.
     """
@@ -37,7 +37,7 @@ class World:
         self._gateway = gateway
 
     async def model(self) -> str:
-        """The address of a model."""
+        """Start a model. Returns its address."""
         process, log = await self._start("model", "model", self._faults, self._seed)
         address = (await process.stdout.readline()).decode().strip()
         if not address:
@@ -45,7 +45,7 @@ class World:
         return address
 
     async def platform(self, name: str) -> Platform:
-        """A platform."""
+        """Start a platform."""
         kind = PLATFORMS[name]
         flags = (
             "--faults",
@@ -76,5 +76,5 @@ async def _end(process: ForkedProcess) -> None:
 
 
 def environment() -> dict[str, str]:
-    """What processes of a storm are started with."""
+    """Return the environment of the processes of a storm."""
     return os.environ | {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "default"}

@@ -1,4 +1,4 @@
-"""The herald: a plugin that announces notices and asks in chats, when people write there and by itself."""
+"""The announcer: a plugin that announces notices and asks questions, after messages and by itself."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from typing import Any
 import msgspec
 from inquiries import LEFT, RIGHT, Inquiry, Ledger, inquiry_for, title_of, typed_answer
 from model import word_in
-from notices import Notebook, Notice, companion_of, key_for, wording, wordings_of
+from notices import Notebook, Notice, companion_of, key_for, revision, revisions_of
 
 from gateway import Answer, Choice, Pass, Plugin, PluginContext, TrunklineError, TurnContext, UserInput
 
 _EVERY = 0.15
-"""Seconds between two notices that it thinks of by itself."""
+"""Seconds between two notices without a message."""
 _ASKS_AGAIN = 0.01
-"""How likely it asks something once more then, which must ask nothing."""
+"""Probability that it repeats a question then, which must have no effect."""
 
 
-class Herald(Plugin):
-    """Announces a notice for some messages, later its next wordings, and says again what it has said.
+class Announcer(Plugin):
+    """Announces a notice for some messages, then its next revisions, and repeats announcements.
 
-    For some others it asks their sender. Its ``notebook`` and ``ledger`` tell it after a restart what it had
-    announced and asked; ``taken`` is called with each answer that is written down.
+    For some others it asks their sender. Its ``notebook`` and ``ledger`` record its announcements and
+    questions across restarts; ``taken`` is called after each recorded answer.
     """
 
-    name = "herald"
+    name = "announcer"
 
     def __init__(self, notebook: Notebook, ledger: Ledger, taken: Callable[[], None]) -> None:
         self._notebook = notebook
@@ -51,8 +51,8 @@ class Herald(Plugin):
         word, address = word_in(text), msgspec.to_builtins(ctx.inbound.address)
         key, asks = key_for(word), inquiry_for(word)
         if address["channel"].startswith("telegram") and ctx.inbound.address.group:
-            return Pass()  # Telegram takes 20 messages a minute in a group: the calm would take minutes
-        # An attempt that is repeated tells it, or asks, once more.
+            return Pass()  # Telegram takes 20 messages a minute in a group: draining would take minutes
+        # A repeated attempt announces or asks again.
         if key is not None and address["channel"] not in ("websocket", "api"):
             await self._tell(key, address, 1)
         if asks is not None and address["channel"] not in ("websocket", "api", "line"):
@@ -72,7 +72,7 @@ class Herald(Plugin):
                 self._inquiries[key] = inquiry
             known = self._inquiries[key]
             choices = (Choice(LEFT), Choice(RIGHT, words=(typed_answer(key),)))
-            with contextlib.suppress(TrunklineError):  # the gateway starts or stops: it is asked again
+            with contextlib.suppress(TrunklineError):  # the gateway starts or stops: this is repeated later
                 await self._ctx.questions.ask(
                     known.address, title_of(key), key, answerers=(known.answerer,), choices=choices
                 )
@@ -95,13 +95,13 @@ class Herald(Plugin):
             if self._notices:
                 key = random.choice([*self._notices])
                 await self._tell(key, self._notices[key].address, self._notices[key].tried)
-            due = [key for key, notice in self._notices.items() if notice.tried < wordings_of(key)]
+            due = [key for key, notice in self._notices.items() if notice.tried < revisions_of(key)]
             if due:
                 key = random.choice(due)
                 await self._tell(key, self._notices[key].address, self._notices[key].tried + 1)
 
     async def _tell(self, key: str, address: Mapping[str, Any], number: int) -> None:
-        """Announce a wording of a notice, or the newest one if that is newer."""
+        """Announce a revision of a notice, or the newest one if that is newer."""
         assert self._ctx is not None
         assert self._ctx.announce is not None
         async with self._telling:
@@ -110,8 +110,8 @@ class Herald(Plugin):
             if number > notice.tried:
                 self._notebook.write(key, number, notice.address, kept=False)
                 notice.tried = number
-            with contextlib.suppress(TrunklineError):  # the gateway starts or stops: it is told again
-                await self._ctx.announce(notice.address, wording(key, number), key)
+            with contextlib.suppress(TrunklineError):  # the gateway starts or stops: this is repeated later
+                await self._ctx.announce(notice.address, revision(key, number), key)
                 if notice.kept < number:
                     self._notebook.write(key, number, notice.address, kept=True)
                     notice.kept = number
