@@ -123,7 +123,7 @@ async def run_after(earlier: Sequence[asyncio.Task[None]], supervisor: Superviso
 
 
 async def watch_health(supervisors: Sequence[Supervisor]) -> None:
-    """Report changes of health until cancelled: a running channel is asked, it does not tell."""
+    """Report changes of health until cancelled: a running channel is polled, it does not notify."""
     while True:
         await asyncio.sleep(_HEALTH_SECONDS)
         for supervisor in supervisors:

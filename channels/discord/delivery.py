@@ -176,7 +176,7 @@ class Delivery:
                 page = cast("Page", outbound.page)
                 if not page.files:
                     raise
-                # The rest of the answer must not depend on files. If the chat is gone, so is this refused.
+                # The rest of the answer must not depend on files. If the chat is gone, this call fails, too.
                 log.info("Discord refused the files of a message", chat=chat, reason=str(refused))
                 return await self._create(chat, replace(outbound, page=_without_files(page, refused)))
         except Refused as refused:

@@ -116,7 +116,7 @@ class Imap:
             await self._read_until(tag, tag)
 
     async def poll(self) -> None:
-        """Let the server tell of new mail, where it has no IDLE."""
+        """Make a server without IDLE report new mail."""
         await self._command("NOOP")
 
     async def sent_folder(self) -> str | None:

@@ -198,7 +198,7 @@ def session_of(address: Address, bot: Bot) -> str:
 
 
 def _owner(claimed: str, known: bool, group: bool) -> str | None:
-    """Return whose conversation a thread is; None for that of several people.
+    """Return the owner of a thread; None for a thread of several people.
 
     Other senders cannot continue it by its Message-ID, which every recipient knows.
     """

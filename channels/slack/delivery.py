@@ -106,7 +106,7 @@ class Delivery:
             try:
                 return await self._upload(page, outbound)
             except RefusedError as refused:
-                # The rest of the answer must not depend on one file. If the chat is gone, so is this refused.
+                # The rest of the answer must not depend on one file. If the chat is gone, this fails, too.
                 log.info("Slack refused a file", chat=address.chat, reason=str(refused))
                 note = f"⚠️ `{page.name.replace('`', '')}` could not be sent: `{refused}`"
                 page = Text(note, note)

@@ -513,7 +513,7 @@ async def with_quotes(
             part = await get(file, listen=message.audio is None) if left else _only_named(file)
             left = max(0, left - 1)
             if isinstance(part, Audio):
-                # It is heard in place of a recording of the sender's own.
+                # It is the audio of the message if the sender's own has none.
                 message = replace(message, kind="text" if message.text else "audio", audio=part)
             else:
                 parts.append(part)

@@ -340,7 +340,7 @@ def _deleted(event: Json, rules: Rules) -> DeletedMessage | OtherMessage:
     chat, before = _text(event, "channel"), event.get("previous_message")
     old: Json = cast(Json, before) if isinstance(before, Mapping) else {}
     ts = _ts(event, "deleted_ts") if "deleted_ts" in event else _ts(old, "ts")
-    # The bot deletes its own messages when it makes an answer anew; no context quotes those.
+    # The bot deletes its own messages when it repeats an answer; no context quotes those.
     return OtherMessage(chat, ts) if old.get("user") == rules.bot_user else DeletedMessage(_key(chat, ts))
 
 

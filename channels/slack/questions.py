@@ -101,7 +101,7 @@ class Questions:
                 if message.get("metadata") == wanted:
                     return _placed(message)
         except RefusedError as refused:
-            # Better shown twice than to nobody.
+            # Showing it twice is better than not at all.
             log.warning("the chat cannot be searched for a question", reason=str(refused))
         return None
 
@@ -127,7 +127,7 @@ class Questions:
     async def pressed(self, press: QuestionPressed) -> Awaitable[None] | None:
         """Commit a user's answer. Returns the notification to send if the answer has no effect."""
         question = self._host.question(press.question)
-        # Nothing is chosen of a question that has ended; the gateway then says why it takes no answer.
+        # The press of an ended question has no effect; the gateway replies with the reason.
         buttons = () if question is None else question.buttons
         pressed = next(iter(buttons[press.number : press.number + 1]), Choice(""))
         try:

@@ -95,7 +95,7 @@ class Delivery:
             except PlacementRefused as refused:
                 if not isinstance(page, FilePage):
                     raise
-                # The rest of the answer must not depend on one file. If the chat is gone, so is this refused.
+                # The rest of the answer must not depend on one file. If the chat is gone, this fails, too.
                 sent = await self._send(address, *_send_call(_refusal_note(page, refused)), **arguments)
         return self._record_sent(address, sent)
 
@@ -162,7 +162,7 @@ class Delivery:
                 await self._call(address, method, arguments, **more)
         except RefusedError as refused:
             if refused.migrated_to is not None or refused.says(*MISSING):
-                # An answer must not be lost with a message that somebody deleted: it is placed again.
+                # An answer must not be lost with a message that a user deleted: it is placed again.
                 raise PlacementMismatch(refused.reason) from refused
             if not (refused.says(SAME) or (_is_voice(page) and refused.says(_NO_EDITABLE_MEDIA))):
                 error = self._delivery_error(chat, refused)
@@ -228,7 +228,7 @@ class Delivery:
 
     async def send_indicator(self, address: Address, method: str, **arguments: Any) -> None:
         """Send an indicator, such as typing or a reaction; skip it while the platform asks to wait."""
-        # A supergroup counts its messages anew: the id of a reaction is one of the group that it was.
+        # A supergroup numbers its messages anew: the id of a reaction is one of the former group.
         chat = address.chat if "message_id" in arguments else self._current_chat(address)
         if not self._limits.held(chat):
             await self.call_best_effort(method, longest_wait=0.0, **target_of(chat), **arguments)
@@ -363,7 +363,7 @@ class Delivery:
         chat = address.chat
         if is_group(chat) and not id_sequence(chat) and chat not in self._moved:
             try:
-                # The edits of a search are allowed in the old group, so they do not tell that it has moved.
+                # The edits of a search are allowed in the old group, so they do not reveal that it has moved.
                 await self._call(address, "sendChatAction", {"action": "typing"})
             except CallError as error:
                 raised = self._delivery_error(chat, error)

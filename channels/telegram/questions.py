@@ -121,7 +121,7 @@ class Questions:
         # Digits of other alphabets are digits to ``int``, too.
         if prefix != _PREFIX or not (number.isascii() and number.isdigit()):
             return _EXPIRED, True, True
-        # Nothing is chosen of a question that has ended; the gateway then says why it takes no answer.
+        # The press of an ended question has no effect; the gateway replies with the reason.
         buttons = () if question is None else question.buttons
         pressed = next(iter(buttons[int(number) : int(number) + 1]), Choice(""))
         shown = None

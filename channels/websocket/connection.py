@@ -211,7 +211,7 @@ class Connection:
             while True:
                 changed.clear()
                 await self._send(to_bytes(self._contributions()))
-                # Plugins may change them as often as they like; nobody reads them faster.
+                # Limits the rate of updates: plugins may change them at any rate.
                 await asyncio.sleep(_CONTRIBUTIONS_PAUSE)
                 await changed.wait()
         finally:

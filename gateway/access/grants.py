@@ -30,8 +30,8 @@ _PLUGIN = "plugin:"
 class Grant(Struct, frozen=True, kw_only=True):
     """One "always". It covers the calls of ``tool`` that ``matches`` stands for (``patterns.granted``).
 
-    It holds in one session, if the message that leads to the call is from ``user_id`` on ``channel``. ``at``
-    is milliseconds.
+    It is valid in one session, for calls that follow a message from ``user_id`` on ``channel``. ``at`` is
+    milliseconds.
     """
 
     id: str

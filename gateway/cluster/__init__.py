@@ -1,4 +1,4 @@
-"""Nodes: several gateways on one PostgreSQL database, of which one works and the others stand by.
+"""Nodes: several gateways on one PostgreSQL database, of which one is active and the others stand by.
 
 In: the settings of the cluster. Out: the fence of the node that owns the gateway. PostgreSQL holds the truth,
 RabbitMQ passes the token of ownership on. Imported by ``trunkline run``, ``trunkline nodes``, the doctor and

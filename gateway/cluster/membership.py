@@ -162,7 +162,7 @@ NodeState = Literal["starting", "active", "standby", "draining", "drained", "out
 
 
 class NodeRow(Struct, frozen=True):
-    """One node. The one that works is ``active``, the others stand by (``standby``).
+    """One node. The owner is ``active``, the others stand by (``standby``).
 
     A node that took over is ``starting`` until it is ready. One that is to hand over is ``draining``, and
     ``drained`` once it stands by for good. One whose version is too old for the database is ``outdated``: it
@@ -562,7 +562,7 @@ class Membership:
                 raise StoreUnavailableError("a newer version has migrated the database")
             named = {"name": GATEWAY, "node": self.name, "start": self.start_id}
             epoch = connection.execute(text(take), named).scalar_one()
-            # It was drained, but no other node lives.
+            # It was drained, but no other node is alive.
             connection.execute(text("DELETE FROM drain WHERE start_id = :start"), {"start": self.start_id})
             settled_at = boot_time() + (0 if before.released else SETTLED_SECONDS)
             return Fence(Statement(_FENCE, (GATEWAY, epoch)), settled_at)
@@ -573,7 +573,7 @@ class Membership:
         return fence
 
     async def is_drained(self) -> bool:
-        """Return whether this node is to leave the work to another one, which lives and can get the token."""
+        """Return whether this node has to leave the active role to a live one that can get the token."""
         query = (
             "SELECT EXISTS (SELECT 1 FROM drain WHERE start_id = :start) AND EXISTS (SELECT 1 FROM node "  # noqa: S608 - a constant
             f"JOIN subscriber USING (start_id) WHERE {_LIVE} AND start_id <> :start "
@@ -608,7 +608,7 @@ class Membership:
         return await self._run(lambda c: c.execute(text(claim), {"name": GATEWAY}).rowcount == 1)
 
     async def spare_owner(self) -> None:
-        """Record that the token returns to its queue, because the owner lives."""
+        """Record that the token returns to its queue, because the owner is alive."""
         note = "UPDATE ownership SET republished_at = clock_timestamp() WHERE name = :name"
         await self._run(lambda c: c.execute(text(note), {"name": GATEWAY}))
 

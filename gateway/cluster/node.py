@@ -198,7 +198,7 @@ class Node:
         A drained node does not wait for the token, and neither does one that could not use it.
         """
         if self._unsure:
-            # Else other nodes would wait for this one, which lives, and does not work.
+            # Otherwise other nodes would wait for this one, which is alive but not active.
             await self._release()
         if self._outdated or self._has_wrong_clock:
             await self._token.pause()

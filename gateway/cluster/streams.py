@@ -352,7 +352,7 @@ class Connection(asyncio.Protocol):
                 self._waiting[stream] = None
 
     def forget(self, number: int, stream: Stream) -> None:
-        """Give nothing more to a stream."""
+        """Pass nothing more to a stream."""
         self._streams.pop(number, None)
         self._waiting.pop(stream, None)
         if self.retiring is not None and not self._streams:
@@ -412,7 +412,7 @@ class Connection(asyncio.Protocol):
         if error is None:
             accepted.set_result(None)
         else:
-            # Its protocol is not told, since the caller of ``open`` is.
+            # Its protocol is not notified, because the caller of ``open`` gets the error.
             self._streams.pop(number, None)
             accepted.set_exception(error)
         return True

@@ -98,5 +98,5 @@ class PlanMode(Plugin):
     async def _set(self, session_id: str, *, planning: bool) -> None:
         session = self._sessions.get_loaded(session_id)
         session.row.mode = "plan" if planning else None
-        # Durable before the result says so: a repeated turn would find the other mode.
+        # Durable before the result: a repeated turn would otherwise find the other mode.
         await session.save()

@@ -1,7 +1,7 @@
-"""/why: why a message of the user got its answer, or none.
+"""/why: explains why a message of the user was answered or not.
 
 The answer is the sentence that the console and ``trunkline why`` print, with the line of the message. A user
-learns about own messages only, and nothing about prompts, keys or other users.
+gets explanations of own messages only, and nothing about prompts, keys or other users.
 """
 
 from __future__ import annotations

@@ -272,8 +272,8 @@ class OutboundMessage(Struct, frozen=True, kw_only=True):
     """One message to place in a chat. ``nonce`` is its idempotency key, at most 25 characters.
 
     ``page`` is what ``pages`` made of the answer for this message, number ``part`` of ``parts``; None for
-    channels that do not cut. It is not ``final`` while the answer is being made. ``watermark`` is what the
-    channel said when it was first about to be placed. ``others`` are the ids of messages that
+    channels that do not cut. It is not ``final`` while the answer is being made. ``watermark`` is the
+    result of ``Watermarks`` before the first attempt to place it. ``others`` are the ids of messages that
     were placed in the room since and are known not to be this one, ``elsewhere`` the rooms and ids of what
     the account placed in other rooms; only ``find`` gets them. ``response_mode`` is what the sender
     asked for; a channel without speech output sends the answer as it is.

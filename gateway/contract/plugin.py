@@ -240,8 +240,8 @@ class ApiRoute(Struct, frozen=True):
 
     A path that begins with one of ``Plugin.api_prefixes`` is complete, such as ``/api/workspaces/{id}``.
     ``handler`` is an async function of one ``ApiCall[Path, Query, Body]``, each a Struct or None, and returns
-    a Struct or None (status 204). ``errors`` are those that it raises. ``needs_proof`` is for routes that say
-    what may act: a page then asks the user for the token again, unless that was a moment ago.
+    a Struct or None (status 204). ``errors`` are those that it raises. ``needs_proof`` is for routes that
+    decide what may act: a page then asks the user for the token again, unless it did so a moment ago.
     """
 
     method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]

@@ -48,10 +48,10 @@ class Question(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field=
     such as ``role:123``.
 
     Without ``choices``, or with ``free_text``, any text is an answer. With ``multiple`` an answer has one
-    choice or more. ``owner`` gets the answer; of one owner, the same ``key`` asks once. Times are in
-    milliseconds. ``role`` is the role that the message carried which led to the question. ``restored``: it
-    was read from the store, so an earlier process may have shown it. With ``admins``, who is an admin of the
-    channel at the time of the answer may answer, too.
+    choice or more. ``owner`` gets the answer; an owner asks once for each ``key``. Times are in milliseconds.
+    ``role`` is the role in the message that led to the question. ``restored``: it was read from the store, so
+    an earlier process may have shown it. With ``admins``, admins of the channel at the time of the answer may
+    answer, too.
     """
 
     key: str

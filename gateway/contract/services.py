@@ -322,7 +322,7 @@ class QuestionService(Protocol):
 
         Each ``key`` of the plugin asks once: with an earlier key nothing is asked, and the result is the id
         of the first question. Only the users ``answerers`` may answer, by their ids on the platform, and the
-        owner of the gateway on the web page; with ``admins`` also who is an admin of the channel then.
+        owner of the gateway on the web page; with ``admins`` also admins of the channel at that time.
         Without ``choices``, or with ``free_text``, any text is an answer. With ``multiple`` an answer has one
         choice or more.
 

@@ -107,7 +107,7 @@ class Announcements:
         if known.state in (None, "dead"):
             session = await self._sessions.find(known.session)
             self._intake.check_capacity([session], own=True)
-            # Nothing says which messages of the platform show it, and another one must not be sent.
+            # It is unknown which messages of the platform show it, and another one must not be sent.
             reason = (
                 "its delivery failed" if known.state else "it was delivered too long ago (store.keep_days)"
             )

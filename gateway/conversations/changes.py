@@ -288,7 +288,7 @@ def _merged(changes: Sequence[ChangedFile]) -> ChangedFile:
 
 def _row(turn: Turn, change: FileChange, unkept: str) -> Row:
     redact = turn.session.redactor.redact_text
-    # Comparing takes time and memory, and nobody reads a diff of megabytes.
+    # Comparing takes time and memory, and a diff of megabytes is of no use.
     small = len(change.before or b"") + len(change.after or b"") <= _MOST_COMPARED_BYTES
     diff = structs.replace(change, name="").diff() if small else None
     texts = [None if data is None else redact(text_of(data)) for data in (change.before, change.after)]

@@ -1,6 +1,6 @@
 """Search: the words of messages and titles, by a full-text index, and lists of conversations by filters.
 
-The index is written behind the commit: a background task reads committed messages that are not marked as
+The index is written after the commit: a background task reads committed messages that are not marked as
 indexed, newest first, and commits their words together with the mark. So a crash loses nothing, and a
 database of an earlier version is indexed in the same way. A deletion removes the words in its transaction.
 

@@ -317,7 +317,7 @@ def _last_exchange(session: Session, replaced: Collection[str] = ()) -> Exchange
     found = {
         m.id for _, m in log[begin : end + 1] if m.for_model and not _is_context(m) and not is_summary(m)
     }
-    # That it was late, or could not be delivered.
+    # Notices that it was late, or could not be delivered.
     found |= {
         m.id for _, m in (*log[max(0, at - 1) : at], *log[end + 1 : end + 2]) if m.custom_type == "notice"
     }

@@ -91,7 +91,7 @@ class Response:
                 await self._connection.expect(idle)
 
     async def release(self) -> None:
-        """Let the connection go on alone: it is used again if the body ends soon."""
+        """Detach the connection: it is reused if the body ends soon."""
         if not self.complete:
             self._released = True
             self._connection.close_later(self)

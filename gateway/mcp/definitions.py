@@ -1,7 +1,7 @@
 """Definitions of tools, as servers list them: their names for models, and their pins.
 
-A definition tells a model what to do, so a server must not change one unseen. The first list of a server is
-pinned by hash. What differs later, new tools included, is not offered until the operator approves it.
+A definition instructs a model, so a server must not change one without an approval. The first list of a
+server is pinned by hash. Differences, new tools included, are not offered until the operator approves them.
 """
 
 from __future__ import annotations

@@ -172,7 +172,7 @@ class McpPlugin(Plugin):
             ctx.tasks.create_task(_learn(self._servers[name]), name=f"tools of MCP server {name}")
 
     def _follow(self, ctx: PluginContext) -> None:
-        """End the servers of plugins that are gone, and add those of new ones."""
+        """End the servers of removed plugins, and add those of new ones."""
         wanted = self._wanted()
         for name, server in [*self._servers.items()]:
             if wanted.get(name) != server.settings:

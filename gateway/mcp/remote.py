@@ -263,7 +263,7 @@ class _Transport(Proxied):
 
 
 def bounded(response: httpx2.Response, lose: Callable[[str], None]) -> httpx2.Response:
-    """Return a response whose body raises ReadError beyond the limit, after ``lose`` was told why."""
+    """Return a response whose body calls ``lose`` with the reason and raises ReadError beyond the limit."""
     is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
     assert isinstance(response.stream, httpx2.AsyncByteStream), "the transport is asynchronous"
     response.stream = _Bounded(response.stream, lose, is_stream=is_stream)

@@ -201,7 +201,7 @@ class Session:
             )
 
     async def listen(self) -> None:
-        """Be told of changed lists by a server of a revision in which that has to be requested."""
+        """Subscribe to changes of lists, at servers whose protocol revision requires that."""
         can = self.client.server_capabilities
         tools = can.tools is not None and bool(can.tools.list_changed)
         resources = can.resources is not None and bool(can.resources.list_changed)

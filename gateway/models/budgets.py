@@ -179,11 +179,11 @@ class Account(Struct):
         return f"{format_usd(to_usd(self.spent))} of {format_usd(to_usd(most))}"
 
     def summary(self) -> str:
-        """Return a clause that tells the spent amount, the limit and the budget."""
+        """Return a clause with the spent amount, the limit and the budget."""
         return f"{self.spent_text()} of {self.budget.describe()} is spent"
 
     def reset_text(self) -> str:
-        """Return the end of a sentence that tells when the budget resets."""
+        """Return the end of a sentence with the time at which the budget resets."""
         ends = self.period.ends
         return "" if ends is None else f"; it resets on {ends:%Y-%m-%d} at 00:00 UTC"
 

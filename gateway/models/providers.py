@@ -158,7 +158,7 @@ def credential_sources(
 
 
 def key_hint(key: str) -> str:
-    """Return the last characters of a long key, to tell it from others."""
+    """Return the last characters of a long key, to distinguish it from others."""
     return f"…{key[-HINT_LENGTH:]}" if len(key) >= MIN_HINTED_LENGTH else ""
 
 

@@ -115,7 +115,7 @@ class PluginConfigs:
         entry, manifest = self._manifest(settings, name)
         names = _tables(entry, manifest)
         schema, options = dict(manifest.config), dict(settings.plugins.of(*names).options)
-        # What a reference to a variable or a file leads to was not written for others to read.
+        # The value behind a reference to a variable or a file may be secret.
         referred = {
             each.path[2:]
             for each in settings.entries

@@ -219,7 +219,7 @@ async def _run_nothing(_run: ToolRun) -> ProgramResult:
 
 class _Listed(ConfinedPlugin):
     async def find_problem(self) -> str:
-        # That it does not run is none: nothing runs where plugins are only listed.
+        # It is no problem that it does not run: plugins that are only listed never do.
         return ""
 
 

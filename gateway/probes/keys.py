@@ -18,7 +18,7 @@ async def check_key(providers: ProviderRegistry, provider_id: str, key: str) -> 
     try:
         count = await _count_models(providers, provider_id, key)
     except AuthFailedError as error:
-        # Of another key than the configured ones, so no redaction of the provider knows it.
+        # It is not a configured key, so the provider's redaction does not mask it.
         raise AuthFailedError(str(error).replace(key, "(the key)")) from None
     except ProviderError as error:
         text = str(error).replace(key, "(the key)")

@@ -186,7 +186,7 @@ Answer = Callable[[web.Request, str, Mapping[str, str]], Awaitable[web.StreamRes
 
 
 class Logins(Protocol):
-    """Those who know which login at the console sends a request."""
+    """The source of the console login behind a request."""
 
     async def find(self, request: web.Request) -> Identity | None:
         """Return the client of a request with the cookie of a login, or None."""

@@ -320,7 +320,7 @@ class Session:
     async def show_anew(self) -> None:
         """Send the whole log to every reader again, after a durable change of which messages it shows."""
         events = [Event(self.id, 0, LogChanged()), *self._replay(0, await self._read_older(0), (), None)]
-        # A reader that comes back with an older number missed the change, and gets the whole log again.
+        # A reader that resumes with an older number missed the change, and gets the whole log again.
         self.row.undone_at = self.seq
         for feed in self._sinks:
             for event in events if isinstance(feed, Feed) else ():

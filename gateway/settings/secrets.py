@@ -87,7 +87,7 @@ def check_token(token: str, least: str) -> None:
 
 
 def token_names(tokens: dict[str, TokenSettings]) -> dict[str, TokenSettings]:
-    """Return named tokens, unless a name cannot be told from another user in the audit log."""
+    """Return named tokens, unless a name is ambiguous with another user in the audit log."""
     for name in tokens:
         if not re.fullmatch(r"[a-z][a-z0-9_-]{0,39}", name) or name == "owner":
             raise ValueError(f"{name!r} cannot be the name of a token; use a-z, 0-9, - and _, and not owner")

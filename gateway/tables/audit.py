@@ -1,4 +1,4 @@
-"""The audit log: who decided what, written together with the decision wherever that is stored.
+"""The audit log: who decided what, committed in the transaction of the decision where there is one.
 
 Actions have dotted names: ``approval.once``, ``question.answer``, ``pair.approve``, ``console.login``.
 A change of a file is in no transaction: its row is written before it, and ``settings.change.done`` or
@@ -24,7 +24,7 @@ _LONGEST_DETAIL = 2000
 
 
 class Recorded(Struct):
-    """An action that is taken now. ``outcome`` is the detail of the row that says that it was."""
+    """An action that is about to be taken. ``outcome`` is the detail of its row after that."""
 
     outcome: str = ""
 

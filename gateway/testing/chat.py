@@ -73,7 +73,7 @@ class ScriptedModel:
         self._next.extend(replies)
 
     def forget(self) -> None:
-        """Drop the replies that were not asked for."""
+        """Drop the unused replies."""
         self._next.clear()
 
     async def initialize(self, config: ProviderConfig) -> None:

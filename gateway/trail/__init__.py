@@ -1,4 +1,4 @@
-"""The trail: the durable path of each accepted message, step by step, for the question why it got its answer.
+"""The trail: the durable path of each accepted message, step by step, to explain why it was answered or not.
 
 Recorders of running messages turn steps into rows that are committed with the writes that happen anyway;
 ``read`` returns the path. The access, delivery, models and pipeline packages record, and the console and the

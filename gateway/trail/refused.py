@@ -1,8 +1,8 @@
 """The messages that were not accepted, by their ids: no other row proves that they ever arrived.
 
-A busy room may bring thousands. They are written behind, at most 20 a second, and the newest 10,000 of
-an account are kept. A row ``gap`` stands for those that came faster, so that a reader can say that the list
-has holes.
+A busy room may bring thousands. They are written in the background, at most 20 a second, and the newest
+10,000 of an account are kept. A row ``gap`` stands for those that came faster, so that a reader can say that
+the list has holes.
 """
 
 from __future__ import annotations

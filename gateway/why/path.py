@@ -30,7 +30,7 @@ def last_attempt(steps: Sequence[Step]) -> Sequence[Step]:
 
 
 def failure_of(step: Step) -> Failure:
-    """Return the failure that the step of a failed call tells."""
+    """Return the failure in the step of a failed call."""
     provider, _, model = step.name.partition("/")
     text = str(step.detail.get("error", ""))
     code, key = str(step.detail.get("code", "")), str(step.detail.get("key", ""))

@@ -131,7 +131,7 @@ class Why:
         writer = self._access.policy.user_of(records.channel, written)
         if asker != writer and writer not in await self._access.links.same(asker):
             return False
-        # Others read along in a room, so nothing of another chat is told there.
+        # Other users read a room, so nothing of another chat is shown there.
         here = (channel, asked.address.account, asked.address.chat)
         there = (records.channel, records.account, written.address.chat)
         return here == there or not asked.address.group

@@ -1,4 +1,4 @@
-"""The verdict: one sentence that says why a message got its answer or none, and what to do about it.
+"""The verdict: one sentence that says why a message was answered or not, and what to do.
 
 The first rule that applies decides, in the order of ``_RULES``. The sentences name no person, and show no
 text of a message, so that they are the same for the operator and for the writer of the message.

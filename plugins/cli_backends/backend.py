@@ -100,7 +100,7 @@ class Admission:
             if task in queue:
                 queue.remove(task)
             elif task.turn.done() and not task.turn.cancelled() and not task.turn.exception():
-                # It was admitted at the moment of its cancellation.
+                # It was admitted while it was being cancelled.
                 self._next(conversation)
             raise
 

@@ -142,7 +142,7 @@ class Usage(Struct, frozen=True):
 class GitChanges(Struct, frozen=True):
     """The changes of a dispatch: git's summary, the changed files, and the new commits, newest first.
 
-    Files are relative to ``root``, the folder of the repository; ``deleted`` are those that are gone.
+    Files are relative to ``root``, the folder of the repository; ``deleted`` are the deleted ones.
     """
 
     stat: str

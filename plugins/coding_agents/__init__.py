@@ -116,7 +116,7 @@ class CodingAgents(Plugin):
         return None if told is None else Intercept(told)
 
     async def deactivate(self) -> None:
-        """Detach from all programs; they go on."""
+        """Detach from all programs, which keep running."""
         if self._sessions is not None:
             await self._sessions.close()
 

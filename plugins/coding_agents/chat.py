@@ -92,7 +92,7 @@ class SessionChats:
         except StaleQuestionError:
             await self._tell_stale(session)
         except CodingAgentError as error:
-            # The program is gone, or has no key for it: the same answer can do nothing later either.
+            # The program has ended, or has no key for this answer: a retry would fail, too.
             log.info("an answer was not typed", session=session.record.id, reason=str(error))
         else:
             self.sessions.counts["questions_total", session.record.agent, choice] += 1
@@ -116,7 +116,7 @@ class SessionChats:
         return f"Sent {_code(_cut(text, 200))} to {record.agent} {_code(record.short_id)}."
 
     async def classify(self, prompt: str) -> str:
-        """Return what the model for screens says. Raises ProviderError."""
+        """Return the verdict of the model for screens. Raises ProviderError."""
         if self.ctx.models is None:
             return ""
         route = await self.ctx.models.resolve(self.sessions.settings.stall_model)
@@ -203,7 +203,7 @@ class _SessionChat:
             self._urgent.set()
 
     async def _judge(self, stalled: machine.Stalled) -> None:
-        """Tell the chat of a screen that stands still. A model's verdict only selects the text."""
+        """Notify the chat of a screen that does not change. A model's verdict only selects the text."""
         verdict: machine.Verdict | None = "waiting"
         if self._chats.sessions.settings.stall_model:
             try:
@@ -224,7 +224,7 @@ class _SessionChat:
             await self._update_message(ended=ended)
         except TrunklineError as error:
             if not error.retryable:
-                # A chat that is gone, or whose user may not use the bot any more: its notices can go.
+                # The chat is gone, or its user may not use the bot any more: drop its notices.
                 log.info("a chat does not show its session", session=session.record.id, reason=str(error))
                 await session.change(notices=())
                 return ended

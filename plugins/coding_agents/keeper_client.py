@@ -377,7 +377,7 @@ class KeeperClient(asyncio.Protocol):
             raise self._refusal
 
     async def close(self) -> None:
-        """Detach; the program goes on."""
+        """Detach; the program keeps running."""
         self._closing = True
         if self._transport is not None:
             self._transport.close()
@@ -399,7 +399,7 @@ class KeeperClient(asyncio.Protocol):
             for kind, payload in self._frames.feed(data):
                 self._receive(kind, payload)
         except (FrameError, struct.error):
-            # What follows cannot be understood either.
+            # The following bytes cannot be parsed either.
             assert self._transport is not None
             self._transport.abort()
 

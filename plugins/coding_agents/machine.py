@@ -158,7 +158,7 @@ class TaskDone(Struct, frozen=True):
 
 
 class Question(Struct, frozen=True):
-    """A question. ``answering`` is true if a rule answers it, and the user is only told."""
+    """A question. ``answering`` is true if a rule answers it, and the user is only notified."""
 
     question: ScreenQuestion
     answering: bool = False
@@ -321,7 +321,7 @@ class _Tick:
             self._ask(question)
 
     def _reported_question(self) -> ScreenQuestion | None:
-        """Return a permission that a hook told of, without keys, if the screen is not known."""
+        """Return a permission that a hook reported, without keys, if the screen is not known."""
         fact = self.state.fact
         if fact.state != "asks" or self.reading.state != "unknown":
             return None
@@ -356,7 +356,7 @@ class _Tick:
         keys = _response(rule) if rule else ()
         answering = bool(rule and rule.safe and self.state.known and keys)
         self.set(question=question, answered="", status="blocked", seen="")
-        # A prompt without keys that differs only in numbers is told once; the user can do nothing about it.
+        # A prompt without keys that differs only in numbers is reported once; the user cannot answer it.
         told = f"{question.type}:{re.sub(r'[0-9]+', '#', normalise(question.prompt)[:100])}"
         if question.yes or answering or told != self.state.told:
             self.events.append(Question(question, answering, rule.description if rule else ""))
@@ -573,14 +573,14 @@ def confirm(state: MachineState, id: int, now: int) -> Step:
 
 
 def report(state: MachineState, fact: Fact, now: int) -> MachineState:
-    """Note what a hook of the program said about its work; call ``step`` after it."""
+    """Note a report of the program's hook; call ``step`` after it."""
     if not fact.state or state.status in ENDED:
         return state
     return structs.replace(state, fact=fact, fact_at=now)
 
 
 def with_fact(question: ScreenQuestion, fact: Fact) -> ScreenQuestion:
-    """Return a permission with the exact arguments that a hook told, if the screen shows the same ones.
+    """Return a permission with the exact arguments from a hook, if the screen shows the same ones.
 
     A screen wraps a command and may name a file by its end. Any process of the program's sandbox could have
     sent the report, so the user is never asked about a text that the screen does not show.

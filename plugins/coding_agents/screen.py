@@ -1,9 +1,9 @@
 """The rendered screen of a terminal: bytes of a program in, rows of styled text out.
 
-A parser of its own stands before ``pyte``: that of pyte raises on some sequences (``ESC[?4m``) and drops the
-text after some characters. The parser passes on only what changes the screen: titles, links (OSC 8), the
-clipboard (OSC 52) and pictures are dropped. Any bytes are accepted. One call does a bounded amount of
-work and leaves the rest ``pending``; output that comes faster for long is skipped.
+A parser of the gateway filters the input of ``pyte``, whose own raises on some sequences (``ESC[?4m``) and
+drops the text after some characters. The filter passes on only what changes the screen: titles, links
+(OSC 8), the clipboard (OSC 52) and pictures are dropped. Any bytes are accepted. One call does a bounded
+amount of work and leaves the rest ``pending``; output that comes faster for long is skipped.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ class Screen:
         if surplus <= 0:
             return
         skipped, rest = self._backlog[:surplus], self._backlog[surplus:]
-        # The alternate screen and the cursor would be wrong for good; the last value of each mode is enough.
+        # Else the alternate screen and the cursor would stay wrong; the last value of each mode is enough.
         for mode, on in {match[1]: match[2] for match in _MODE.finditer(skipped)}.items():
             self._grid.switch(int(mode), on == "h")
         fresh = _FRESH.search(rest, 0, 4096)

@@ -190,7 +190,7 @@ class Session:
             rendered = loop.time()
 
     async def detach(self) -> None:
-        """Close the connection; the program goes on."""
+        """Close the connection; the program keeps running."""
         if self._client is not None:
             await self._client.close()
 
@@ -301,7 +301,7 @@ class Session:
         self._publish(None)
 
     async def report(self, fact: Fact) -> None:
-        """Note what a hook of the program said: what it does, its own session, and what it has cost."""
+        """Note a report of the program's hook: its activity, its own session, and its cost."""
         async with self._lock:
             if self.ended.is_set():
                 return
@@ -645,7 +645,7 @@ class Session:
         self._publish(machine.StatusChanged(old, "lost"))
 
     async def _finish(self, exited: Exit) -> None:
-        """Store the end of the program, and only then let the keeper forget it."""
+        """Store the end of the program, and only then acknowledge it to the keeper."""
         await self._commit(machine.exited(self.state, exited.status))
         with contextlib.suppress(TrunklineError):
             await self._connected().acknowledge_exit()

@@ -203,7 +203,7 @@ class Sessions:
         return self._records.get(session_id)
 
     def unannounced(self) -> list[Session]:
-        """Return ended sessions whose chats have not been told everything."""
+        """Return ended sessions with notices that their chats have not got yet."""
         return [self._make(one) for one in self._records.values() if one.is_ended and one.notices]
 
     async def spawn(self, request: SpawnRequest) -> SessionRecord:
@@ -309,7 +309,7 @@ class Sessions:
         return found
 
     async def close(self) -> None:
-        """Detach from all programs; they go on."""
+        """Detach from all programs, which keep running."""
         for session in self.running():
             await session.detach()
 
@@ -521,7 +521,7 @@ class Sessions:
         await self._intakes[record.id].serve(words, stream)
 
     def _begin(self, session: Session) -> None:
-        """Run an attached session, and tell its observers."""
+        """Run an attached session, and notify its observers."""
         self._running[session.record.id] = session
         session.subscribe(lambda event: self._heard(session, event))
         for observer in self.observers:
@@ -653,7 +653,7 @@ class Sessions:
             self._records.pop(record.id, None)
 
     def _heard(self, session: Session, event: machine.Event | None) -> None:
-        """Count an event of a session, and tell it on the gateway's bus."""
+        """Count an event of a session, and publish it on the gateway's bus."""
         record = session.record
         match event:
             case machine.StatusChanged():

@@ -280,7 +280,7 @@ class _Terminal(ABC):
             self.session.driver = None
 
     def _note_release(self) -> None:
-        """Forget what is not typed yet, and tell the client."""
+        """Drop input that is not typed yet, and notify the client."""
         self._typed.clear()
         self.changed.set()
 

@@ -52,7 +52,7 @@ class Entry(Struct, frozen=True):
 
 
 class Walk:
-    """A walk over the files below a folder. ``note`` tells why it ended early, if it did."""
+    """A walk over the files below a folder. ``note`` is the reason if it ended early."""
 
     def __init__(self, places: Places, stopped: Callable[[], bool]) -> None:
         self.note = ""

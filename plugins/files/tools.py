@@ -344,7 +344,7 @@ class FileTools:
         stopped = threading.Event()
         async with self._slots:
             running = asyncio.get_running_loop().run_in_executor(None, work, stopped)
-            # Read here, because nobody else reads the error of a call that was cancelled.
+            # Read here, because otherwise the error of a cancelled call is never retrieved.
             running.add_done_callback(lambda done: done.cancelled() or done.exception())
             try:
                 return await asyncio.shield(running)

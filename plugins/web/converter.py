@@ -73,7 +73,7 @@ def _markdown(page: str, address: str) -> str:
         base_url=address, extract_metadata=False, inline_data_media="alt_text_only", hidden_content="drop"
     )
     converted = convert(page, options)
-    # What is nested deeper than its limit is left out, so that the text of the page would be incomplete.
+    # Content that is nested deeper than its limit is left out, so the text of the page would be incomplete.
     if any(str(warning.kind) == "depth_limit_exceeded" for warning in converted.warnings or ()):
         return ""
     return converted.content or ""

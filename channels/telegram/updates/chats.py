@@ -1,4 +1,4 @@
-"""Names of chats, and what they tell.
+"""Names of chats, and their parts.
 
 The chat of an address is its id. A business chat is a private chat of a user's business account, in which the
 bot writes on the user's behalf. Its id is that of the other user, so it is named ``business:CONNECTION:ID``:

@@ -112,7 +112,7 @@ class Held:
         return SPEND, (name, f"{self.inbox_id} {name}", "", now_ms(), int(closed))
 
     def conceal(self) -> Op:
-        """Return the write that removes what the question says: the message that led to it was deleted."""
+        """Return the write that removes the text of the question, because its message was deleted."""
         self.concealed, asked = True, self.question
         nothing: dict[str, Any] = {"title": _CONCEALED, "detail": "", "choices": ()}
         if isinstance(asked, ApprovalRequest):

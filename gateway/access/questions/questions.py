@@ -202,7 +202,7 @@ class Questions:
         self._keep_decided(lambda held: held.question.session != session)
 
     def conceal(self, channel: str, account: str, dedup_key: str, entries: Iterable[Entry]) -> list[Op]:
-        """Forget what the questions of a message said that its sender deleted.
+        """Remove the texts of the questions of a message that its sender deleted.
 
         ``entries`` are those of the message that are not settled. Returns the writes for their questions; the
         rows of earlier ones are deleted with the message.
@@ -685,7 +685,7 @@ class Questions:
                 held.unshown = True
                 await self.withdraw(question.id)
         except Exception as error:  # noqa: BLE001 - a channel is third-party code
-            # It may be shown twice then, which is better than a question that no user sees.
+            # Then it may be shown twice, which is better than not at all.
             return attempts.delay(error, question)
         else:
             if shown is not None:

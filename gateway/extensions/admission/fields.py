@@ -1,4 +1,4 @@
-"""Readers of the fields of a manifest: each checks a node, and says what is wrong with the correction."""
+"""Readers of the fields of a manifest: each checks a node, and raises an error with the correction."""
 
 from __future__ import annotations
 

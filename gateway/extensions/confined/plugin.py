@@ -632,7 +632,7 @@ class ConfinedPlugin(Plugin):
             raise ToolError(f"{error} (tool_timeout_ms in [plugins.{self.name}])") from None
         finally:
             self._progress.pop(context.key, None)
-        # What it got from elsewhere may instruct the model.
+        # Content from outside may instruct the model.
         return ToolOutput(
             str(answer["content"]), bool(answer.get("is_error")), untrusted=self._needs.network.enabled
         )

@@ -88,7 +88,7 @@ def _ending(status: int | None) -> str:
 
 @contextlib.contextmanager
 def _targets() -> Generator[dict[str, Any]]:
-    """Make what the attacks are for: files, and sockets that anybody on this machine could connect to."""
+    """Create the targets of the attacks: files, and sockets that any process of this machine could use."""
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="trunkline-attacks-"))
         for name in ("settings.toml", "gateway.db"):

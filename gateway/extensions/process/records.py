@@ -24,7 +24,7 @@ class CallTimes(Struct, frozen=True):
 
 
 class PluginRecord:
-    """The record of one plugin. It goes on when another generation takes the plugin's place."""
+    """The record of one plugin. It continues when another generation of the plugin replaces this one."""
 
     def __init__(self) -> None:
         self.deaths = 0
@@ -34,7 +34,7 @@ class PluginRecord:
         self._times: dict[str, deque[float]] = {}
 
     def hear(self, data: bytes) -> None:
-        """Take what a process wrote to stderr."""
+        """Store text that a process wrote to stderr."""
         self._heard += len(data)
         self._stderr += data
         del self._stderr[:-STDERR_BYTES]

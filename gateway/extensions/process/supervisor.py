@@ -165,7 +165,7 @@ class ProcessSupervisor:
             self._connection.notify(method, params)
 
     def kill(self, reason: str) -> None:
-        """End the process for a reason; it is started again like one that died."""
+        """End the process for a reason; it is restarted as after a crash."""
         if self._child is not None:
             self._child.kill(reason)
 
@@ -255,7 +255,7 @@ class ProcessSupervisor:
         except ProtocolViolation as violation:
             child.kill(f"it broke the protocol: {violation}")
         if child.is_alive:
-            # It may just be ending: an exit closes the socket first.
+            # It may be exiting: an exit closes the socket first.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_END_SECONDS):
                     await child.ended()

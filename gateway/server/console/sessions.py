@@ -134,7 +134,7 @@ class ConsoleSessions:
     def reader_of(self, request: web.Request) -> Reader:
         """Return who reads the state now, and until when."""
         who, known = identity_of(request), owner_as_reader(request)
-        # One token is one session, whatever else its requests have.
+        # One token is one session, regardless of other headers.
         session = who.session or (f"token {who.account}" if who.proof else known.session)
         alive = (lambda: self._is_alive(who.session)) if who.session else known.is_alive
         return Reader(session, who.role == "admin", who.reads_messages, alive, who.account)

@@ -55,7 +55,7 @@ class StoredState(Struct, frozen=True):
 
 
 class StoredReader:
-    """Reader of what is stored, for those who look."""
+    """Reader of the stored state, for the observer."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway

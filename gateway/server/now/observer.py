@@ -1,7 +1,7 @@
-"""The observer: it looks at the gateway once a second, and tells the readers what changed.
+"""The observer: it polls the gateway once a second, and sends the changes to readers.
 
-All readers share what one look found: a change is built once and encoded once for each kind of reader, so the
-cost does not grow with their number. Without readers nothing is encoded, and nothing is read from the store.
+All readers share the result of one poll: a change is built once and encoded once for each kind of reader, so
+the cost does not grow with their number. Without readers nothing is encoded or read from the store.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class NeedAction(Struct, frozen=True):
 
 
 class Need(Struct, frozen=True):
-    """A thing that needs a person: what it is, since when, why, what it causes, and one action.
+    """An item that needs a person: what it is, since when, why, what it causes, and one action.
 
     ``name`` is the channel, provider, budget or plugin; ``cause`` its own words, never text of a message.
     """

@@ -98,7 +98,7 @@ class ConfigRoutes:
     async def _change(self, call: Call[PluginPath, Nothing, Nothing, ConfigChange]) -> ChangedConfig:
         # Literal: a page must not have the gateway read a variable or a file of its choice.
         name, change = call.path.name, call.body
-        # Names alone: a value may be a secret, whatever the manifest says.
+        # Only names: a value may be secret even if the manifest does not say so.
         keys = ", ".join(sorted({*change.values, *change.secrets}))
         async with recorded(self._store, call.identity.account, "plugins.settings", name, keys):
             config = await in_thread(lambda: self._configs.change(name, change, literal=True))

@@ -70,7 +70,7 @@ class PluginPages:
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         found = (each for each in self._plugins() if request.path.startswith(f"{pages_of(each.name)}/"))
         plugin = next(found, None)
-        # Also for a plugin that is not there: without the token a client does not learn which ones are.
+        # Also for an unknown plugin: without the token a client does not learn which plugins exist.
         user = "" if plugin is not None and plugin.is_public else await self._binder.authenticate(request)
         if plugin is None:
             raise NotFoundError("no plugin answers at this URL")

@@ -139,7 +139,7 @@ class SettingsFile:
 
 
 def needs_proof(path: KeyPath, value: Any = None) -> bool:
-    """Return whether a change says who or what may act through the gateway; a value may be a table."""
+    """Return whether a change decides who or what may act through the gateway; a value may be a table."""
     found = [resolve_key(Settings, (*path, *inner)) for inner, _ in _leaves(value)]
     return any(
         each.secret or each.path[0] in _PROTECTED or not _PROTECTED_NAMES.isdisjoint(each.path)

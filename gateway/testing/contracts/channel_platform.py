@@ -187,7 +187,7 @@ async def settled(gateway: Gateway) -> None:
 
 
 def freeze_after_placing(gateway: Gateway, channel_id: str) -> asyncio.Event:
-    """Let the gateway learn nothing of the next message that its channel places, and place nothing more.
+    """Block the channel after its next placement, and hide the result of that from the gateway.
 
     This is the state of a process that is killed after the platform has stored a message. The event is set
     when it has.

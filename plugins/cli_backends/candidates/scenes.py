@@ -184,7 +184,7 @@ async def a_stall_is_reported(cli: Cli) -> None:
 
 
 async def noise_is_ignored(cli: Cli) -> None:
-    """Check that banners, blank lines, invalid UTF-8 and messages in small pieces do no harm."""
+    """Check that banners, blank lines, invalid UTF-8 and messages in small pieces cause no failure."""
     for scene in ("banner", "crumbs"):
         assert (await _play_to_end(cli, scene)).text == "You said: hello"
 

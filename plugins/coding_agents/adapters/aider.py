@@ -56,7 +56,7 @@ def launch(request: AgentRequest) -> Launch:
 
 
 def read(lines: Lines, cursor: Cursor) -> Reading:
-    """Return the meaning of the line at the cursor; what stands above it is output."""
+    """Return the meaning of the line at the cursor; the lines above it are output."""
     row = min(cursor[0], len(lines) - 1)
     if question := _question(lines, row):
         return Reading("question", question)
@@ -72,7 +72,7 @@ def read(lines: Lines, cursor: Cursor) -> Reading:
 
 
 def answer(lines: Lines) -> str:
-    """Return what stands between the user's last message and the prompt."""
+    """Return the text between the user's last message and the prompt."""
     prompts = [at for at, line in enumerate(lines) if (match := _PROMPT.match(line)) and match[2]]
     if not prompts:
         return ""

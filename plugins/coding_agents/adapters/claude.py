@@ -118,7 +118,7 @@ def read(lines: Lines, cursor: Cursor) -> Reading:
 
 
 def answer(lines: Lines) -> str:
-    """Return what stands between the user's last message and the input line."""
+    """Return the text between the user's last message and the input line."""
     box = _composer(lines)
     if box is None:
         return ""
@@ -146,7 +146,7 @@ def logged_in(home: str, environ: Mapping[str, str]) -> bool | None:
 
 
 def hook(report: Mapping[str, Any]) -> Fact | None:
-    """Return the fact in a report of a hook, or of the status line, which alone knows the costs."""
+    """Return the fact in a report of a hook, or of the status line, which is the only source of the costs."""
     session, event = said(report, "session_id"), said(report, "hook_event_name")
     if event not in _EVENTS:
         cost = fields(report, "cost").get("total_cost_usd")
@@ -227,7 +227,7 @@ def _permission(lines: Lines, cursor: Cursor) -> ScreenQuestion | None:
     title = block[0].strip() if rules and block else ""
     frames = [at for at, line in enumerate(block) if _FRAME.match(line)]
     body = block[frames[0] + 1 : frames[-1]] if len(frames) > 1 else block[1:]
-    # A file is named above its frame, a command stands in it.
+    # A file is named above the frame, a command is inside it.
     tool = _TOOLS.get(title, title)
     detail = block[1].strip() if tool in ("Write", "Edit") and len(block) > 1 else ""
     detail = detail or "\n".join(line.strip() for line in body)

@@ -94,7 +94,7 @@ def read(lines: Lines, cursor: Cursor) -> Reading:
 
 
 def answer(lines: Lines) -> str:
-    """Return what stands between the user's last message and the end of the answer."""
+    """Return the text between the user's last message and the end of the answer."""
     starts = [at for at, line in enumerate(lines) if line.startswith(f"{_GLYPH} ")]
     if len(starts) < 2:
         return ""

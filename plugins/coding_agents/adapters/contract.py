@@ -149,7 +149,7 @@ class AutoResponse(Struct, frozen=True, kw_only=True):
 
 
 def no_answer(lines: Lines) -> str:
-    """Return nothing: the screen does not tell the program's answer from the rest."""
+    """Return nothing: the answer cannot be distinguished from the rest of the screen."""
     return ""
 
 

@@ -92,7 +92,7 @@ def hook(report: Mapping[str, Any]) -> Fact | None:
         case "SessionStart":
             return Fact(session=session)
         case "AfterAgent":
-            # Its "prompt_response" repeats the last part of the answer, so the screen tells the answer.
+            # Its "prompt_response" repeats the last part of the answer, so the screen is read instead.
             return Fact("done", session)
         case "Notification" if said(report, "notification_type") == "ToolPermission":
             given = fields(report, "details")
@@ -119,7 +119,7 @@ def _extension(command: HookCommand) -> Mapping[str, str]:
 
 
 def answer(lines: Lines) -> str:
-    """Return what stands between the user's last message and the input line."""
+    """Return the text between the user's last message and the input line."""
     box = _composer(lines)
     if box is None:
         return ""
@@ -205,7 +205,7 @@ def _permission(box: Lines) -> ScreenQuestion | None:
         return None
     name, rest = titles[0][1], titles[0][2].strip()
     inner = [_unframed(line).strip() for line in above[:-1] if line.strip()[:1] == "\u2502"]
-    # A command stands in a frame; of a file, the frame shows the content.
+    # The frame contains a command, or the content of a file.
     detail = "\n".join(inner) if name == "Shell" and inner else rest.removeprefix("Writing to ")
     prompt = f"{name}: {detail}\n{above[-1].strip()}"
     return ScreenQuestion(

@@ -83,7 +83,7 @@ def read(lines: Lines, cursor: Cursor) -> Reading:
 
 
 def answer(lines: Lines) -> str:
-    """Return what stands between the user's last message and the input line."""
+    """Return the text between the user's last message and the input line."""
     box = _composer(lines)
     bars = [at for at in range(box[0]) if lines[at].startswith("  \u2503")] if box else []
     if not box or not bars:

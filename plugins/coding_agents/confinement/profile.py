@@ -53,7 +53,7 @@ _ADDRESS = f"http://{inside.HOST}:{inside.PROXY_PORT}"
 _PROXY: Mapping[str, str] = {
     **dict.fromkeys(("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"), _ADDRESS),
     **dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost,::1"),
-    # Node.js uses a proxy for fetch() only if it is told to.
+    # Node.js uses a proxy for fetch() only with this variable.
     "NODE_USE_ENV_PROXY": "1",
 }
 

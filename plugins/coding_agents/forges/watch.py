@@ -157,7 +157,7 @@ class PullRequestWatch:
     async def _look_at(self, limit: asyncio.Semaphore, key: str, stored: Any, now: int) -> None:
         async with limit:
             watched = msgspec.convert(stored, Watched)
-            # What is read from here on may be older than what a later webhook tells of.
+            # Data that is read from here on may be older than a later webhook.
             self._hurried.discard(key)
             found, pause = (watched, INTERVAL_MS) if watched.pending else await self._read(watched)
             found = structs.replace(found, next_at=now + pause)

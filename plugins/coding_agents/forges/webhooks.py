@@ -1,4 +1,4 @@
-"""Webhooks of forges: they tell that something happened to a pull request, so that it is read at once.
+"""Webhooks of forges: they report a change of a pull request, so that it is read at once.
 
 In: requests of anyone, because a forge has no token of the gateway. Out: the place of what changed, of those
 that prove the secret of their forge. Nothing else of their content is used: the pull request is read from the

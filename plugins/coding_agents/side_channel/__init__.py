@@ -1,4 +1,4 @@
-"""The side channel: what programs say about themselves through their hooks, beside their screens.
+"""The side channel: reports of programs through their hooks, in addition to their screens.
 
 In: runs of ``report.py``, which programs start as a hook; it asks the gateway over the keeper's inner socket,
 with the secret of its session. Out: facts for the machine. ``sessions`` imports it. Nothing of it answers a
@@ -33,7 +33,7 @@ def hook_command() -> HookCommand:
 
 
 def secret_of(key: str) -> str:
-    """Return the secret of a session from the key of its keeper, in hex; it does not tell that key."""
+    """Return the secret of a session, derived from its keeper's key, in hex; it does not reveal the key."""
     return hmac.new(bytes.fromhex(key), b"hooks", hashlib.sha256).hexdigest()
 
 

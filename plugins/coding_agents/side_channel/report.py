@@ -1,4 +1,4 @@
-"""The program that a hook runs: it tells the gateway what happened, and never decides anything.
+"""The program that a hook runs: it reports an event to the gateway, and never decides anything.
 
 ``report.py SOCKET [EVENT]``; without that argument the event, which is JSON, is on stdin. It prints nothing,
 and always ends with status 0 within two seconds, so the program goes on as if it had no hook. It uses the

@@ -95,7 +95,7 @@ class AgentTools:
         self._names = {tool.name for tool in self.all}
 
     async def note_chat(self, tool: str, ctx: TurnContext) -> None:
-        """Remember who wrote the message of a call, and where; a tool itself is not told."""
+        """Remember the author and the chat of a call's message, which a tool itself does not get."""
         if tool.casefold() not in self._names:
             return
         caller = caller_of(ctx)

@@ -69,7 +69,7 @@ def stopped(records: Sequence[SessionRecord]) -> str:
 
 
 def provisioned(record: WorkspaceRecord, folder: str) -> str:
-    """Return the reply to a new workspace, with what its preparation said."""
+    """Return the reply to a new workspace, with the output of its preparation."""
     text = (
         f"Workspace {code(record.short_id)}: {record.repository} on the branch {code(record.branch)} "
         f"in {code(folder)}."
@@ -78,7 +78,7 @@ def provisioned(record: WorkspaceRecord, folder: str) -> str:
 
 
 def prepared(record: WorkspaceRecord) -> str:
-    """Return what the setup command of a workspace said; "" without one."""
+    """Return the output of the setup command of a workspace; "" without one."""
     setup = record.setup
     if setup is None:
         return ""

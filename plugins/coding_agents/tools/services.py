@@ -85,7 +85,7 @@ class Services(Struct, frozen=True, kw_only=True):
         return self.found
 
     async def tell(self, address: Mapping[str, Any], message: Message | str, key: str) -> bool:
-        """Announce a message once for each key. Return whether the chat can be told at all."""
+        """Announce a message once for each key. Return False if the chat cannot be reached at all."""
         return await _attempt(self.announce(address, message, key))
 
     async def ask(
@@ -98,7 +98,7 @@ class Services(Struct, frozen=True, kw_only=True):
 
 
 async def _attempt(work: Any) -> bool:
-    """Return False for a chat that cannot be reached for good. Raises TrunklineError for a later attempt."""
+    """Return False for a chat that can never be reached. Raises TrunklineError for a later attempt."""
     try:
         await work
     except TrunklineError as error:

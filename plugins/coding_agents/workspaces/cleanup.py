@@ -117,7 +117,7 @@ def remove_folder(places: Places, folder: Path) -> bool:
     if not places.contains(folder):
         return False
     _make_removable(folder)
-    # It follows no link, also none that is made meanwhile.
+    # It follows no links, not even one that is created meanwhile.
     shutil.rmtree(folder, ignore_errors=True)
     return True
 
