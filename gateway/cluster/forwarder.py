@@ -30,7 +30,7 @@ _AGAIN_SECONDS = 0.1
 class Forwarder:
     """Accepts the connections to this node's server while the node stands by.
 
-    A request waits while no node is active: at most until one that froze is replaced, or one that is stopped
+    A request waits while no node is active: until a frozen node is replaced, or a stopped one
     has finished its running answers. ``stand_aside`` gives the listening socket to the node's own server;
     connections that wait are then passed on to this one.
     """

@@ -78,7 +78,7 @@ _FOLDER_VARIABLES = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_
 """Folders of the gateway's own user: a program has a home of its own."""
 _FIGURES: Mapping[str, tuple[str, Sequence[str]]] = {
     "questions_total": ("Questions of programs", ("agent", "answer")),
-    "stalls_total": ("Screens that stood still", ()),
+    "stalls_total": ("Screens that did not change", ()),
     "busy_seconds_total": ("Seconds in which programs worked", ("agent",)),
 }
 _LOCALE = frozenset(("LANG", "LC_ALL", "LC_CTYPE"))
@@ -337,8 +337,8 @@ class Sessions:
         is_shared = Path(record.workdir).resolve().is_relative_to(self._data.parent.resolve())
         if self._is_of_other(record) and record.host != socket.gethostname() and not is_shared:
             raise ServiceUnavailableError(
-                f"{record.workdir} is on the machine of node {record.node}; resume the session there, while "
-                "that node works"
+                f"{record.workdir} is on the machine of node {record.node}; resume the session there while "
+                "that node is active"
             )
 
     def _current(self, record: SessionRecord) -> SessionRecord:

@@ -50,8 +50,8 @@ class RuleSettings(Section):
     enabled: bool = Field(default=True, description="Whether the rule is used")
     response: str = Field(default="", description="Text to answer with, before Enter")
     keys: tuple[str, ...] = Field(default=(), description="Names of keys to answer with, instead of a text")
-    description: str = Field(default="", description="What the user is told")
-    safe: bool = Field(default=True, description="Answer; otherwise only tell the user")
+    description: str = Field(default="", description="Description for the user")
+    safe: bool = Field(default=True, description="Answer without asking; otherwise only notify the user")
     once: bool = Field(default=False, description="Answer once in a session")
 
     @field_validator("pattern")
@@ -247,7 +247,7 @@ class CodingAgentSettings(Section):
     )
     stall_model: str = Field(
         default="",
-        description="A cheap model that judges screens that stand still for 8 s; without one they are shown "
+        description="A cheap model that judges screens without change for 8 s; without one they are shown "
         "after 60 s",
     )
     debug: bool = Field(default=False, description="Log each state of each session")

@@ -231,20 +231,12 @@ def add(
     header: Headers = None,
     read: Annotated[
         Folders,
-        typer.Option(
-            "--read",
-            metavar="FOLDER",
-            help="Folder that the server may read; repeatable.",
-            show_default=False,
-        ),
+        typer.Option("--read", metavar="FOLDER", help="Folder it may read; repeatable.", show_default=False),
     ] = None,
     write: Annotated[
         Folders,
         typer.Option(
-            "--write",
-            metavar="FOLDER",
-            help="Folder that the server may read and write; repeatable.",
-            show_default=False,
+            "--write", metavar="FOLDER", help="Folder it may read and write; repeatable.", show_default=False
         ),
     ] = None,
     network: Annotated[bool, typer.Option("--network", help="Let the server use the network.")] = False,

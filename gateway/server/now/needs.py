@@ -270,7 +270,7 @@ def _of_budget(budget: BudgetState) -> list[Need]:
             0,
             f"The budget {budget.name} is {'spent' if stopped else 'nearly spent'}",
             f"{format_usd(first.usd)} of {format_usd(most)} in {budget.period}",
-            "calls are refused" if stopped else "calls will be asked about, or refused",
+            "calls are refused" if stopped else "calls will need an approval, or be refused",
             NeedAction(
                 "raise_budget",
                 "Raise it",

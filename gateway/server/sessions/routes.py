@@ -124,7 +124,7 @@ class MessageQuery(Struct, frozen=True):
 
     after: Annotated[int, Meta(ge=0, le=_MAX_SEQ, description="Only messages with a higher seq")] = 0
     before: Annotated[int, Meta(ge=1, le=_MAX_SEQ, description="Only messages with a lower seq")] = _MAX_SEQ
-    last: Annotated[int, Meta(ge=1, le=1000, description="Only the newest so many")] = 200
+    last: Annotated[int, Meta(ge=1, le=1000, description="Number of newest entries to return")] = 200
     branch: (
         Annotated[
             str,
@@ -143,7 +143,7 @@ class SearchQuery(FilterQuery, frozen=True, kw_only=True):
     q: Annotated[str, Meta(description="Words and quoted phrases; the last word may be a beginning")]
     limit: Annotated[int, Meta(ge=1, le=100, description="Maximum number")] = 50
     sort: Annotated[
-        SearchSort, Meta(description="match is the best match first, of the newest 1,000 matches")
+        SearchSort, Meta(description="newest first, or best match first among the newest 1,000")
     ] = "newest"
     cursor: (
         Annotated[str, Meta(pattern=r"^[0-9]{1,19}(-[0-9]{1,4})?$", description="``next`` of the last page")]
@@ -154,7 +154,7 @@ class SearchQuery(FilterQuery, frozen=True, kw_only=True):
 class RecordQuery(Struct, frozen=True):
     """The number of records."""
 
-    last: Annotated[int, Meta(ge=1, le=1000, description="Only the newest so many")] = 200
+    last: Annotated[int, Meta(ge=1, le=1000, description="Number of newest entries to return")] = 200
 
 
 class ChangeQuery(Struct, frozen=True):

@@ -125,7 +125,7 @@ def _problem(adapter: Adapter, found: str, version: str, node: str, major: int, 
         return f"{adapter.title} is not installed; install it with: {adapter.install}"
     if limit:
         return (
-            f"Node.js {node} limits {adapter.title} to {limit}, and npm installs that without a word; "
+            f"Node.js {node} limits {adapter.title} to {limit}, and npm silently installs that version; "
             f"newer releases need Node.js {adapter.min_node}"
         )
     if node and major < adapter.min_node:

@@ -316,7 +316,7 @@ class Checkout:
             is_known = not alternates.is_symlink() and alternates.read_text() == self._alternates()
         except (OSError, ValueError):
             is_known = False
-        return "" if is_known else f"{alternates} has another content"
+        return "" if is_known else f"{alternates} has unexpected content"
 
     def _read_head(self) -> str:
         """Return the ref or commit in HEAD of the worktree."""

@@ -222,7 +222,7 @@ class Workspaces:
         if record in self._away:
             raise ServiceUnavailableError(
                 f"the workspace {record.short_id} is on the machine of node {record.node}, and can be used "
-                "when that node works"
+                "when that node is active"
             )
         return record
 

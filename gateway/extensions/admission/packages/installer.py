@@ -119,7 +119,7 @@ class Installer:
             convert(fetched.folder)
             if read_manifest(fetched.folder).name != name or tree_digest(fetched.folder) != locked.digest:
                 raise PluginError(
-                    f"{locked.source} has another content than the approved one; "
+                    f"the content of {locked.source} differs from the approved one; "
                     f"run `trunkline plugin update {name}`"
                 )
             place = self._admission.locations.folder(name, locked.digest)

@@ -165,7 +165,7 @@ def test_a_folder_that_changed_is_not_installed_from_the_lock(desk: Desk) -> Non
     (source / "main.py").write_text("changed")
     admission = desk.admission
     admission.install_missing(["audit"], {})
-    with pytest.raises(PluginError, match="another content than the approved one"):
+    with pytest.raises(PluginError, match="differs from the approved one"):
         admission.admit("audit")
 
 
