@@ -90,7 +90,7 @@ def drain(name: NameOrActive = None, as_json: AsJson = False, config: File = Non
         echo_json({"node": node.name, "state": "drained", "active": active, "seconds": seconds})
     else:
         typer.echo(
-            f"{active} works, after {seconds} s. {node.name} stands by, and takes over again after "
+            f"{active} is active, after {seconds} s. {node.name} stands by, and takes over again after "
             f"`trunkline nodes resume {node.name}` or its restart"
         )
 
@@ -187,7 +187,7 @@ def _progress(node: NodeRow, worker: NodeRow | None, settings: Settings) -> str:
     if worker is not None and worker.name == node.name:
         return f"{node.name} finishes running answers, within {settings.limits.drain_seconds:g} s"
     if worker is None:
-        return f"{node.name} does not work any more; waiting for another node"
+        return f"{node.name} is no longer active; waiting for another node"
     return (
         f"{worker.name} took over and is starting" if worker.state == "starting" else f"{node.name} stands by"
     )
@@ -200,8 +200,8 @@ def _give_up(settings: Settings, node: NodeRow) -> None:
     with _changing(settings) as connection:
         cluster.resume(connection, node.name, _CLI)
     fail(
-        f"{node.name} did not hand over in time, and works on. It hands over only while it and another node "
-        "are connected to RabbitMQ; see `trunkline doctor` and the logs of both",
+        f"{node.name} did not hand over in time, and stays active. It hands over only while it and another "
+        "node are connected to RabbitMQ; see `trunkline doctor` and the logs of both",
         UNAVAILABLE,
     )
 

@@ -111,7 +111,7 @@ async def test_a_resumed_node_takes_over_from_the_next_one(cluster: Cluster, ope
             assert resumed.stdout == "two may take over again\n"
             drained = await operator.run("drain", "one")
             assert drained.returncode == 0, drained.stderr
-            assert drained.stdout.startswith("two works, after ")
+            assert drained.stdout.startswith("two is active, after ")
             assert cluster.owners() == [("two", 2)]
             assert await second.stop() == 0
             await until(lambda: cluster.owners() == [("one", 3)])
@@ -153,7 +153,7 @@ async def test_a_node_works_on_when_no_other_one_can_get_the_token(
             with pytest.raises(typer.Exit) as given_up:
                 await asyncio.to_thread(wait_for_drain, settings, "one", 0.0)
             assert given_up.value.exit_code == UNAVAILABLE
-            assert "one did not hand over in time, and works on." in capsys.readouterr().err
+            assert "one did not hand over in time, and stays active." in capsys.readouterr().err
             assert cluster.draining() == []
             assert "one is active again: it was resumed" in (await draining).stderr
             draining = asyncio.create_task(operator.run("drain"))
@@ -219,7 +219,7 @@ async def test_the_console_goes_on_when_its_node_is_drained(own_browser: Browser
                     drain = page.get_by_role("dialog").get_by_role("button", name="Drain", exact=True)
                     await drain.click()
                     await expect(row).to_contain_text("stands by, drained")
-                    await expect(other).to_contain_text("works since")
+                    await expect(other).to_contain_text("active since")
                     # Live events come from the active node now. A list under the pointer does not move.
                     await expect(page.get_by_role("status", name="State of the data")).to_have_text("Live")
                     await page.mouse.move(0, 0)

@@ -36,7 +36,7 @@ async def test_the_nodes_are_shown_at_every_width(
         rows = page.get_by_role("region", name="Nodes").get_by_role("listitem")
         await expect(rows).to_have_count(2)
         await expect(rows.first).to_contain_text("one")
-        await expect(rows.first).to_contain_text("works since")
+        await expect(rows.first).to_contain_text("active since")
         await expect(rows.first).to_contain_text("took over in 750 ms")
         await expect(rows.last).to_contain_text("stands by since")
         with engine.begin() as connection:
@@ -132,7 +132,7 @@ async def test_an_admin_drains_and_resumes_a_node_by_the_keyboard(
         )
         await page.keyboard.press("Escape")
         await expect(dialog).to_have_count(0)
-        await expect(one).to_contain_text("works since")
+        await expect(one).to_contain_text("active since")
 
         # Also when the nodes were read again, the focus is where it was.
         await resume_two.focus()

@@ -329,7 +329,7 @@ async def test_a_room_is_made_by_an_admin_who_proves_who_it_is(browser: Browser,
             await dialog.get_by_label("Answers").select_option("always")
             await dialog.get_by_role("button", name="Show the change").press("Enter")
             await expect(dialog.locator("pre")).to_contain_text('+[channels.line.rooms."attic 7"]')
-            await expect(dialog).to_contain_text("asked")
+            await expect(dialog).to_contain_text("confirm your identity")
             await page.keyboard.press("Enter")
             await expect(dialog).to_have_count(0)
         text = file.read_text()
