@@ -1,7 +1,7 @@
 """The kill storm is a test; these test that it would fail if the gateway did.
 
-A storm mostly waits, so a few of them run at once, each with a gateway and fake servers of its own. Those marked
-``planted`` are left out by `make test`: they plant further bugs, and take minutes of processor time.
+A storm mostly waits, so a few of them run at once, each with a gateway and fake servers of its own. `make
+test` leaves out those marked ``planted``: they plant further bugs, and take minutes of processor time.
 """
 
 from __future__ import annotations
