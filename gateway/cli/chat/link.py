@@ -168,8 +168,8 @@ class Link:
     async def run(self) -> None:
         """Stay connected until cancelled.
 
-        Raises GatewayUnreachableError when the first connection fails, and UnauthorizedError when the gateway
-        rejects the token.
+        Raises GatewayUnreachableError when the first connection fails, InvalidRequestError when another
+        program responds, and UnauthorizedError when the gateway rejects the token.
         """
         async with aiohttp.ClientSession() as http:
             while True:
@@ -229,7 +229,10 @@ class Link:
                 socket = await self._open(http)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             if not self._connected_before:
-                raise GatewayUnreachableError(self._why(error)) from None
+                # With 500 and above, a proxy may say that the gateway is down.
+                is_other = isinstance(error, aiohttp.WSServerHandshakeError) and error.status < 500
+                kind = InvalidRequestError if is_other else GatewayUnreachableError
+                raise kind(self._why(error)) from None
             return self._why(error)
         try:
             return await self._serve(socket)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 import typer
@@ -125,11 +126,22 @@ def target(config: Path | None, url: str | None, token: str | None, search: Sear
     if search.yes or search.interface is not None:
         fail("--yes and --interface need --discover", REFUSED)
     if url is not None:
+        if not _is_url(url):
+            fail(f"--url: {url!r} is not the URL of a gateway; example: http://127.0.0.1:8080", REFUSED)
         return url, token
 
     settings = settings_from(config)
     known = settings.server.token
     return address(settings), token or (known.get_secret_value() if known is not None else None)
+
+
+def _is_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        # Reading an invalid port raises ValueError, too.
+        return parts.scheme in ("http", "https", "ws", "wss") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def new_session() -> str:

@@ -22,7 +22,7 @@ from sqlalchemy import Connection
 
 from gateway.cli.commands.replay import Pace, play, show_messages
 from gateway.cli.gateway_or_store import GatewayOrStore
-from gateway.cli.options import AsJson, File, fail, refuse, settings_from, to_json
+from gateway.cli.options import REFUSED, AsJson, File, fail, refuse, settings_from, to_json
 from gateway.cli.output import echo_json, moment, plain, print_table
 from gateway.cli.store_reader import reading
 from gateway.contract.errors import InvalidRequestError, StoreError
@@ -271,6 +271,8 @@ def export(
       trunkline sessions export s-1f2e3d4c5b6a7988 > talk.md
       trunkline sessions export s-1f2e3d4c5b6a7988 talk.json --format json --branch all
     """
+    if to is not None and to.is_dir():
+        fail(f"{to} is a directory; name a file in it", REFUSED)
     row, messages, changes = _read(settings_from(config), session)
     hidden = _hidden_versions(settings_from(config), row) if branch == "all" else None
     every = [*messages, *(message for version in hidden or () for message in version.messages)]

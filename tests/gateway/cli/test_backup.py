@@ -190,6 +190,13 @@ def test_a_database_that_is_damaged_is_named_as_in_the_settings(tmp_path: Path) 
     assert done.stderr == f"cannot open sqlite:///{file}: file is not a database; {advice}\n"
 
 
+@pytest.mark.parametrize("words", [("backup",), ("sessions", "export", "s1")], ids=" ".join)
+def test_a_directory_is_not_taken_for_a_file_to_remove(tmp_path: Path, words: tuple[str, ...]) -> None:
+    done = trunkline(*words, str(tmp_path), home=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"{tmp_path} is a directory; name a file in it\n"
+
+
 def test_what_is_not_a_backup_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "b.tar.gz").write_text("notes")
     done = trunkline("restore", "b.tar.gz", home=tmp_path)

@@ -6,6 +6,8 @@ import json
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.gateway.cli.processes import RunningGateway, gateway, trunkline
 
 
@@ -72,6 +74,16 @@ def test_an_answer_with_an_error_ends_with_1(tmp_path: Path) -> None:
 def test_nothing_to_send_is_said(running: RunningGateway, home: Path) -> None:
     done = send(running, home, "  ")
     assert (done.returncode, "empty" in done.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "ftp://127.0.0.1", "http://127.0.0.1:99999", "http://"])
+@pytest.mark.parametrize("command", [("send", "hello"), ("chat",)], ids=" ".join)
+def test_what_is_not_the_url_of_a_gateway_is_refused(
+    tmp_path: Path, command: tuple[str, ...], url: str
+) -> None:
+    done = trunkline(*command, "--url", url, home=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"--url: {url!r} is not the URL of a gateway; example: http://127.0.0.1:8080\n"
 
 
 def test_without_a_gateway_it_says_how_to_start_one(tmp_path: Path) -> None:
