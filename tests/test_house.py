@@ -52,6 +52,7 @@ SHORT_MODULES = {
     "gateway/__main__.py": "the entry point",
     "gateway/backoff.py": "one class that six packages share",
     "gateway/cli/doctor/finding.py": "one type that all checks share",
+    "gateway/cli/version.py": "a whole command",
     "gateway/store/migrations/env.py": "Alembic's entry point",
     "gateway/testing/database.py": "loaded by test fixtures alone",
     "gateway/version.py": "read by the build",

@@ -387,7 +387,7 @@ app = typer.Typer(
 )
 
 
-def print_version(requested: bool = True) -> None:
+def print_version(requested: bool) -> None:
     """Print the version and end the command, if that is requested."""
     if requested:
         typer.echo(f"Trunkline {VERSION} (Python {platform.python_version()})")

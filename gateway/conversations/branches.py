@@ -21,7 +21,7 @@ from gateway.contract.channel import InboundMessage, Receipt
 from gateway.contract.errors import InvalidRequestError, InvalidStateError, NotFoundError
 from gateway.contract.messages import Message, Metadata, TextPart
 from gateway.conversations.changes import ChangeLog
-from gateway.conversations.undo import drop_title, is_answer, is_prompt, settled
+from gateway.conversations.undo import BUSY, drop_title, is_answer, is_prompt, settled
 from gateway.pipeline.intake import Intake
 from gateway.session import Session
 from gateway.session.log import read_by_id, read_hidden, read_messages
@@ -44,7 +44,6 @@ _TOO_OLD = (
     "it is part of a summary, of the conversation before /new, or too old; fork the conversation there "
     "instead"
 )
-_BUSY = "an answer is being made, or messages are waiting; stop it, or try again when it is complete"
 
 
 class Version(Struct, frozen=True):
@@ -224,7 +223,7 @@ class Branches:
         def prepare() -> list[Op]:
             _check_idle(session)
             if _after(session, point) != tail.messages:
-                raise InvalidStateError(_BUSY)
+                raise InvalidStateError(BUSY)
             return self._hide(session, tail)
 
         async def accept() -> Receipt:
@@ -297,7 +296,7 @@ def _after(session: Session, point: int) -> tuple[Message, ...]:
 
 def _check_idle(session: Session) -> None:
     if session.turn is not None or session.pending:
-        raise InvalidStateError(_BUSY)
+        raise InvalidStateError(BUSY)
     if session.asked:
         raise InvalidStateError("a question is open; answer it first")
 

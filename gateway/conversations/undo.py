@@ -44,7 +44,7 @@ _RECORDS = "(undo)"
 _SETTLE_SECONDS = 2.0
 _MOST_REPLACED = 100
 """Hidden messages that are searched for earlier revisions of the messages of an exchange."""
-_BUSY = "an answer is being made, or messages are waiting; stop it, or try again when it is complete"
+BUSY = "an answer is being made, or messages are waiting; stop it, or try again when it is complete"
 
 
 class Exchange(NamedTuple):
@@ -113,7 +113,7 @@ class Undo:
             placed = await self._store.read(lambda c: find_placed(c, found.answers))
             _check_idle(session, command)
             if _last_exchange(session, found.messages) != found:
-                raise InvalidStateError(_BUSY)
+                raise InvalidStateError(BUSY)
             change = Change(found.answers, found.messages, not all(map(self._can_remove, placed)))
             return self._hide(session, command, found, placed)
 
@@ -265,7 +265,7 @@ async def settled(session: Session, seq: int | None = None) -> None:
 def _check_idle(session: Session, command: Command) -> None:
     # The turn of a chat's command is the only one of its session.
     if command.seq is None and (session.turn is not None or session.pending):
-        raise InvalidStateError(_BUSY)
+        raise InvalidStateError(BUSY)
 
 
 def _check_redoable(session: Session, number: int, messages: Sequence[tuple[int, Message]]) -> None:

@@ -20,7 +20,7 @@ from gateway.contract.plugin import ApiCall, ApiConnection, ApiRoute, ApiSocket,
 
 _PATH = re.compile(r"(/([A-Za-z0-9_-][A-Za-z0-9_.-]*|\{[a-z_]+\}))+")
 _PARAMETER = re.compile(r"\{(\w+)\}")
-_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _PREFIX = re.compile(r"/api/([a-z][a-z0-9-]*)")
 RESERVED = frozenset(
     (
@@ -116,8 +116,8 @@ def check_routes(
 
 
 def _checked(plugin: str, route: ApiRoute | ApiSocket, before: str, place: str) -> PluginRoute:
-    if route.method not in _METHODS:
-        raise PluginError(f"{place}: the method is not one of {', '.join(_METHODS)}")
+    if route.method not in METHODS:
+        raise PluginError(f"{place}: the method is not one of {', '.join(METHODS)}")
     if not _PATH.fullmatch(route.path):
         raise PluginError(f"{place}: write the path as /word/{{parameter}}; {prefix_of(plugin)} is added")
     path, query, body, answer = _types_of(route, place)

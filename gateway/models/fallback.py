@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Literal
 
 import structlog
 from msgspec import Struct
@@ -34,11 +33,11 @@ from gateway.contract.messages import ImagePart, Message
 from gateway.contract.provider import ToolDefinition
 from gateway.extensions.backends import ProviderRegistry
 from gateway.models.resolve import Models, Route
+from gateway.settings.models import Trigger
 from gateway.trail.recorder import NO_PROVIDER, OPEN_CIRCUIT
 
 log = structlog.get_logger("trunkline.fallback")
 
-Trigger = Literal["rate_limit", "auth_failure", "server_error", "stall"]
 TRIGGERS: tuple[Trigger, ...] = ("rate_limit", "auth_failure", "server_error", "stall")
 
 _TRIGGER_OF: Mapping[type[ProviderError], Trigger] = {

@@ -13,6 +13,7 @@ from typing import Any, Protocol, cast
 
 from msgspec import Struct
 
+from channels.slack.render import escape
 from gateway.channel import QuoteKind
 
 Json = Mapping[str, Any]
@@ -327,11 +328,6 @@ _ENTITIES = (("&lt;", "<"), ("&gt;", ">"), ("&amp;", "&"))
 _OTHER_FIRST = re.compile(r"\s*<(@[UW][A-Z0-9]+|!subteam\^[A-Z0-9]+)(\|[^<>]*)?>", re.ASCII)
 _NAMED = re.compile(r"<(?:[@#]|!subteam\^)([A-Z0-9]{1,24})(?:\|[^<>]*)?>", re.ASCII)
 _LONGEST_NAME = 64
-
-
-def escape(text: str) -> str:
-    """Return plain text as markup."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def mentions(text: str, user: str) -> bool:

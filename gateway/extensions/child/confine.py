@@ -10,7 +10,6 @@ import ctypes
 import fcntl
 import json
 import os
-import platform
 import resource
 import socket
 import stat
@@ -448,9 +447,3 @@ def die_with_parent(kernel: Kernel, parent: int) -> None:
 def _address_space() -> int:
     with open("/proc/self/statm") as file:
         return int(file.read().split()[0]) * resource.getpagesize()
-
-
-def machine() -> str:
-    """Return the architecture, which must have a table. Raises OSError."""
-    syscalls.numbers()
-    return platform.machine()

@@ -11,9 +11,7 @@ from msgspec import Struct
 from gateway.contract.events import BusEvent, ChatMessage, PermissionAsked, ToolStarting
 from gateway.contract.messages import now_ms
 from gateway.events import types
-
-ALIASES = {"session.completed": "session.idle"}
-"""Other names of events."""
+from gateway.extensions.admission.manifest import ALIASES
 
 DECIDING = {
     "tool.execute.before": "tool_execute_before",

@@ -21,9 +21,8 @@ from gateway.api import RawRequest, RawResponse
 from gateway.contract.errors import InvalidRequestError, NotFoundError, OverloadedError, PluginError
 from gateway.extensions.broker.network import MOST_INLINE, as_descriptor
 from gateway.extensions.process.frames import Reply
-from gateway.extensions.routes import pages_of
+from gateway.extensions.routes import METHODS, pages_of
 
-METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 MOST_ANSWER = 5 * 1024 * 1024
 """Bytes of an answer."""
 _MOST_ROUTES = 100

@@ -39,9 +39,9 @@ from gateway.contract.services import TaskService
 from gateway.contract.tool import Tool, ToolContext, ToolOutput
 from gateway.events.types import FileDeleted, FileModified
 from gateway.extensions.admission.capabilities import Grant
-from gateway.extensions.admission.manifest import Admitted, Schedule
+from gateway.extensions.admission.manifest import ALIASES, Admitted, Schedule
 from gateway.extensions.confined import answers
-from gateway.extensions.confined.events import ALIASES, DECIDING, Access, kind_of, payload_of
+from gateway.extensions.confined.events import DECIDING, Access, kind_of, payload_of
 from gateway.extensions.confined.http import HttpRoutes
 from gateway.extensions.confined.page import PagePlaces
 from gateway.extensions.process.frames import Connection, ProcessEnded, RemoteError, Serve

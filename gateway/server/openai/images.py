@@ -8,17 +8,11 @@ from collections.abc import Mapping, Sequence
 
 from gateway.contract.errors import InvalidRequestError, PartValidationError
 from gateway.fetching import Reach, fetch
+from gateway.files import picture_type
 from gateway.server.openai.chat import ChatMessage, ImageContent, ImageUrl, TextContent, UserMessage
 
 _MAX_URLS = 10
 """Image URLs in one request."""
-
-_SIGNATURES = (
-    (b"\x89PNG\r\n\x1a\n", "image/png"),
-    (b"\xff\xd8\xff", "image/jpeg"),
-    (b"GIF87a", "image/gif"),
-    (b"GIF89a", "image/gif"),
-)
 
 
 async def fetch_images(messages: Sequence[ChatMessage], reach: Reach) -> Sequence[ChatMessage]:
@@ -48,17 +42,10 @@ async def _fetch_all(urls: Sequence[str], reach: Reach) -> list[str]:
 
 async def _fetch(url: str, reach: Reach) -> str:
     fetched = await fetch(url, reach)
-    image_type = _image_type(fetched.data)
+    image_type = picture_type(fetched.data)
     if not image_type:
         raise PartValidationError("the image URL leads to data that is not png, jpeg, gif or webp")
     return f"data:{image_type};base64,{base64.b64encode(fetched.data).decode()}"
-
-
-def _image_type(data: bytes) -> str:
-    """Return the MIME type of an image, from its first bytes; "" for anything else."""
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return "image/webp"
-    return next((mime_type for start, mime_type in _SIGNATURES if data.startswith(start)), "")
 
 
 def _web_urls(message: ChatMessage) -> list[str]:

@@ -15,6 +15,8 @@ from typing import Any, Literal, cast
 
 from msgspec import Struct
 
+from plugins.coding_agents.settings import Preset
+
 Lines = tuple[str, ...]
 """The rows of a rendered screen, top to bottom, without spaces at their ends."""
 Cursor = tuple[int, int]
@@ -27,7 +29,6 @@ BlockingType = (
 )
 ScreenState = Literal["unknown", "ready", "busy", "question", "login", "exit"]
 LAST = "last"
-Preset = Literal["readonly", "standard", "permissive", "autonomous"]
 
 
 class HookCommand(Struct, frozen=True):
