@@ -401,7 +401,7 @@ async def test_001_08_commands_of_the_cli_are_reported_with_secrets_masked(
 ) -> None:
     seen, home = observe.seen, tmp_path / "home"
     (home / "config").mkdir(parents=True)
-    async with serving(tmp_path / "data", observe(), server={"token": TOKEN}) as served:
+    async with serving(home / "data", observe(), server={"token": TOKEN}) as served:
         port = served.url.rsplit(":", 1)[1]
         settings = f'[server]\ntoken = "{TOKEN}"\nport = {port}\n'
         (home / "config/trunkline.toml").write_text(settings)
