@@ -179,6 +179,7 @@ async def test_the_log_is_read_in_pages_newest_first(store: Store) -> None:
 
 
 def test_the_command_shows_the_log(tmp_path: Path) -> None:
+    trunkline("db", "upgrade", home=tmp_path)
     none = trunkline("audit", home=tmp_path)
     assert (none.returncode, none.stderr.strip()) == (0, "The audit log is empty.")
 
