@@ -11,9 +11,10 @@ from gateway.testing.chat import Chat, chatting
 from gateway.testing.fake_models.script import Reply, Use
 from gateway.testing.polling_channel import PollingChannel
 from gateway.testing.polling_platform import PollingPlatform
+from gateway.testing.served import until
 from plugins.todo import Todo
 from tests.e2e.test_announcements import Editor
-from tests.e2e.test_placing import Pier, until
+from tests.small_plugins import Brings
 
 
 def item(content: str, status: str = "pending", priority: str = "medium") -> dict[str, str]:
@@ -65,7 +66,7 @@ async def test_004_t16_the_chat_shows_one_message_that_is_edited(tmp_path: Path)
     async with PollingPlatform() as platform:
         editor = Editor(platform.url)
         line = PollingChannel(platform.url, lambda channel: chat.host.cursors(channel))
-        plugins: tuple[Any, ...] = (Pier(line), editor, Todo())
+        plugins: tuple[Any, ...] = (Brings(line), editor, Todo())
         async with chatting(tmp_path, *plugins, channels={"line": {"allow": "*"}}) as chat:
             chat.model.then(write(item("Bake")))
             platform.say("kitchen", "go")

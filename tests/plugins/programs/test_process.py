@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from plugins.cli_backends.backend import Admission
+from plugins.cli_backends.contract import BackendError
 from plugins.programs.environment import find_program
 from plugins.programs.process import (
     ChildProcess,
@@ -113,10 +114,12 @@ async def test_000_05_who_is_cancelled_twice_leaves_nothing(tmp_path: Path) -> N
 
 async def test_000_22_the_admission_queue_forgets_conversations(tmp_path: Path) -> None:
     admission = Admission("x")
-    async with admission.enter("c", "t1", 1):
-        assert admission.active == 1
-        assert not admission.abort("t1"), "whoever is inside does not wait"
-    assert admission.active == 0
+    for conversation in ("c", "d"):
+        async with admission.enter(conversation, "t1", 1):
+            assert not admission.abort("t1"), "whoever is inside does not wait"
+            with pytest.raises(BackendError, match="busy with 1 other"):
+                async with admission.enter("other", "t2", 1):
+                    pass
 
 
 SCRIPT = """
