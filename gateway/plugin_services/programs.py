@@ -119,7 +119,16 @@ async def _container(argv: Sequence[str], data: bytes) -> tuple[int, bytes, byte
         if process.returncode is None:
             process.kill()
             await _remove(engine, name)
-            await process.wait()
+        # A pipe that is not read to its end stays open.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_REMOVE_SECONDS):
+                await asyncio.gather(_discard(process.stdout), _discard(process.stderr))
+        await process.wait()
+
+
+async def _discard(stream: asyncio.StreamReader) -> None:
+    while await stream.read(_CHUNK):
+        pass
 
 
 async def _remove(engine: str, container: str) -> None:

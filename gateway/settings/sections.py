@@ -215,7 +215,8 @@ class Limits(Section):
     backlog_minutes: Minutes = Field(
         default=10,
         gt=0,
-        description="Age in minutes from which queued messages are answered together; default 10",
+        description="Age in minutes from which queued messages are answered together, unless a plugin "
+        "changes or answers messages; default 10",
     )
     max_attempts: int = Field(
         default=8, gt=0, description="Attempts to answer a message before it becomes a dead letter; default 8"

@@ -111,7 +111,9 @@ async def test_a_recording_is_attached_and_removed_and_there_is_one(browser: Bro
             {"name": name, "mimeType": "audio/ogg", "buffer": ogg_opus(1)} for name in ("a.ogg", "b.ogg")
         ]
         await page.locator("input[type=file]").set_input_files(files)
-        await expect(page.get_by_role("alert")).to_contain_text("b.ogg was left out: one recording")
+        await expect(page.get_by_role("alert")).to_contain_text(
+            "b.ogg was left out: a message can have only one recording"
+        )
         await page.get_by_role("button", name="Record a voice message").click()
         await expect(page.locator("#notice")).to_have_text("A message can have only one recording.Dismiss")
         await page.get_by_role("button", name="Remove b.ogg").click()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -76,5 +77,6 @@ async def test_a_container_ends_with_the_program_that_started_it(
     with pytest.raises(ToolError, match=problem):
         await run([str(engine), "run", *command], b"", seconds, confined=False)
     assert not (tmp_path / "running").exists()
+    gc.collect()  # a pipe that was left open would be a ResourceWarning
     out = await run([str(engine), "run", "sh", "-c", "cat; echo no >&2; exit 3"], b"text", 60, confined=False)
     assert out == (3, b"text", b"no\n")

@@ -14,12 +14,13 @@ import pytest
 from sqlalchemy import text
 
 from gateway.contract.channel import Rejected, Withdrawal
+from gateway.contract.plugin import Plugin
 from gateway.store import schema as t
 from gateway.store.writes import Write
 from gateway.testing.fake_models.script import Gate, Refusal, Reply, Say, Use
 from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.served import until
-from tests.gateway.why.cases import Case, database, kinds, line, texts
+from tests.gateway.why.cases import Case, Pier, database, kinds, line, texts
 
 pytestmark = pytest.mark.slow
 
@@ -375,6 +376,12 @@ async def test_answers_that_the_platform_refuses_or_does_not_confirm(
         case.platform.then()
 
 
+class MergedPier(Pier):
+    """Without the hook, with which late messages are answered one by one."""
+
+    transform_user_input = Plugin.transform_user_input
+
+
 async def test_what_a_restart_does_to_messages(tmp_path: Path, engine_settings: dict[str, Any]) -> None:
     opened = asyncio.Event()
     async with FakeModels() as fake:
@@ -390,7 +397,9 @@ async def test_what_a_restart_does_to_messages(tmp_path: Path, engine_settings: 
         # Two minutes pass.
         with database(engine_settings, tmp_path) as connection:
             connection.execute(text("UPDATE inbox SET received_at = received_at - 120000"))
-        async with line(tmp_path, fake, engine_settings, limits={"backlog_minutes": 1}) as case:
+        async with line(
+            tmp_path, fake, engine_settings, pier=MergedPier, limits={"backlog_minutes": 1}
+        ) as case:
             await case.settled()
             found = await case.why(second.message_id)
             assert found["verdict"]["code"] == "merged", found["verdict"]
