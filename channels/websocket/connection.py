@@ -275,7 +275,7 @@ class Connection:
         self._followed.add(session)
 
     def _deleted(self, session: str) -> None:
-        """Tell the client that a session is gone; another one with this name has to be followed anew."""
+        """Send a NotFoundError for a deleted session, and stop following it."""
         if session in self._followed:
             self._followed.discard(session)
             self._acks.append(refusal(NotFoundError(f"session {session!r} was deleted"), session=session))

@@ -100,20 +100,8 @@ _STARTING: Mapping[str, Sequence[str]] = {
 _EXACT_GIT = frozenset(
     (
         *("archive", "bisect", "clone", "config", "daemon", "difftool", "filter-branch", "for-each-repo"),
-        *(
-            "grep",
-            "hook",
-            "instaweb",
-            "maintenance",
-            "merge-index",
-            "mergetool",
-            "rebase",
-            "send-email",
-            "submodule",
-            "web--browse",
-            "init",
-            "am",
-        ),
+        *("grep", "hook", "instaweb", "maintenance", "merge-index", "mergetool", "rebase", "send-email"),
+        *("submodule", "web--browse", "init", "am"),
     )
 )
 """Subcommands of git that start programs which their arguments or a repository name."""

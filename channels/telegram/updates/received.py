@@ -32,7 +32,7 @@ class BotIdentity(Struct, frozen=True):
 
 
 class GroupMigration(Struct, frozen=True):
-    """The change of a group into a supergroup, which has another chat id and begins its message ids anew."""
+    """A group that became a supergroup. Both are chat ids; message ids start over in the supergroup."""
 
     group: str
     supergroup: str
