@@ -9,6 +9,7 @@ import { counted, money, since } from "./amounts.js";
 import { read } from "./api.js";
 import { Conversation } from "./conversation_view.js";
 import { addressOf } from "./router.js";
+import { otherFinds } from "./search_targets.js";
 import { shortChannel, shortId } from "./words.js";
 
 /** Filters that may be written as `name:value`. */
@@ -45,10 +46,11 @@ class Conversations {
     this.chips = h("span", { class: "chips" });
     this.form = h("form", { class: "talks-find", role: "search", "aria-label": t("talks.title") }, icon("search"), this.chips, this.input);
     this.form.addEventListener("submit", (event) => (event.preventDefault(), this.#search()));
+    this.others = h("p", { class: "acts", hidden: true });
     this.order = h("div", { class: "seg", role: "group", "aria-label": t("talks.sort") });
     this.list = h("div", { class: "card talks-list" });
     this.detail = h("section", { class: "card talk", "aria-label": t("talks.one") });
-    host.append(h("header", { class: "head" }, h("h1", { tabindex: "-1" }, t("talks.title")), this.count), this.form, h("p", { class: "muted hint" }, t("talks.hint")), this.order, h("div", { class: "talks" }, this.list, this.detail));
+    host.append(h("header", { class: "head" }, h("h1", { tabindex: "-1" }, t("talks.title")), this.count), this.form, h("p", { class: "muted hint" }, t("talks.hint")), this.others, this.order, h("div", { class: "talks" }, this.list, this.detail));
     this.further = h("button", { type: "button", class: "more-hits", onclick: () => this.#further() }, t("talks.more"));
     context.keys({
       j: { label: t("keys.next"), act: () => this.table?.move(1) },
@@ -125,6 +127,7 @@ class Conversations {
     this.table = this.#query.q ? this.#table("talks.hits", 68, ({ session, message_id: id }) => [session, `${session} ${id}`], [{ label: t("talks.hits"), show: hit, unnamed: true }]) : this.#table("talks.list", 46, ({ id }) => [id, id], columns());
     this.list.replaceChildren();
     this.count.textContent = "";
+    this.#showOthers();
     const loaded = showLoading(this.list);
     try {
       await this.#list();
@@ -133,6 +136,18 @@ class Conversations {
     } finally {
       loaded();
     }
+  }
+
+  /** Show what else has the words, if the search has no filters. */
+  async #showOthers() {
+    this.others.hidden = true;
+    const { q, sort: _order, ...filters } = this.#query;
+    if (!q || Object.keys(filters).length > 0) return;
+    const { signal } = this.#asked;
+    const found = await otherFinds(q, { signal }).catch(() => []);
+    if (signal.aborted || found.length === 0) return;
+    this.others.hidden = false;
+    this.others.replaceChildren(t("talks.also"), ...found.map(([address, label]) => h("a", { href: address }, label)));
   }
 
   #chip(name) {

@@ -6,8 +6,9 @@ import { Table } from "/shared/table.js";
 import { ago, counted, moment, money } from "./amounts.js";
 import { read } from "./api.js";
 import { addressOf } from "./router.js";
+import { roomText } from "./search_targets.js";
 import { factList, formPart, markRow, newButton, settingList, showForm } from "./setting_list.js";
-import { channelName, shortChannel, shortId } from "./words.js";
+import { channelName, matching, shortChannel, shortId } from "./words.js";
 
 class Rooms {
   #context;
@@ -76,8 +77,7 @@ class Rooms {
     const { channel, q } = this.#query;
     const channels = [...new Set([...this.#rooms.map((room) => room.channel), channel].filter(Boolean))].sort();
     this.channel.replaceChildren(...[["", t("rooms.all")], ...channels.map((name) => [name, channelName(name)])].map(([value, label]) => h("option", { value, selected: value === channel }, label)));
-    const words = q.toLowerCase().split(/\s+/).filter(Boolean);
-    const rows = this.#rooms.filter((room) => (channel === "" || room.channel === channel) && words.every((word) => `${room.name} ${room.chat} ${room.agent}`.toLowerCase().includes(word)));
+    const rows = matching(this.#rooms, q, roomText).filter((room) => channel === "" || room.channel === channel);
     this.count.textContent = t(rows.length === 1 ? "rooms.count_one" : "rooms.count", { count: counted(rows.length) });
     this.table.setRows(rows);
     const drop = () => ((this.search.value = ""), this.#context.setQuery({}));

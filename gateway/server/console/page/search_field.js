@@ -1,27 +1,21 @@
-/** Search field of the top bar. It opens Why for anything that looks like an id or a link, else the conversations. */
+/** Search field of the top bar. It opens Why for a message or a link, else what has the words. */
 import { h } from "/shared/dom.js";
 import { icon } from "/shared/icons.js";
 import { t } from "/shared/language.js";
 import { addressOf, goTo } from "./router.js";
 
-/** Ids have no spaces and at least one digit: numbers, UUIDs, hex, "1731234567.000100", "chat:message". */
-const ID = /^(?=\S*\d)[\w.:@=+/-]{4,300}$/;
-
-/** @param {(name: string) => boolean} has whether a screen exists */
+/** @param {(name: string) => boolean} has whether a screen exists: a viewer can only look for messages by their id */
 export function searchField(has) {
-  const input = h("input", { type: "search", id: "search", "aria-label": t("frame.search"), placeholder: t("frame.search"), autocomplete: "off", spellcheck: "false", enterkeyhint: "search" });
+  const label = t(has("conversations") ? "frame.search" : "frame.search_id");
+  const input = h("input", { type: "search", id: "search", "aria-label": label, placeholder: label, maxlength: 300, autocomplete: "off", spellcheck: "false", enterkeyhint: "search" });
   const form = h("form", { class: "find", role: "search" }, icon("search"), input, h("kbd", { "aria-hidden": "true" }, "Ctrl K"));
-  form.addEventListener("submit", (event) => {
+  form.addEventListener("submit", async (event) => {
     event.preventDefault();
     const text = input.value.trim();
     if (text === "") return;
-    goTo(isId(text) || !has("conversations") ? addressOf("why", [text]) : addressOf("conversations", [], { q: text }));
     input.value = "";
+    // Loaded only now: most visits search nothing.
+    goTo(has("conversations") ? await (await import("./search_targets.js")).targetOf(text) : addressOf("why", [text]));
   });
   return { form, focus: () => (input.focus(), input.select()) };
-}
-
-/** Return whether a text is an id or a link of a message. @param {string} text */
-export function isId(text) {
-  return /^https?:\/\/\S+$/i.test(text) || (ID.test(text) && !/^[a-z]+:[^\d]/i.test(text));
 }

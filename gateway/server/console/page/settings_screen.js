@@ -6,8 +6,10 @@ import { t } from "/shared/language.js";
 import { failedState, nothingFound, showLoading } from "/shared/states.js";
 import { Table } from "/shared/table.js";
 import { read } from "./api.js";
+import { settingText } from "./search_targets.js";
 import { changeSetting } from "./settings_change.js";
 import { effectOf, shownValue, sourceOf, waits } from "./setting_list.js";
+import { matching } from "./words.js";
 
 /** @type {import("./screens.js").Screen["render"]} */
 export function render(host, params, context) {
@@ -74,9 +76,7 @@ class Settings {
     const sections = [...new Set(settings.map(sectionOf))];
     const options = [["", t("settings.all")], ...sections.map((name) => [name, name])];
     this.section.replaceChildren(...options.map(([value, label]) => h("option", { value, selected: value === this.wanted }, label)));
-    const words = this.search.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const text = (row) => `${row.key} ${row.description} ${row.source}`.toLowerCase();
-    const rows = settings.filter((row) => (this.wanted === "" || sectionOf(row) === this.wanted) && words.every((word) => text(row).includes(word)));
+    const rows = matching(settings, this.search.value, settingText).filter((row) => this.wanted === "" || sectionOf(row) === this.wanted);
     this.table.setRows(rows);
     const drop = () => ((this.search.value = ""), this.context.setQuery({}));
     this.card.replaceChildren(rows.length === 0 ? nothingFound({ query: this.search.value, filters: this.wanted, drop }) : this.table.element);

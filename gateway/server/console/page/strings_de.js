@@ -20,7 +20,8 @@ export const de = {
   "frame.navigation": "Ansichten",
   "frame.no_screen": "Diese Ansicht gibt es nicht",
   "frame.no_screen_text": "Die Adresse ist vielleicht falsch geschrieben, oder deine Rolle kann sie nicht öffnen.",
-  "frame.search": "Nachrichten, Personen, Kennungen suchen …",
+  "frame.search": "Nachrichten, Räume, Einstellungen, Kennungen suchen …",
+  "frame.search_id": "Kennung oder Link einer Nachricht …",
   "frame.set_up": "Einrichten",
   "frame.shortcuts": "Tastenkürzel",
   "frame.sign_out": "Abmelden",
@@ -481,6 +482,7 @@ export const de = {
 
   // Conversations
   "talks.agent": "Agent",
+  "talks.also": "Auch gefunden in",
   "talks.back": "Zurück zur Liste",
   "talks.conversation": "Unterhaltung",
   "talks.copy_link": "Link kopieren",

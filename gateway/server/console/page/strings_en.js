@@ -20,7 +20,8 @@ export const en = {
   "frame.navigation": "Screens",
   "frame.no_screen": "There is no such screen",
   "frame.no_screen_text": "The address may be mistyped, or your role cannot open it.",
-  "frame.search": "Search messages, people, ids…",
+  "frame.search": "Search messages, rooms, settings, ids…",
+  "frame.search_id": "Paste an id or a link of a message…",
   "frame.set_up": "Set up",
   "frame.shortcuts": "Keyboard shortcuts",
   "frame.sign_out": "Sign out",
@@ -481,6 +482,7 @@ export const en = {
 
   // Conversations
   "talks.agent": "agent",
+  "talks.also": "Also found in",
   "talks.back": "Back to the list",
   "talks.conversation": "Conversation",
   "talks.copy_link": "Copy the link",

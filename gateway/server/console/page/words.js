@@ -13,6 +13,15 @@ export function firstSentence(text) {
   return end ? [text.slice(0, end.index + 1), text.slice(end.index + 2)] : [text, ""];
 }
 
+/** Return the rows whose text has all words. @template T @param {T[]} rows @param {string} words @param {(row: T) => string} textOf */
+export function matching(rows, words, textOf) {
+  const wanted = words.toLowerCase().split(/\s+/).filter(Boolean);
+  return rows.filter((row) => {
+    const text = textOf(row).toLowerCase();
+    return wanted.every((one) => text.includes(one));
+  });
+}
+
 /** Return a channel in two letters, such as TG. @param {string} channel */
 export function shortChannel(channel) {
   const known = { telegram: "TG", discord: "DC", slack: "SL", websocket: "WB", matrix: "MX", email: "EM", signal: "SI", whatsapp: "WA", cli: "CL", api: "AP", openai: "AP", schedule: "SC" };

@@ -118,7 +118,9 @@ async def test_a_day_begins_where_the_viewer_is(browser: Browser, tmp_path: Path
         serving(tmp_path) as served,
         chat(browser, f"{served.url}{HREF}", connected=False, timezone_id="Asia/Tokyo") as page,
     ):
-        async with page.expect_request(lambda request: "/api/sessions?" in request.url) as asked:
+        async with page.expect_request(
+            lambda request: "since=" in request.url and "/api/" in request.url
+        ) as asked:
             await page.goto(f"{served.url}{HREF}?since=2026-11-01")
         midnight = datetime(2026, 10, 31, 15, tzinfo=UTC)
         assert f"since={round(midnight.timestamp() * 1000)}" in (await asked.value).url

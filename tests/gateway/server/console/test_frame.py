@@ -96,6 +96,39 @@ async def test_the_frame_by_keyboard_with_hundreds_of_rows(browser: Browser, tmp
             await expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
 
 
+async def test_the_search_opens_what_the_words_are_for(browser: Browser, tmp_path: Path) -> None:
+    # A browser reports the answer 404 for a word that is no session.
+    missing = {"expected": "status of 404"}
+    async with (
+        serving(tmp_path) as served,
+        chat(browser, f"{served.url}/console/dead", connected=False, **missing) as page,
+    ):
+        async with served.socket() as client:
+            ack = await client.say("How do I install python3 with a timeout?", session="talk-1")
+            await client.until("complete")
+        field = page.get_by_role("searchbox", name="Search messages, rooms, settings, ids…")
+
+        async def search(text: str, heading: str) -> None:
+            await field.fill(text)
+            await field.press("Enter")
+            await expect(page.locator("#main h1")).to_contain_text(heading)
+            await expect(field).to_have_value("")
+
+        await search("python3", "Conversations")
+        await expect(page.locator(ROWS).first).to_contain_text("python3")
+        await search("timeout", "Conversations")
+        await page.get_by_role("link", name="Settings: ").click()
+        await expect(page.locator(ROWS).filter(has_text="stream_timeout_ms")).to_be_visible()
+        await search("history_window", "Settings")
+        await expect(page.locator(ROWS)).to_have_count(1)
+        await search(ack["message_id"], "Answered in")
+        await search(new_id(), "We have no such message.")
+        await search("talk-1", "Conversations")
+        await expect(page).to_have_url(f"{served.url}/console/conversations/talk-1")
+        await expect(page.locator("#main .turn")).to_contain_text("install python3")
+        await search(f"{served.url}/console/settings?q=titles", "Settings")
+
+
 async def test_the_frame_is_accessible_in_german_at_every_width(
     browser: Browser, foreign: Path, tmp_path: Path
 ) -> None:
