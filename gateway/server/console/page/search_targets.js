@@ -2,6 +2,7 @@
 import { t } from "/shared/language.js";
 import { counted } from "./amounts.js";
 import { read } from "./api.js";
+import { describe } from "./descriptions.js";
 import { addressOf } from "./router.js";
 import { matching } from "./words.js";
 
@@ -44,8 +45,8 @@ export function roomText({ name, chat, agent }) {
 }
 
 /** Return the text of a setting that a search looks at. */
-export function settingText({ key, description, source }) {
-  return `${key} ${description} ${source}`;
+export function settingText(setting) {
+  return `${setting.key} ${describe(setting).text} ${setting.source}`;
 }
 
 async function settingsWith(q, options) {

@@ -3,6 +3,7 @@ import { announce } from "/shared/announcer.js";
 import { h } from "/shared/dom.js";
 import { icon } from "/shared/icons.js";
 import { t } from "/shared/language.js";
+import { describe } from "./descriptions.js";
 
 /**
  * @param {any[]} settings as the API has them
@@ -17,7 +18,8 @@ export function settingList(settings, { changed, fixed = false }) {
     changed();
   };
   const item = (setting) => {
-    const { path, key, inherited, description } = setting;
+    const { path, key, inherited } = setting;
+    const { text, lang } = describe(setting);
     const name = path.at(-1);
     return h(
       "li",
@@ -28,7 +30,7 @@ export function settingList(settings, { changed, fixed = false }) {
         h("span", { class: "setting-key", title: key }, name),
         h("div", { class: "setting-value" }, setting.shown ?? shownValue(setting), waits(setting) && h("span", { class: "pill warn" }, t("settings.waits"))),
         h("p", { class: "muted" }, [setting.source && t(inherited ? "settings.inherited" : "settings.from", { source: sourceOf(setting) }), t("settings.effect", { when: effectOf(setting) })].filter(Boolean).join(" · ")),
-        h("p", { class: "muted", lang: "en" }, description),
+        h("p", { class: "muted", lang }, text),
       ),
       !fixed && h("button", { type: "button", class: "small", "aria-label": t("settings.change_key", { key: name }), onclick: () => change(setting) }, t("settings.change")),
     );

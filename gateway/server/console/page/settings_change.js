@@ -5,6 +5,7 @@ import { h } from "/shared/dom.js";
 import { icon } from "/shared/icons.js";
 import { t } from "/shared/language.js";
 import { send } from "./api.js";
+import { describe } from "./descriptions.js";
 import { diffLines } from "./words.js";
 
 /**
@@ -14,8 +15,9 @@ import { diffLines } from "./words.js";
 export function changeSetting(setting) {
   const { field, value } = fieldOf(setting);
   const { path, kind } = setting;
+  const { text, lang } = describe(setting);
   const parts = [
-    h("p", { lang: setting.lang ?? "en" }, setting.description),
+    h("p", { lang }, text),
     h("p", { class: "muted" }, t("settings.from", { source: setting.source })),
     h("label", { for: "setting-value" }, setting.is_secret ? t("settings.new_secret") : t("settings.new_value")),
     field,

@@ -6,6 +6,7 @@ import { t } from "/shared/language.js";
 import { failedState, nothingFound, showLoading } from "/shared/states.js";
 import { Table } from "/shared/table.js";
 import { read } from "./api.js";
+import { describe } from "./descriptions.js";
 import { settingText } from "./search_targets.js";
 import { changeSetting } from "./settings_change.js";
 import { effectOf, shownValue, sourceOf, waits } from "./setting_list.js";
@@ -109,7 +110,10 @@ function sectionOf({ path }) {
 }
 
 function columns() {
-  const name = (row) => h("span", { class: "two-lines" }, h("span", { class: "setting-key" }, row.key), h("span", { class: "muted clip", lang: "en", title: row.description }, row.description));
+  const name = (row) => {
+    const { text, lang } = describe(row);
+    return h("span", { class: "two-lines" }, h("span", { class: "setting-key" }, row.key), h("span", { class: "muted clip", lang, title: text }, text));
+  };
   const value = (row) => h("span", {}, h("span", { class: "mono clip", title: row.is_secret ? undefined : shownValue(row) }, shownValue(row)), waits(row) && h("span", { class: "pill warn" }, t("settings.waits")));
   return [
     { label: t("settings.setting"), show: name, sort: (row) => row.key },

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any, Literal
 
 from playwright.async_api import Browser, Page, Route, expect
 
 from gateway.contract.messages import new_id
+from gateway.server import console
+from gateway.settings import Settings
 from gateway.store.inbox import QUARANTINE
 from gateway.testing.served import Served, serving, until
 from tests.channels.websocket import test_page_axe
@@ -15,6 +19,7 @@ from tests.e2e.page_browser import chat
 from tests.gateway.server.console.test_login import OPS, OWNER, SERVER, browsing
 from tests.gateway.server.console.test_viewers import sign_in
 
+GERMAN = Path(console.__file__).parent / "page" / "descriptions_de.json"
 FOREIGN = Path(__file__).parents[3] / "channels" / "websocket" / "foreign"
 SCHEMES: tuple[Literal["light"], Literal["dark"]] = ("light", "dark")
 WIDTHS = (320, 390, 768, 1024, 1280, 1440)
@@ -295,3 +300,34 @@ async def test_a_setting_is_changed_by_keyboard_and_every_state_is_accessible(
         for width in WIDTHS:
             await page.set_viewport_size({"width": width, "height": 800})
             assert await is_narrow(page), width
+
+
+def descriptions(at: Any) -> set[str]:
+    """Return the descriptions of the properties in a JSON Schema."""
+    if isinstance(at, list):
+        return set[str]().union(*map(descriptions, at))
+    if not isinstance(at, dict):
+        return set()
+    found = set[str]().union(*map(descriptions, at.values()))
+    return found | {one["description"] for one in at.get("properties", {}).values() if "description" in one}
+
+
+async def test_every_description_of_a_setting_is_shown_in_german(browser: Browser, tmp_path: Path) -> None:
+    german: dict[str, str] = json.loads(GERMAN.read_text())
+    assert german.keys() == descriptions(Settings.model_json_schema())
+    unlike = {
+        en for en, de in german.items() if sorted(re.findall(r"\d+", en)) != sorted(re.findall(r"\d+", de))
+    }
+    assert unlike == set()
+    shown = german[Settings.model_json_schema()["properties"]["history_window"]["description"]]
+    file = tmp_path / "trunkline.toml"
+    file.write_text("history_window = 20000\n")
+    async with (
+        serving(tmp_path, file=file) as served,
+        chat(browser, f"{served.url}/console/settings", connected=False, locale="de-DE") as page,
+    ):
+        await page.get_by_role("searchbox", name="Einstellungen suchen").fill("älteste Hälfte")
+        await expect(page.locator(ROWS)).to_have_count(1)
+        await expect(page.locator(f"{ROWS} [lang]")).to_have_text(shown)
+        await page.locator(ROWS).get_by_role("button").press("Enter")
+        await expect(page.get_by_role("dialog").get_by_text(shown)).to_have_attribute("lang", "de")
