@@ -28,6 +28,7 @@ from gateway.settings.models import (
     ProviderSettings,
 )
 from gateway.settings.plugins import McpServerSettings, PluginSettings, PluginsSettings
+from gateway.settings.section import is_loopback
 from gateway.settings.sections import (
     Action,
     Limits,
@@ -35,7 +36,6 @@ from gateway.settings.sections import (
     ServerSettings,
     Settings,
     ShareSettings,
-    is_loopback,
 )
 from gateway.settings.store import ClusterSettings, StoreSettings
 

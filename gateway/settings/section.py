@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, TypeVar
@@ -75,3 +76,25 @@ class OpenSection(Section):
     def options(self) -> Mapping[str, Any]:
         """The unknown keys and their values, as written."""
         return dict(self.__pydantic_extra__ or {})
+
+
+def networks(given: tuple[str, ...]) -> tuple[str, ...]:
+    """Return addresses and networks, unless one is none."""
+    for each in given:
+        try:
+            ipaddress.ip_network(each, strict=False)
+        except ValueError:
+            raise ValueError(
+                f"{each!r} is not an IP address or network, such as 127.0.0.1 or 10.0.0.0/24"
+            ) from None
+    return given
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can connect to a server at the host."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import os
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -56,7 +56,16 @@ from gateway.settings.secrets import (
     token_names,
     without_passwords,
 )
-from gateway.settings.section import Days, Milliseconds, Minutes, Seconds, Section, not_blank
+from gateway.settings.section import (
+    Days,
+    Milliseconds,
+    Minutes,
+    Seconds,
+    Section,
+    is_loopback,
+    networks,
+    not_blank,
+)
 from gateway.settings.store import ClusterSettings, StoreSettings
 from gateway.settings.validation import (
     hint,
@@ -74,18 +83,6 @@ Action = Literal["allow", "ask", "deny"]
 
 _NEAR = 0.8
 """Similarity, 0 to 1, from which a key of a channel without declared keys is taken for a misspelt one."""
-
-
-def networks(given: tuple[str, ...]) -> tuple[str, ...]:
-    """Return addresses and networks, unless one is none."""
-    for each in given:
-        try:
-            ipaddress.ip_network(each, strict=False)
-        except ValueError:
-            raise ValueError(
-                f"{each!r} is not an IP address or network, such as 127.0.0.1 or 10.0.0.0/24"
-            ) from None
-    return given
 
 
 class ServerSettings(Section):
@@ -114,7 +111,9 @@ class ServerSettings(Section):
         description="Announce the gateway on the local network by mDNS (extra discovery); default false",
     )
     allowed_origins: tuple[str, ...] = Field(
-        default=(), description="Origins of further web pages that may connect; default none"
+        default=(),
+        description="Origins of further web pages that may connect; others than those of this machine "
+        "require a token; default none",
     )
 
     trusted_proxies: Annotated[tuple[str, ...], AfterValidator(networks)] = Field(
@@ -128,13 +127,25 @@ class ServerSettings(Section):
         description="Connections per client address, trusted proxies excluded; 0: unlimited; default 100",
     )
 
+    @field_validator("allowed_origins")
+    @classmethod
+    def _require_origins(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        for each in given:
+            if not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#\s@*]+/?", each, re.IGNORECASE):
+                raise ValueError(f"{each!r} is not an origin, such as https://bot.example.org")
+        return given
+
     @field_validator("allowed_origins", "trusted_proxies")
     @classmethod
     def _require_long_token(cls, given: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        token: SecretStr | None = info.data.get("token")
         # A page of this machine is no way in for others.
-        if token and any(not is_loopback(urlsplit(each).hostname or "") for each in given):
-            check_token(token.get_secret_value(), "lets others in, so server.token must have at least")
+        if all(is_loopback(urlsplit(each).hostname or "") for each in given):
+            return given
+        token: SecretStr | None = info.data.get("token")
+        # A proxy may forward shared pages alone, or check its users itself; named tokens are long already.
+        if token or (info.field_name == "allowed_origins" and not info.data.get("tokens")):
+            value = token.get_secret_value() if token else ""
+            check_token(value, "lets others in, so server.token must have at least")
         return given
 
     @field_validator("host")
@@ -146,16 +157,6 @@ class ServerSettings(Section):
         value = token.get_secret_value() if token else ""
         check_token(value, "is reachable from other machines, so server.token must have at least")
         return host
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine can connect to a server at the host."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 class ShareSettings(Section):

@@ -36,8 +36,8 @@ from gateway.settings.secrets import without_passwords
 def listener(settings: Settings) -> Iterator[Finding]:
     """Check the port and the channels; a running gateway reports its own."""
     server = settings.server
-    if (server.allowed_origins or server.trusted_proxies) and not (server.token or server.tokens):
-        text = "server.token is not set, although allowed_origins or trusted_proxies let others connect"
+    if server.trusted_proxies and not (server.token or server.tokens):
+        text = "server.token is not set, although trusted_proxies lets others connect"
         yield warn("token", text, "set server.token, or everyone who reaches the gateway is its admin")
     url = running_gateway(settings)
     if url is None or not is_locked(settings):

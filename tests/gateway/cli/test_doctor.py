@@ -140,7 +140,7 @@ def test_wrong_settings_are_told_and_the_machine_is_looked_at(tmp_path: Path) ->
 
 def test_a_name_that_nothing_has_is_a_warning(tmp_path: Path) -> None:
     settings = 'small_model = "nope/x"\n[agents.clerk]\ntools = ["calculater"]\n[server]\nport = 0\n'
-    found = findings(tmp_path, f'{settings}allowed_origins = ["https://bot.example.org"]\n')
+    found = findings(tmp_path, f'{settings}trusted_proxies = ["127.0.0.1"]\n')
     assert found["tools"]["status"] == found["small_model"]["status"] == found["token"]["status"] == "warn"
     assert found["tools"]["detail"] == (
         "agents.clerk.tools lists the unknown tool 'calculater'; did you mean calculator?"

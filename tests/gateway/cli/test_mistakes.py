@@ -12,6 +12,7 @@ import plugins
 from gateway.cli import app
 
 TOKEN = "123456789:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw"
+LONG = "an-Owner-with-32-characters-0123456789"
 DISCORD = "[channels.discord]\ntoken = 'a.b.c'\n"
 
 REFUSED = {
@@ -125,6 +126,23 @@ webhook_secret = "abc"''',
     "short token for a public page": (
         'server.token = "short"\nserver.allowed_origins = ["https://bot.example.org"]',
         "so server.token must have at least 32 characters",
+    ),
+    "no token for a public page": (
+        'server.allowed_origins = ["http://localhost:3000", "https://bot.example.org"]',
+        'server.allowed_origins = ["http://localhost:3000", "https://bot.example.org"] lets others in, so '
+        "server.token must have at least 32 characters",
+    ),
+    "public name without its scheme": (
+        'server.allowed_origins = ["bot.example.org"]',
+        "'bot.example.org' is not an origin, such as https://bot.example.org",
+    ),
+    "any origin": (
+        f'server.token = "{LONG}"\nserver.allowed_origins = ["https://*"]',
+        "'https://*' is not an origin",
+    ),
+    "origin of every file": (
+        f'server.token = "{LONG}"\nserver.allowed_origins = ["null"]',
+        "'null' is not an origin",
     ),
     "misspelled allow": (
         f'[channels.telegram]\ntoken = "{TOKEN}"\nalow = ["1"]',
@@ -292,6 +310,8 @@ def test_a_mistake_that_stops_nothing_is_a_warning(tmp_path: Path, mistake: str)
         "[channels.telegram]\nenabled = false",
         f'{DISCORD}allow = [123456789012345678, "role:1"]\nrooms.1.allow = "*"',
         '[channels.websocket]\nagent = "plan"',
+        'server.allowed_origins = ["http://localhost:3000", "tauri://localhost", "http://[::1]:1/"]',
+        f'server.allowed_origins = ["https://bot.example.org"]\nserver.tokens.ops.token = "{LONG}"',
         'stream_timeout_ms = "900ms"\n[fetch]\ntimeout = "30s"',
         '[permissions]\ncalculator = "ask"\n"claude-code:Bash" = "deny"\n"*" = "ask"',
         'model = "groq/openai/gpt-oss-120b"\nfallback = ["openai"]\n[plugins.tools]\ntool_timeout_ms = 5000\n'

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.slow
 
 TOKEN = "a-token-of-at-least-thirty-two-characters"
 GUARDED: dict[str, Any] = {"server": {"token": TOKEN}}
+CHAT_PAGE: dict[str, Any] = {"token": TOKEN, "allowed_origins": ["https://chat.example"]}
 RIGHT, WRONG = {"Authorization": f"Bearer {TOKEN}"}, {"Authorization": "Bearer wrong"}
 
 OURS = ("/api/sessions", "/api/sessions/s", "/api/status", "/api/dead", "/sessions/s/events", "/metrics")
@@ -132,7 +133,7 @@ async def test_a_first_frame_that_holds_no_right_token_closes_the_socket(tmp_pat
 
 
 async def test_a_foreign_page_may_not_ask(tmp_path: Path) -> None:
-    async with serving(tmp_path, server={"allowed_origins": ["https://chat.example"]}) as served:
+    async with serving(tmp_path, server=CHAT_PAGE) as served:
         own = served.url
         port = own.rsplit(":", 1)[1]
         for origin, expected in (
@@ -146,7 +147,7 @@ async def test_a_foreign_page_may_not_ask(tmp_path: Path) -> None:
             ("http://[", 403),
             (f"file://127.0.0.1:{port}", 403),
         ):
-            status, said = await served.ask("GET", "/api/sessions", headers={"Origin": origin})
+            status, said = await served.ask("GET", "/api/sessions", headers=RIGHT | {"Origin": origin})
             assert (origin, status) == (origin, expected)
             assert expected == 200 or said["error_name"] == "ForeignPageError"
 
@@ -161,7 +162,7 @@ async def test_a_foreign_page_gets_no_socket_and_a_client_without_a_page_does(tm
 
 
 async def test_a_name_that_was_bound_to_this_address_is_not_ours(tmp_path: Path) -> None:
-    async with serving(tmp_path, server={"allowed_origins": ["https://chat.example"]}) as served:
+    async with serving(tmp_path, server=CHAT_PAGE) as served:
         for host, expected in (
             ("127.0.0.1", 200),
             ("localhost:8080", 200),
@@ -180,7 +181,7 @@ async def test_a_name_that_was_bound_to_this_address_is_not_ours(tmp_path: Path)
             ("10.0.0.1", 421),
             ("", 421),
         ):
-            status, said = await served.ask("GET", "/api/sessions", headers={"Host": host})
+            status, said = await served.ask("GET", "/api/sessions", headers=RIGHT | {"Host": host})
             assert (host, status) == (host, expected)
             assert expected == 200 or said["error_name"] == "MisdirectedRequestError"
         with pytest.raises(aiohttp.WSServerHandshakeError) as refused:

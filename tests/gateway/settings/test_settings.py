@@ -162,13 +162,13 @@ def test_variables_reach_every_depth(load: Load):
         TRUNKLINE_STEER="true",
         TRUNKLINE_PROVIDERS__LOCAL__BASE_URL="http://localhost:1",
         TRUNKLINE_PROVIDERS__LOCAL__CUSTOM_HEADERS='{"X-A": "b"}',
-        TRUNKLINE_SERVER__ALLOWED_ORIGINS='["https://a.example"]',
+        TRUNKLINE_SERVER__ALLOWED_ORIGINS='["http://localhost:3000"]',
         TRUNKLINE_PLUGINS__NOTES__TAGS='["x"]',
     )
     assert (settings.model, settings.steer) == ("openai/gpt", True)
     assert settings.providers["local"].base_url == "http://localhost:1"
     assert settings.providers["local"].custom_headers["X-A"].get_secret_value() == "b"
-    assert settings.server.allowed_origins == ("https://a.example",)
+    assert settings.server.allowed_origins == ("http://localhost:3000",)
     assert settings.plugins.of("notes").options == {"tags": ["x"]}
 
 
@@ -235,14 +235,14 @@ def test_a_reference_that_is_overruled_need_not_lead_anywhere(load: Load):
 
 def test_camel_case_means_the_same(load: Load):
     settings = load(
-        "maxTokens = 5\nstreamTimeoutMs = 6\n[server]\nallowedOrigins = ['a']\n"
+        "maxTokens = 5\nstreamTimeoutMs = 6\n[server]\nallowedOrigins = ['http://localhost']\n"
         "[providers.myOwn]\nbaseURL = 'http://x'\nmaxRetries = 1\ncustomHeaders = { camelCase = 'kept' }\n"
         "[limits]\nmaxLLMCalls = 3\n"
     )
     assert (settings.max_tokens, settings.stream_timeout_ms, settings.server.allowed_origins) == (
         5,
         6,
-        ("a",),
+        ("http://localhost",),
     )
     provider = settings.providers["myOwn"]
     assert (provider.base_url, provider.max_retries, set(provider.custom_headers)) == (
@@ -301,7 +301,7 @@ def test_an_unknown_key_in_a_table_of_variables_is_told(refused: Callable[..., s
 
 def test_lines_are_right_after_strings_and_arrays_of_several_lines(refused: Callable[..., str]):
     said = refused(
-        'system_prompt = """\n[server]\nprot = 1\n"""\n[server]\nallowed_origins = [\n "a",\n]\nprot = 1\n'
+        'system_prompt = """\n[server]\nprot = 1\n"""\n[server]\ntrusted_proxies = [\n "::1",\n]\nprot = 1\n'
     )
     assert said.startswith("config/trunkline.toml:9: server.prot")
 
