@@ -196,7 +196,8 @@ class ChatOptions(Struct, frozen=True, kw_only=True):
     ``message_id`` and ``first_part`` name the message and the part at which the deltas begin; ``call_ids``
     are the call ids that the message already has. ``ask`` is for backends that run tools themselves; None
     allows none. ``capabilities`` are the model's, if they differ from its provider's. An option without a
-    parameter in the vendor's API is left out and logged at debug. ``server_retries`` is as in TurnOptions.
+    parameter in the vendor's API is left out and logged at debug. ``max_tokens`` None is the provider's
+    default; ``output_limit`` is the model's limit, if known. ``server_retries`` is as in TurnOptions.
     ``on_retry`` is called for each failure that is followed by another attempt, ``on_lease`` for
     each lease of a shared key. ``allowed_tools`` is for backends with tools of their own, ``BACKEND:TOOL``:
     those of the agent and the room; None allows all.
@@ -207,6 +208,7 @@ class ChatOptions(Struct, frozen=True, kw_only=True):
     top_p: float | None = None
     seed: int | None = None
     max_tokens: int | None = None
+    output_limit: int | None = None
     tools: tuple[ToolDefinition, ...] = ()
     tool_choice: ToolChoice = "auto"
     system_prompt: str = ""

@@ -13,7 +13,7 @@ from gateway.models.agents import (
     unknown_tools,
 )
 from gateway.models.budgets import Account, Budget, Budgets
-from gateway.models.catalog import ContextWindow, ModelFacts, Rates, is_chat_model
+from gateway.models.catalog import ANSWER_TOKENS, ContextWindow, ModelFacts, Rates, is_chat_model
 from gateway.models.fallback import (
     TRIGGERS,
     Failure,
@@ -33,6 +33,7 @@ from gateway.models.retirements import retirement
 from gateway.settings.models import MAIN
 
 __all__ = [
+    "ANSWER_TOKENS",
     "BUILT_IN_AGENTS",
     "MAIN",
     "TRIGGERS",

@@ -26,6 +26,7 @@ from gateway.contract.tool import Tool, ToolContext
 from gateway.events.bus import EventBus
 from gateway.events.types import BudgetExceeded, CostUpdated
 from gateway.models.budgets import Account, Budget, Budgets
+from gateway.models.catalog import ANSWER_TOKENS
 from gateway.models.ledger import Caller, Ledger, State, format_usd, to_nano, to_usd
 from gateway.models.prices import Prices, Tariff
 from gateway.models.resolve import Models, Route
@@ -158,7 +159,7 @@ def reservable(meter: Meter, room: int | None, longest: int | None) -> tuple[int
 
     None if ``room`` does not pay for a short answer. A model without a price costs nothing.
     """
-    most = longest or _DEFAULT_TOKENS
+    most = longest or min(filter(None, (meter.options.output_limit, ANSWER_TOKENS)))
     asked, whole = meter.usd(Tokens(meter.sent_tokens, 0)), meter.usd(Tokens(meter.sent_tokens, most))
     if asked is None or whole is None:
         return None if room is not None and room <= 0 else (0, most)
@@ -171,7 +172,6 @@ def reservable(meter: Meter, room: int | None, longest: int | None) -> tuple[int
     return min(to_nano(asked + each * affordable), room), affordable
 
 
-_DEFAULT_TOKENS = 4096
 _MIN_TOKENS = 64
 """Shortest answer that is worth a call, in tokens."""
 

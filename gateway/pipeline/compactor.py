@@ -21,7 +21,7 @@ from gateway.contract.messages import Message, TextPart, new_id, sound
 from gateway.contract.plugin import Compacting
 from gateway.contract.provider import ChatOptions, ToolDefinition
 from gateway.events.types import SessionCompacted, SessionCompacting
-from gateway.models import Agents, ContextWindow, Models, Profile, Route, Spending, clamp_max_tokens
+from gateway.models import ANSWER_TOKENS, Agents, ContextWindow, Models, Profile, Route, Spending
 from gateway.models.meter import overhead_tokens
 from gateway.rooms.envelope import Envelopes
 from gateway.session import Session, Turn, clamp_usage
@@ -71,7 +71,7 @@ class Request:
     def limit(self, share: float = 1.0) -> int:
         """Return the largest size that fits."""
         assert self.window is not None, "a request without a window is small"
-        return self.window.limit(self._options.max_tokens, share)
+        return self.window.limit(self._options.max_tokens or ANSWER_TOKENS, share)
 
     def messages_limit(self) -> int:
         """Return the tokens that fit beside the system prompt and the tools."""
@@ -80,7 +80,7 @@ class Request:
     def learn(self, error: ContextLengthError) -> None:
         """Adjust the window to a refusal."""
         if self.window is not None:
-            self.window.learn(str(error), self.size, self._options.max_tokens)
+            self.window.learn(str(error), self.size, self._options.max_tokens or ANSWER_TOKENS)
 
     def record(self, session: Session, usage: MetadataDelta) -> None:
         """Adjust the window to reported tokens. Cached ones are part of the input."""
@@ -273,8 +273,7 @@ class Compactor:
     ) -> str:
         """Make one metered call for a summary, and return the text. Tool calls in it are not run."""
         window = await self._models.window(route)
-        longest = clamp_max_tokens(profile.max_tokens, route.output_limit) or 0
-        longest = min(longest, max(1, window.limit(None) // 4))
+        longest = min(filter(None, (profile.max_tokens, route.output_limit, window.limit(None) // 4)))
         prompt = profile.system_prompt
         if instructions.strip():
             prompt += f"\n\nThe user wants the summary to follow these instructions:\n{instructions.strip()}"

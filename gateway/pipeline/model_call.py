@@ -150,6 +150,7 @@ class ModelCaller:
             top_p=own.top_p,
             seed=own.seed,
             max_tokens=clamp_max_tokens(bound, route.output_limit),
+            output_limit=route.output_limit,
             tools=offered if route.capabilities.tools else (),
             tool_choice=own.tool_choice,
             stop_sequences=profile.stop_sequences if own.stop_sequences is None else own.stop_sequences,

@@ -408,8 +408,10 @@ class Settings(BaseSettings):
         description="Failures that trigger fallback; default all",
     )
     system_prompt: str = Field(default="", description="System prompt; default empty")
-    max_tokens: int = Field(
-        default=4096, gt=0, description="Longest answer with reasoning, in tokens; default 4096"
+    max_tokens: int | None = Field(
+        default=None,
+        gt=0,
+        description="Longest answer with reasoning, in tokens; the provider's default if unset",
     )
     temperature: float | None = Field(
         default=None,

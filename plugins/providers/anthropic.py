@@ -59,8 +59,8 @@ BASE_URL = "https://api.anthropic.com"
 VERSION = "2026-10-21"
 VERSION_WITH_TEMPERATURE = "2023-06-01"
 """The newer version of the API refuses a temperature for all models, the older one only for newer models."""
-DEFAULT_MAX_TOKENS = 4096
-"""The protocol requires a limit; this is the default."""
+DEFAULT_MAX_TOKENS = 32_000
+"""The protocol requires a limit, which includes thinking; this is the default, at most the model's limit."""
 MOST_IMAGE_CHARACTERS = 10 * 1024 * 1024
 """Largest image in base64."""
 CAPABILITIES = Capabilities(reasoning=True)
@@ -143,7 +143,8 @@ def _headers(config: ProviderConfig, version: str) -> dict[str, str]:
 def _head(options: ChatOptions, config: ProviderConfig) -> bytes:
     head: dict[str, Any] = {
         "model": options.model,
-        "max_tokens": options.max_tokens or DEFAULT_MAX_TOKENS,
+        "max_tokens": options.max_tokens
+        or min(options.output_limit or DEFAULT_MAX_TOKENS, DEFAULT_MAX_TOKENS),
         "stream": True,
     }
     sampling = _sampling(options)

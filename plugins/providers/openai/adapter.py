@@ -192,8 +192,8 @@ class CompletionsAdapter(ProtocolAdapter):
             if value not in (None, ()) and field not in refused:
                 head[name] = value
         log_unsupported(config.id, options, *refused)
-        if options.max_tokens is not None:
-            head[self._limit(config)] = options.max_tokens
+        if limit := options.max_tokens or profile.default_limit:
+            head[self._limit(config)] = limit
         if options.tools and profile.reasons_without_tools and _UNREASONED_TOOLS.search(options.model):
             head["reasoning_effort"] = "none"
         if options.response_format == "json" and self.capabilities.json_mode:

@@ -18,7 +18,8 @@ class Profile(Struct, frozen=True):
 
     - ``key_header``: the header of the key; ``Authorization`` sends it as a bearer token.
     - ``limit``: the parameter for the most output tokens; ``limit_elsewhere``: the same for servers at
-      other addresses that are configured as this service.
+      other addresses that are configured as this service. ``default_limit``: its default, for services that
+      count it against the limit per minute before the answer, or whose own default is very small.
     - ``without``: parameters that the service refuses.
     - ``id_length``: the required number of letters and digits of a tool call id; 0: any.
     - ``names_results``: a tool result must name the tool.
@@ -43,6 +44,7 @@ class Profile(Struct, frozen=True):
     key_header: str = "Authorization"
     headers: Mapping[str, str] = {}
     limit: str = "max_tokens"
+    default_limit: int | None = None
     limit_elsewhere: str = ""
     without: frozenset[str] = frozenset()
     id_length: int = 0
@@ -81,7 +83,9 @@ _PROFILES = (
         answers_results=True,
         seed="random_seed",
     ),
-    Profile("groq", "Groq", "https://api.groq.com/openai/v1", limit="max_completion_tokens"),
+    Profile(
+        "groq", "Groq", "https://api.groq.com/openai/v1", limit="max_completion_tokens", default_limit=4_096
+    ),
     Profile(
         "xai",
         "xAI",
@@ -103,6 +107,7 @@ _PROFILES = (
         "https://api.cerebras.ai/v1",
         capabilities=Capabilities(images=False, reasoning=True),
         limit="max_completion_tokens",
+        default_limit=8_192,
         without=frozenset({"stream_options"}),
     ),
     Profile(

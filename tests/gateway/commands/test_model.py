@@ -85,7 +85,7 @@ async def test_004_41_every_agent_has_its_own_way(tmp_path: Path) -> None:
     assert [each.model for each in options] == ["one", "rhyme", "form"]
     assert [each.system_prompt.split("\n")[0] for each in options] == ["Be plain.", "Rhyme.", "Be plain."]
     assert [each.temperature for each in options] == [1.0, 1.0, 0.0]
-    assert [each.max_tokens for each in options] == [4096, 4096, 99]
+    assert [each.max_tokens for each in options] == [None, None, 99]
 
 
 async def test_an_agent_is_chosen_for_a_session_and_outlives_a_restart(tmp_path: Path) -> None:

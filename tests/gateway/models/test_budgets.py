@@ -139,7 +139,7 @@ async def test_a_call_of_a_clock_that_was_ahead_counts_in_the_period_of_its_time
 
 
 async def test_calls_side_by_side_do_not_pass_a_limit_together(tmp_path: Path) -> None:
-    room = float(price(0, 5000))
+    room = float(price(0, 18_000))
     async with paying(tmp_path, stop=room) as (chat, model):
         gate = asyncio.Event()
         model.then(*[Reply((Gate(gate), Say("well")), tokens=Tokens(10, 10))] * 2)
@@ -150,8 +150,8 @@ async def test_calls_side_by_side_do_not_pass_a_limit_together(tmp_path: Path) -
         while len(model.calls) < 2:
             await asyncio.sleep(0)
         longest = [call.options.max_tokens or 0 for call in model.calls]
-        assert longest[0] == 4096
-        assert 64 <= longest[1] < 5000 - 4096, "the second may only be as long as there is money for"
+        assert longest[0] == 16_384
+        assert 64 <= longest[1] < 18_000 - 16_384, "the second may only be as long as there is money for"
         refused = refusal(await chat.say("three", session="c"))
         assert refused.error_name == "BudgetExceededError"
         gate.set()

@@ -167,7 +167,7 @@ async def test_004_39_json_is_asked_for_in_the_way_that_a_model_knows(tmp_path: 
 
 async def test_the_longest_answer_of_a_model_bounds_what_is_asked_of_it(tmp_path: Path) -> None:
     models = {"script/short": {"output_limit": 100}, "script/long": {"output_limit": 9_000}}
-    async with chatting(tmp_path, models=models) as chat:
+    async with chatting(tmp_path, models=models, max_tokens=4_096) as chat:
         for model in ("short", "long"):
             await chat.say(f"/model script/{model}")
             await chat.say("hi")

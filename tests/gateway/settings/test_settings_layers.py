@@ -132,7 +132,7 @@ def test_a_named_file_is_read_alone(machine: Machine):
     machine.of_project('model = "a/b"')
     named = write(machine.start / "own.toml", "steer = true")
     settings = load_settings(named, environ={"HOME": str(machine.home)}, cwd=machine.start)
-    assert (settings.max_tokens, settings.model, settings.steer) == (4096, None, True)
+    assert (settings.max_tokens, settings.model, settings.steer) == (None, None, True)
     assert [(source.layer, source.name) for source in settings.origin.sources] == [("operator", "own.toml")]
 
 

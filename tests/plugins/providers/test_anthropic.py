@@ -202,8 +202,10 @@ async def test_004_32_every_option_reaches_the_wire() -> None:
     }
 
 
-async def test_a_limit_is_always_sent() -> None:
-    assert (await asked_with(user("Hi"))).body["max_tokens"] == 4096
+@pytest.mark.parametrize(("limit", "sent"), [(None, 32_000), (8_192, 8_192), (128_000, 32_000)])
+async def test_a_limit_is_always_sent(limit: int | None, sent: int) -> None:
+    options = ChatOptions(model="fake-large", output_limit=limit)
+    assert (await asked_with(user("Hi"), options=options)).body["max_tokens"] == sent
 
 
 async def test_images_beyond_the_limit_are_told_of_and_not_sent() -> None:

@@ -47,6 +47,14 @@ def body_for(config: ProviderConfig, *messages: Message, options: ChatOptions = 
     return msgspec.json.decode(request.body or b"")
 
 
+@pytest.mark.parametrize("vendor", ALL)
+def test_only_services_with_a_bad_default_get_a_limit_that_was_not_set(vendor: str) -> None:
+    config = ProviderConfig(id=vendor, base_url="https://models.example/v1")
+    body = body_for(config, options=ChatOptions(model="m"))
+    sent = body.get("max_completion_tokens", body.get("max_tokens"))
+    assert sent == {"groq": 4_096, "cerebras": 8_192}.get(vendor)
+
+
 async def asked_of(vendor: str, *messages: Message, **settings: Any) -> ModelRequest:
     async with (
         FakeModels() as fake,

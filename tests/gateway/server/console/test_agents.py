@@ -116,7 +116,7 @@ async def test_agents_say_where_they_are_from_and_what_they_cost(tmp_path: Path)
 
         assert source(rows["model"]) == ("openai/fake-large", f"trunkline.toml:{line + 3}", False)
         assert source(rows["temperature"]) == (0.4, "trunkline.toml:1", True)
-        assert source(rows["max_tokens"]) == (4096, "default", True)
+        assert source(rows["max_tokens"]) == (None, "default", True)
         assert source(rows["fallback"]) == (["groq"], "trunkline.toml:3", True)
         assert all(row["needs_restart"] for row in rows.values())
         assert source(desk["prompt"]) == (SECRETS[1], f"trunkline.toml:{line + 5}", False)
