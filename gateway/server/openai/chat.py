@@ -192,19 +192,7 @@ _FORMATS: Mapping[str | None, Literal["text", "json"] | None] = {
 
 def turn_options(body: ChatRequest) -> TurnOptions:
     """Return the options of the model call. Raises InvalidRequestError for an unsupported parameter."""
-    for name, accepted in _IGNORED_VALUES.items():
-        value = getattr(body, name)
-        if value is not None and value not in accepted:
-            instead = f" or use {accepted[0]!r}" if accepted else ""
-            raise InvalidRequestError(
-                f"{name} = {_quoted(value)} is not supported; omit it{instead}", param=name
-            )
-    answer_format = body.response_format.type if body.response_format is not None else None
-    if answer_format not in _FORMATS:
-        raise InvalidRequestError(
-            f"response_format.type = {_quoted(answer_format)} is not supported; use text or json_object",
-            param="response_format",
-        )
+    refuse_unsupported(body, _IGNORED_VALUES)
     tools, choice = _tools(body)
     return TurnOptions(
         temperature=body.temperature,
@@ -212,11 +200,33 @@ def turn_options(body: ChatRequest) -> TurnOptions:
         seed=body.seed,
         max_tokens=min(filter(None, (body.max_tokens, body.max_completion_tokens)), default=None),
         stop_sequences=_stop(body.stop),
-        response_format=_FORMATS[answer_format],
+        response_format=answer_format(body.response_format, "response_format"),
         tools=tools,
         tool_choice=choice,
         server_retries=1,
     )
+
+
+def refuse_unsupported(body: Struct, ignored: Mapping[str, tuple[Any, ...]]) -> None:
+    """Raise InvalidRequestError for a parameter with a value other than null and the ``ignored`` ones."""
+    for name, accepted in ignored.items():
+        value = getattr(body, name)
+        if value is not None and value not in accepted:
+            instead = f" or use {accepted[0]!r}" if accepted else ""
+            raise InvalidRequestError(
+                f"{name} = {_quoted(value)} is not supported; omit it{instead}", param=name
+            )
+
+
+def answer_format(given: ResponseFormat | None, key: str) -> Literal["text", "json"] | None:
+    """Return the format of the answer; ``key`` names the parameter. Raises InvalidRequestError."""
+    kind = None if given is None else given.type
+    if kind not in _FORMATS:
+        raise InvalidRequestError(
+            f"{key}.type = {_quoted(kind)} is not supported; use text or json_object",
+            param=key.partition(".")[0],
+        )
+    return _FORMATS[kind]
 
 
 def _tools(body: ChatRequest) -> tuple[tuple[ToolDefinition, ...] | None, ToolChoice]:

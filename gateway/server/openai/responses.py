@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Literal, assert_never
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, assert_never
 
 from msgspec import Meta, Struct
 
 from gateway.contract.errors import InvalidRequestError, NotFoundError
+from gateway.contract.provider import TurnOptions
 from gateway.server.openai.chat import (
     AssistantMessage,
     CalledFunction,
     ChatMessage,
     ImageContent,
     ImageUrl,
+    ResponseFormat,
     SystemMessage,
     TextContent,
     ToolCall,
     ToolMessage,
     UserMessage,
+    answer_format,
+    refuse_unsupported,
 )
 
 _ID_PREFIX = "resp_"
@@ -64,20 +68,17 @@ class InputItem(Struct, frozen=True):
     output: str | list[InputText] | None = None
 
 
-class TextFormat(Struct, frozen=True):
-    """The format of the answer. Only text is supported."""
-
-    type: Literal["text"] = "text"
-
-
 class TextOptions(Struct, frozen=True):
     """Options of the answer's text."""
 
-    format: TextFormat | None = None
+    format: ResponseFormat | None = None
 
 
 class ResponseRequest(Struct, frozen=True):
-    """A conversation to answer. ``previous_response_id`` continues the session of an earlier answer."""
+    """A conversation to answer. ``previous_response_id`` continues the session of an earlier answer.
+
+    The limits of the agent apply to all options.
+    """
 
     input: str | Annotated[list[InputItem], Meta(min_length=1, max_length=10_000)]
     model: str | None = None
@@ -89,6 +90,36 @@ class ResponseRequest(Struct, frozen=True):
     background: Literal[False] | None = None
     tool_choice: Literal["auto", "none"] | None = None
     text: TextOptions | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    max_output_tokens: Annotated[int, Meta(ge=1)] | None = None
+    tools: list[dict[str, Any]] | None = None
+    top_logprobs: int | None = None
+    max_tool_calls: int | None = None
+    conversation: Any = None
+    prompt: Any = None
+
+
+_IGNORED_VALUES: Mapping[str, tuple[Any, ...]] = {
+    "tools": ([],),
+    "top_logprobs": (0,),
+    "max_tool_calls": (),
+    "conversation": (),
+    "prompt": (),
+}
+"""Accepted values of unsupported parameters: they change nothing."""
+
+
+def response_options(request: ResponseRequest) -> TurnOptions:
+    """Return the options of the model call. Raises InvalidRequestError for an unsupported parameter."""
+    refuse_unsupported(request, _IGNORED_VALUES)
+    return TurnOptions(
+        temperature=request.temperature,
+        top_p=request.top_p,
+        max_tokens=request.max_output_tokens,
+        response_format=answer_format(request.text and request.text.format, "text.format"),
+        server_retries=1,
+    )
 
 
 def conversation_of(request: ResponseRequest) -> list[ChatMessage]:

@@ -23,7 +23,12 @@ from gateway.server.openai.images import fetch_images
 from gateway.server.openai.models import ModelDetails, ModelList, ModelListing
 from gateway.server.openai.parse import session_of_user
 from gateway.server.openai.response_events import ResponseAnswer, ResponseEvents
-from gateway.server.openai.responses import ResponseRequest, conversation_of, session_of_response
+from gateway.server.openai.responses import (
+    ResponseRequest,
+    conversation_of,
+    response_options,
+    session_of_response,
+)
 from gateway.server.openai.service import AnswerRequest, ConversationService
 from gateway.server.routes import Call, Nothing, PlainCall, Route
 
@@ -134,7 +139,7 @@ class OpenAiRoutes:
         def events(receipt: Receipt) -> ResponseEvents:
             return ResponseEvents(body, receipt, body.model or self._host.model, now_ms() // 1000)
 
-        asked = await self._request(call, session, conversation_of(body), TurnOptions(server_retries=1))
+        asked = await self._request(call, session, conversation_of(body), response_options(body))
         return await self._service.answer(call.request, asked, events)
 
     async def _request(

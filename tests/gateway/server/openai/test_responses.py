@@ -156,6 +156,16 @@ async def test_a_failed_response_says_why(tmp_path: Path) -> None:
         assert (last.response.output_text, last.response.error.code) == ("Hel", "StreamAbortedError")
 
 
+async def test_options_reach_the_model(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, client_of(served) as client:
+        text = {"format": {"type": "json_object"}}
+        await ask(client, "Hi", temperature=0.25, top_p=0.5, max_output_tokens=99, text=text, tools=[])
+        body = served.models.requests[0].body
+        assert (body["temperature"], body["top_p"]) == (0.25, 0.5)
+        assert 99 in (body.get("max_tokens"), body.get("max_completion_tokens"))
+        assert body["response_format"] == {"type": "json_object"}
+
+
 @pytest.mark.parametrize(
     "refused",
     [
@@ -168,11 +178,14 @@ async def test_a_failed_response_says_why(tmp_path: Path) -> None:
         },
         {"input": [{"role": "system", "content": [{"type": "input_image", "image_url": "data:"}]}]},
         {"input": "Hi", "background": True},
-        {"input": "Hi", "text": {"format": {"type": "json_object"}}},
+        {"input": "Hi", "text": {"format": {"type": "json_schema", "name": "a", "schema": {}}}},
+        {"input": "Hi", "tools": [{"type": "function", "name": "clock", "parameters": {}}]},
+        {"input": "Hi", "conversation": "conv_1"},
     ],
 )
 async def test_what_cannot_be_done_is_refused(tmp_path: Path, refused: dict[str, Any]) -> None:
     async with serving(tmp_path) as served:
         status, told = await served.ask("POST", "/v1/responses", json=refused)
         assert (status, told["error"]["type"]) == (400, "invalid_request_error")
+        assert len(refused) == 1 or told["error"]["param"] == [*refused][-1]
         assert served.models.requests == []
