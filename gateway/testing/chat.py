@@ -28,7 +28,7 @@ from gateway.contract.provider import AuthMethod, Capabilities, ChatOptions, Mod
 from gateway.host import Host
 from gateway.provider_http.adapter import AnswerWriter, assemble
 from gateway.session.feed import Feed
-from gateway.session.frames import Event, Frame, MessageFrame
+from gateway.session.frames import ApprovalAsked, Event, Frame, MessageFrame
 from gateway.settings import Settings
 from gateway.testing.database import place_database
 from gateway.testing.fake_models.script import Cut, Gate, Pause, Reply, Say, Stop, Think, Use, UseTogether
@@ -222,6 +222,20 @@ class Chat:
         await watcher.until(lambda frame: _finishes(frame, answer_id))
         messages = (await self.gateway.parts.sessions.find(session)).messages()
         return next(message for message in messages if message.id == answer_id)
+
+    async def decide(self, answer: str, session: str = "s") -> ApprovalAsked:
+        """Answer the oldest open question of a session, once there is one, and return it.
+
+        ``answer`` is ``once``, ``always`` or ``deny`` for the approval of a tool, else the value of a choice
+        or a text.
+        """
+        watcher = await self.watch(session)
+        asked = await watcher.until(self._is_open)
+        await self.host.settle(asked.approval_id, answer, session=session)
+        return asked
+
+    def _is_open(self, frame: Frame) -> bool:
+        return isinstance(frame, ApprovalAsked) and self.host.question(frame.approval_id) is not None
 
     async def watch(self, session: str = "s", after: int = 0) -> Watcher:
         """Read the events of an existing session."""

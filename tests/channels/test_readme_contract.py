@@ -13,14 +13,19 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
 
-from gateway import Message, TextPart
+from gateway import Message, Plugin, PluginContext, TextPart
 from gateway.app import Gateway
-from gateway.channel import Address, InboundMessage, OutboundMessage, Placed, Sender
+from gateway.channel import Address, InboundMessage, OutboundMessage, Placed, Sender, UnauthorizedError
 from gateway.contract import channel as contract
 from gateway.contract import questions
+from gateway.session.frames import ApprovalAsked
+from gateway.testing.chat import chatting, written
 from gateway.testing.contracts.channel_contract import ChannelCheck, checks_for
 from gateway.testing.contracts.channel_platform import Platform, until
+from gateway.testing.fake_models.script import Reply, Use
 from gateway.testing.fake_platform import Fault
 from gateway.testing.polling_platform import PollingPlatform
 
@@ -89,6 +94,19 @@ class PigeonPlatform(Platform):
 
     def shown_in_room(self) -> Sequence[str]:
         return self.fake.answers(ROOM)
+
+
+class Registers(Plugin):
+    """A plugin with a channel."""
+
+    name = "registers"
+
+    def __init__(self, channel: Any) -> None:
+        self._channel = channel
+
+    async def activate(self, ctx: PluginContext) -> None:
+        assert ctx.channels is not None
+        ctx.channels.register(self._channel)
 
 
 @pytest.fixture
@@ -164,4 +182,30 @@ async def test_the_examples_of_abilities_work(example: ModuleType) -> None:
         await asking.question_closed(request, answer, None)
         question, outcome = fake.answers(CHAT)
         assert ("ls" in question, outcome) == (True, "May shell run? once")
-        assert [route.path for route in asking.routes()] == ["/pigeon/webhook"]
+
+
+async def test_a_press_answers_a_question_for_its_user_alone(tmp_path: Path, example: ModuleType) -> None:
+    async with PollingPlatform() as fake:
+        asking = example.AskingChannel(None, "pigeon", fake.url)
+        rules = {"pigeon": {"allow": ["ada", "eve"]}}
+        async with chatting(tmp_path, Registers(asking), channels=rules, permissions={"*": "ask"}) as chat:
+            asking.host = chat.host
+            app = web.Application()
+            app.add_routes(asking.routes())
+            async with TestClient(TestServer(app)) as client:
+                chat.model.then(Reply((Use("calculator", '{"expression": "1+1"}'),), "tools"))
+                await chat.host.accept("pigeon", written("go", channel="pigeon", role=None))
+                asked = await (await chat.watch()).until(lambda frame: isinstance(frame, ApprovalAsked))
+
+                async def press(user: str, secret: str = example.SECRET) -> tuple[int, str]:
+                    body = {"question": asked.approval_id, "value": "once", "user": user}
+                    headers = {"X-Pigeon-Secret": secret}
+                    response = await client.post("/pigeon/webhook", json=body, headers=headers)
+                    return response.status, await response.text()
+
+                assert await press("ada", "guessed") == (401, "")
+                assert "may decide" in (await press("eve"))[1]
+                with pytest.raises(UnauthorizedError, match="name the user"):
+                    await chat.host.settle(asked.approval_id, "once", channel="pigeon")
+                assert await press("ada") == (200, "")
+                assert "already" in (await press("ada"))[1]

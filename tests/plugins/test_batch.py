@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from gateway import Plugin, Tool, ToolError, ToolResultPart, tool_from
-from gateway.session.frames import ApprovalAsked
 from gateway.testing.chat import Chat, chatting
 from gateway.testing.fake_models.script import Reply, Use
 from plugins.batch import Batch
@@ -83,11 +82,9 @@ async def test_each_call_of_a_batch_needs_its_own_permission(tmp_path: Path) -> 
     rules = {"fail": "deny", "meet": "ask", "*": "allow"}
     async with chatting(tmp_path, Batch(), Meeting(), permissions=rules) as chat:
         await chat.say("hi")
-        watcher = await chat.watch()
         answering = asyncio.create_task(batch(chat, ("fail", {}), ("meet", {"name": "Ada"})))
-        asked = await watcher.until(lambda frame: isinstance(frame, ApprovalAsked))
+        asked = await chat.decide("deny")
         assert (asked.tool_name, asked.arguments) == ("meet", {"name": "Ada"})
-        await chat.gateway.parts.host.settle(asked.approval_id, "deny", session="s")
         refused, denied = (await answering).output.split("\n\n")
         assert refused == "[1] fail (failed)\nError: Tool 'fail' denied by the permissions."
         assert denied == "[2] meet (failed)\nError: Tool 'meet' denied by user."

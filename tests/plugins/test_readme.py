@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import subprocess
@@ -31,7 +32,7 @@ from gateway.extensions.confined.plugin import ConfinedPlugin
 from gateway.extensions.hooks import HOOKS
 from gateway.extensions.loader import load_plugin
 from gateway.provider_http import ToolDefinition
-from gateway.session.frames import ApprovalAsked, MessageFrame
+from gateway.session.frames import MessageFrame
 from gateway.settings import PluginSettings, load_settings
 from gateway.testing.chat import chatting, written
 from gateway.testing.fake_models.script import Gate, Reply, Say, Use
@@ -41,6 +42,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "plugins/README.md").read_text(encoding="utf-8")
+CHANNELS = ROOT / "channels/README.md"
 PROGRAMS = dict(re.findall(r"`(\w+\.py)`:\n\n```python\n(.*?)```", TEXT, re.DOTALL))
 
 
@@ -101,6 +103,20 @@ class _NoCalls:
 
     def working_in(self, _session: str) -> nullcontext[None]:
         return nullcontext()
+
+
+def test_every_program_has_the_types_of_the_contract(tmp_path: Path) -> None:
+    for name in PROGRAMS:
+        saved(name.removesuffix(".py"), tmp_path)
+    channel = "\n\n".join(re.findall(r"```python\n(.*?)```", CHANNELS.read_text(), re.DOTALL))
+    (tmp_path / "pigeon.py").write_text(channel, encoding="utf-8")
+    paths = [str(ROOT), str(ROOT / "gateway/extensions/child")]
+    config = {"typeCheckingMode": "standard", "extraPaths": paths, "include": ["."]}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(config), encoding="utf-8")
+    checker = Path(sys.executable).with_name("basedpyright")
+    command = [str(checker), "--pythonpath", sys.executable, "--project", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "0 errors" in done.stdout, done.stdout
 
 
 def test_what_is_named_is_exported() -> None:
@@ -245,10 +261,7 @@ async def test_the_standup_keeps_what_its_user_answers(tmp_path: Path) -> None:
     async with chatting(tmp_path, standup, channels={"websocket": {}}) as chat:
         address = Address("websocket", "", "s")
         await chat.host.accept("websocket", structs.replace(written("/standup"), address=address))
-        watcher = await chat.watch()
-        asked = await watcher.until(lambda f: isinstance(f, ApprovalAsked))
-        assert asked.title == "How was the day?"
-        await chat.host.settle(asked.approval_id, "good", session="s")
+        assert (await chat.decide("good")).title == "How was the day?"
         days = standup._ctx.table("days")
         async with asyncio.timeout(60):
             while not await days.items():
@@ -308,7 +321,7 @@ async def test_the_provider_over_http_streams_its_answer(tmp_path: Path) -> None
     )
 
 
-def test_the_test_of_the_notebook_passes(tmp_path: Path) -> None:
+def test_the_tests_of_the_notebook_pass(tmp_path: Path) -> None:
     saved("notebook", tmp_path)
     command = [
         sys.executable,
@@ -328,7 +341,7 @@ def test_the_test_of_the_notebook_passes(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    assert "1 passed" in done.stdout, done.stdout
+    assert "2 passed" in done.stdout, done.stdout
 
 
 @pytest.mark.parametrize("hook", HOOKS)

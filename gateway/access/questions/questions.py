@@ -330,11 +330,13 @@ class Questions:
     ) -> Answer:
         """Answer a question; return once that is durable.
 
-        ``user`` is the id of the answering user of ``channel``; None is ``by``, an admin of the gateway.
-        ``shown`` is the place of the pressed button. Raises NotFoundError if the question is not open (in
-        this session), UnauthorizedError if this user may not answer it, and InvalidRequestError for values
-        that it does not offer.
+        ``user`` is the id of the answering user of ``channel``; without both it is ``by``, an admin of the
+        gateway. ``shown`` is the place of the pressed button. Raises NotFoundError if the question is not
+        open (in this session), UnauthorizedError if this user may not answer it or a channel names none, and
+        InvalidRequestError for values that it does not offer.
         """
+        if channel is not None and user is None:
+            raise UnauthorizedError("a channel has to name the user who answers")
         held = self._held.get(question_id)
         if held is None or not held.is_open or session not in (None, held.question.session):
             raise await self._why_closed(question_id, session, shown)

@@ -157,9 +157,7 @@ async def test_always_is_the_word_of_one_person_and_good_for_no_other(tmp_path: 
             chat.model.then(Reply((Use("shell", '{"command": "ls"}'),), "tools"))
             answer_id = await chat.accept("go", user=user)
             if user == "eve":
-                watcher = await chat.watch(after=chat.host.sessions.live()[0].seq - 1)
-                again = await watcher.until(lambda f: isinstance(f, ApprovalAsked))
-                await chat.host.settle(again.approval_id, "deny", session="s")
+                await chat.decide("deny")
             assert told in result(await chat.answer(answer_id)).output
 
 
@@ -223,9 +221,7 @@ async def test_who_cannot_be_asked_in_its_room_can_still_answer_elsewhere(tmp_pa
         chat.gateway.channels.register(Away())
         chat.model.then(Reply((Use("shell", '{"command": "ls"}'),), "tools"))
         answer_id = await chat.accept("go", channel="letters")
-        watcher = await chat.watch()
-        shown = await watcher.until(lambda frame: isinstance(frame, ApprovalAsked))
-        await chat.host.settle(shown.approval_id, "once", session="s")
+        await chat.decide("once")
         await chat.answer(answer_id)
     assert shell.ran == ["ls"]
 
@@ -340,11 +336,9 @@ async def test_whoever_looks_on_can_be_asked(tmp_path: Path) -> None:
     plain = Plain()
     async with chatting(tmp_path, plain, permissions={}) as chat:
         await chat.say("hello")
-        watcher = await chat.watch()
         chat.model.then(Reply((Use("send", '{"text": "a"}'),), "tools"))
         answer_id = await chat.accept("go", unattended=True)
-        asked = await watcher.until(lambda frame: isinstance(frame, ApprovalAsked))
-        await chat.host.settle(asked.approval_id, "once", session="s")
+        await chat.decide("once")
         await chat.answer(answer_id)
     assert plain.ran == ["a"]
 
@@ -382,10 +376,8 @@ async def test_always_is_offered_for_what_a_button_can_show_whole(
     async with chatting(tmp_path, Shell(), **ASK) as chat:
         chat.model.then(Reply((Use("shell", f'{{"command": "{command}"}}'),), "tools"))
         answer_id = await chat.accept("go")
-        watcher = await chat.watch()
-        asked = await watcher.until(lambda frame: isinstance(frame, ApprovalAsked))
+        asked = await chat.decide("deny")
         assert asked.always == always
-        await chat.host.settle(asked.approval_id, "deny", session="s")
         await chat.answer(answer_id)
 
 
@@ -558,8 +550,7 @@ async def test_a_question_that_its_channel_cannot_show_is_denied_unless_somebody
             assert "'letters' cannot show the whole question" in told.output
             assert "`trunkline chat s`" in told.output
         else:
-            asked = await watcher.until(lambda frame: isinstance(frame, ApprovalAsked))
-            await chat.host.settle(asked.approval_id, "once", session="s")
+            await chat.decide("once")
             await chat.answer(answer_id)
     assert shell.ran == (["ls"] if viewed else [])
 
@@ -602,11 +593,8 @@ async def test_a_tool_asks_about_a_call_although_a_rule_allows_it(tmp_path: Path
         for decision, thing in (("deny", "knife"), ("once", "knife"), ("always", "bread knife")):
             chat.model.then(Reply((Use("use", f'{{"thing": "{thing}"}}'),), "tools"))
             answer_id = await chat.accept("go")
-            session = await chat.gateway.parts.sessions.find("s")
-            watcher = await chat.watch(after=session.seq)
-            asked = await watcher.until(lambda frame: isinstance(frame, ApprovalAsked))
+            asked = await chat.decide(decision)
             assert (asked.reason, asked.always) == ("It is sharp.", "knives")
-            await chat.host.settle(asked.approval_id, decision, session="s")
             await chat.answer(answer_id)
         assert await use(chat, '{"thing": "pocket knife"}') == "used"
     assert careful.ran == ["spoon", "knife", "bread knife", "pocket knife"]

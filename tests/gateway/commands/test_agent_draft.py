@@ -27,11 +27,9 @@ async def draft(chat: Chat, text: str, decision: str | None, *, about: str = '"c
     chat.model.then(Reply((Say(text),)))
     answer = await chat.accept(f"/agent new {about}", role="admin")
     if decision is not None:
-        watcher = await chat.watch()
-        asked = await watcher.until(lambda frame: isinstance(frame, ApprovalAsked))
+        asked = await chat.decide(decision)
         assert asked.title == "Save this agent as counter?"
         assert asked.detail == DRAFT.replace("name: counter\n", "").rstrip("\n") + "\n"
-        await chat.host.settle(asked.approval_id, decision, session="s")
     return await chat.answer(answer)
 
 

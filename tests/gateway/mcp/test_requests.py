@@ -10,7 +10,6 @@ import pytest
 
 from gateway import Answer
 from gateway.extensions.deadlines import Limit, paused
-from gateway.session.frames import ApprovalAsked
 from gateway.testing.chat import Chat
 from gateway.testing.fake_models.script import Reply, Say, Tokens, Use
 
@@ -23,10 +22,8 @@ async def asked(chat: Chat, answer: str) -> Any:
     """Let the server ask the user of a call, and return what it was told."""
     chat.model.then(Reply((Use("demo_run", '{"what": "ask"}'),), "tools"), Reply((Say("Done."),)))
     answer_id = await chat.accept("go")
-    watcher = await chat.watch()
-    question = await watcher.until(lambda frame: isinstance(frame, ApprovalAsked))
+    question = await chat.decide(answer)
     assert question.title == "The MCP server demo asks: Who are you?"
-    await chat.host.settle(question.approval_id, answer, session="s")
     return json.loads(result(await chat.answer(answer_id)).output)
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from gateway.session.frames import ApprovalAsked
 from gateway.testing.fake_models.script import Reply, Say, Use
 
 from .conftest import Servers, plugin, result, server, use
@@ -40,10 +39,8 @@ async def test_a_read_asks_the_user_like_each_call_of_a_server(servers: Servers)
         call = Use("demo_resources", '{"uri": "demo://notes"}')
         chat.model.then(Reply((call,), "tools"), Reply((Say("Milk."),)))
         answer_id = await chat.accept("What do I need?")
-        watcher = await chat.watch()
-        asked = await watcher.until(lambda frame: isinstance(frame, ApprovalAsked))
+        asked = await chat.decide("once")
         assert asked.tool_name == "demo_resources"
-        await chat.host.settle(asked.approval_id, "once", session="s")
         assert "milk" in result(await chat.answer(answer_id)).output
 
 

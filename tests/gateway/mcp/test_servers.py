@@ -13,7 +13,6 @@ import pytest
 
 from gateway import Plugin, SettingsError, ToolResultPart, tool_from
 from gateway.contract.errors import ToolError
-from gateway.session.frames import ApprovalAsked
 from gateway.testing.chat import chatting
 from gateway.testing.fake_models.script import Reply, Say, Use
 
@@ -26,10 +25,8 @@ async def test_004_T18_a_user_approves_a_call_and_the_answer_arrives(servers: Se
     async with servers.chat(rules={"*": "allow"}) as chat:
         chat.model.then(Reply((Use("demo_add", '{"a": 2, "b": 3}'),), "tools"), Reply((Say("It is five."),)))
         answer_id = await chat.accept("What is 2 + 3?")
-        watcher = await chat.watch()
-        asked = await watcher.until(lambda frame: isinstance(frame, ApprovalAsked))
+        asked = await chat.decide("once")
         assert asked.tool_name == "demo_add"
-        await chat.host.settle(asked.approval_id, "once", session="s")
         answer = await chat.answer(answer_id)
         assert (result(answer).output, answer.text) == ("5", "It is five.")
         offered = chat.model.calls[0].options.tools

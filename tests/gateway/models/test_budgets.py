@@ -220,12 +220,11 @@ async def test_a_person_may_let_it_go_on_and_is_asked_again_after_as_much(tmp_pa
         await chat.say("one")
         answer = await chat.accept("two")
         watcher = await chat.watch()
-        question = await watcher.until(lambda frame: isinstance(frame, ApprovalAsked))
+        question = await chat.decide("once")
         assert question.tool_name == "spend-more"
         assert question.arguments["budget"] == "purse"
         assert question.arguments["spent"] == format_usd(EACH)
         assert len(model.calls) == 1
-        await chat.host.settle(question.approval_id, "once", session="s")
         assert (await chat.answer(answer)).text == "well"
         answer = await chat.accept("three")
         again = await watcher.until(
@@ -244,9 +243,7 @@ async def test_what_was_allowed_holds_after_a_restart(tmp_path: Path) -> None:
         await chat.say("one")
         await chat.say("two")
         answer = await chat.accept("three")
-        watcher = await chat.watch()
-        question = await watcher.until(lambda frame: isinstance(frame, ApprovalAsked))
-        await chat.host.settle(question.approval_id, "once", session="s")
+        await chat.decide("once")
         await chat.answer(answer)
     async with paying(tmp_path, **budget) as (chat, model):
         answers(model)

@@ -25,7 +25,7 @@ from gateway import (
     ToolResultPart,
 )
 from gateway.provider_http import DeltaWriter, assemble
-from gateway.session.frames import ApprovalAsked, ApprovalResolved
+from gateway.session.frames import ApprovalResolved
 from gateway.testing.chat import chatting
 
 CALL = ToolCallPart("c1", "worker:shell", {"command": "ls"})
@@ -83,10 +83,8 @@ async def test_a_person_decides_what_a_backend_runs(tmp_path: Path, decision: An
     worker = Worker()
     async with chatting(tmp_path, Working(worker), model="worker/one") as chat:
         answer_id = await chat.accept("go")
-        watcher = await chat.watch()
-        asked = await watcher.until(lambda frame: isinstance(frame, ApprovalAsked))
+        asked = await chat.decide(decision)
         assert (asked.tool_name, asked.arguments) == ("worker:shell", {"command": "ls"})
-        await chat.host.settle(asked.approval_id, decision, session="s")
         answer = await chat.answer(answer_id)
         assert answer.parts == (
             CALL,
@@ -99,9 +97,7 @@ async def test_a_person_decides_what_a_backend_runs(tmp_path: Path, decision: An
 async def test_always_is_good_for_the_same_call(tmp_path: Path) -> None:
     async with chatting(tmp_path, Working(Worker()), model="worker/one") as chat:
         answer_id = await chat.accept("go")
-        watcher = await chat.watch()
-        asked = await watcher.until(lambda frame: isinstance(frame, ApprovalAsked))
-        await chat.host.settle(asked.approval_id, "always", session="s")
+        await chat.decide("always")
         await chat.answer(answer_id)
         assert told(await chat.say("again")) == ["ran"]
 

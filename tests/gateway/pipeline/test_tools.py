@@ -12,7 +12,6 @@ import pytest
 from gateway import Plugin, Tool, ToolCall, ToolContext, ToolError, ToolOutput, ToolResultPart, tool_from
 from gateway.contract.deltas import PartDelta
 from gateway.provider_http import ToolDefinition, ToolResultDelta
-from gateway.session.frames import ApprovalAsked
 from gateway.testing.chat import Chat, chatting
 from gateway.testing.fake_models.script import Reply, Use
 
@@ -128,13 +127,11 @@ async def test_004_t14_the_third_identical_call_in_a_row_asks_a_person(tmp_path:
     call, other = (Use("calculator", f'{{"expression": "{text}"}}') for text in ("1 + 1", "2 + 2"))
     async with chatting(tmp_path) as chat:
         await chat.say("hi")
-        watcher = await chat.watch()
         for one in (call, call, other, call, call, call):
             chat.model.then(Reply((one,), "tools"))
         answering = asyncio.create_task(chat.say("go"))
-        asked = await watcher.until(lambda frame: isinstance(frame, ApprovalAsked))
+        asked = await chat.decide("deny")
         assert asked.reason == "The model has made this call 3 times in a row."
-        await chat.gateway.parts.host.settle(asked.approval_id, "deny", session="s")
         results = [part for part in (await answering).parts if isinstance(part, ToolResultPart)]
         assert [result.is_error for result in results] == [False] * 5 + [True]
 

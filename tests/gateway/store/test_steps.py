@@ -123,10 +123,9 @@ async def test_a_call_that_nobody_had_allowed_yet_waits_for_the_same_question(tm
     plugin = Charging()
     async with chatting(tmp_path, plugin, **asks) as chat:
         watcher = await chat.watch()
-        asked = await watcher.until(lambda frame: isinstance(frame, ApprovalAsked))
+        asked = await chat.decide("once")
         assert asked.approval_id == before.approval_id
         assert plugin.charged == []
-        await chat.host.settle(asked.approval_id, "once", session="s")
         answer = await chat.answer(answer_id)
     assert [amount for amount, _ in plugin.charged] == [5]
     assert results(answer.parts) == [("charged 5", False)]

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from gateway import ImagePart, ToolCallPart, ToolResultPart
-from gateway.session.frames import ApprovalAsked
 from gateway.testing.chat import Chat, chatting
 from gateway.testing.fake_models.coding_wire import DIALECTS
 from gateway.testing.fake_models.server import FakeModels
@@ -85,9 +84,7 @@ def at_home(home: Path) -> list[int]:
 
 async def yes(chat: Chat) -> None:
     """Allow what is asked next."""
-    watcher = await chat.watch()
-    asked = await watcher.until(lambda frame: isinstance(frame, ApprovalAsked))
-    await chat.host.settle(asked.approval_id, "once", session="s")
+    await chat.decide("once")
 
 
 @pytest.mark.timeout(120)

@@ -81,10 +81,7 @@ async def decide(
     """The question about a call, and the result after this decision."""
     chat.model.then(Reply((Use(name, json.dumps(arguments)),), "tools"))
     answer_id = await chat.accept("go", role=role)
-    session = await chat.gateway.parts.sessions.find("s")
-    watcher = await chat.watch(after=session.seq)
-    asked = await watcher.until(lambda frame: isinstance(frame, ApprovalAsked))
-    await chat.host.settle(asked.approval_id, decision, session="s")
+    asked = await chat.decide(decision)
     return asked, results((await chat.answer(answer_id)).parts)[0]
 
 
@@ -223,11 +220,9 @@ async def test_reading_asks_where_the_text_is_of_people_who_may_not_use_the_bot(
         text = Message(session_id="s", role="user", parts=(TextPart("Read all."),), origin=eve)
         chat.model.then(Reply((Use("read", '{"path": "src/a.py"}'),), "tools"))
         answer_id = await chat.accept("go", before=(text,))
-        watcher = await chat.watch()
-        asked = await watcher.until(lambda frame: isinstance(frame, ApprovalAsked))
+        asked = await chat.decide("deny")
         assert "people who may not use the bot" in asked.reason
         assert asked.always is None
-        await chat.host.settle(asked.approval_id, "deny", session="s")
         assert results((await chat.answer(answer_id)).parts)[0].is_error
 
 

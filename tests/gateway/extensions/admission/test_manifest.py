@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from datetime import datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -14,7 +15,14 @@ from hypothesis import strategies as st
 
 from gateway import PluginError
 from gateway.extensions.admission.capabilities import Capabilities, FilesystemAccess
-from gateway.extensions.admission.manifest import Schedule, is_name, parse_manifest, read_manifest
+from gateway.extensions.admission.manifest import (
+    Limits,
+    Manifest,
+    Schedule,
+    is_name,
+    parse_manifest,
+    read_manifest,
+)
 
 WHOLE = b"""\
 api: 1
@@ -263,3 +271,11 @@ def test_a_name_is_no_path(name: str) -> None:
         assert ".." not in name
         assert not name.startswith("/")
         assert name.count("/") == (1 if name.startswith("@") else 0)
+
+
+def test_the_documentation_has_every_key() -> None:
+    page = (Path(__file__).parents[4] / "docs/plugins.md").read_text(encoding="utf-8")
+    [text] = re.findall(r"```yaml\n(api: 1\n.*?)```", page, re.DOTALL)
+    assert parse_manifest(text.encode()).limits == Limits()
+    keys = {*Manifest.__struct_fields__, *Capabilities.__struct_fields__, *Limits.__struct_fields__}
+    assert {key for key in keys if not re.search(rf"^ *{key}:", text, re.MULTILINE)} == set()
