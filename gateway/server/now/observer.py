@@ -122,7 +122,7 @@ class Observer:
         self._idle = _IDLE_LOOKS
         self._sent: _States | None = None
         self._rows: dict[str, RunningRow] = {}
-        self._today, self._spent_before = 0, 0
+        self._spent_before = 0
         self._unsubscribe: Unregister | None = None
         self.audience: Audience | None = None
 
@@ -197,11 +197,10 @@ class Observer:
 
     async def _read(self) -> None:
         async with self._reading:
-            today = now_ms() // _DAY_MS
-            if today != self._today:
-                counted = self._nano_usd
-                spent = await self._gateway.parts.spending.ledger.spent(today * _DAY_MS, None, ())
-                self._today, self._spent_before = today, spent - counted
+            # Each time, because it contains the reservations of running calls, which cost less in the end.
+            counted, now = self._nano_usd, now_ms()
+            spent = await self._gateway.parts.spending.ledger.spent(now - now % _DAY_MS, None, ())
+            self._spent_before = spent - counted
             self._stored = await self._reader.read()
             self._stored_at = asyncio.get_running_loop().time()
 

@@ -28,8 +28,6 @@ let early = readSession().catch(() => undefined);
 (SCREENS.find(({ name }) => name === currentParams().screen) ?? SCREENS[0]).load().catch(() => {});
 const { [language]: strings } = language === "de" ? await import("./strings_de.js") : await import("./strings_en.js");
 addStrings({ [language]: strings });
-/** The screens that show this number themselves, and keep it up to date. */
-const COUNTS = new Set(["now", "waiting"]);
 const [frameHost, loginHost] = [document.getElementById("frame"), document.getElementById("login")];
 document.getElementById("skip").textContent = t("frame.skip");
 
@@ -131,15 +129,17 @@ function show({ replace }) {
   document.title = `${screen?.title() ?? t("frame.no_screen")} · Trunkline`;
   if (!screen) return host.append(h("h1", { class: "offscreen" }, t("frame.no_screen")), emptyState({ icon: "search", title: t("frame.no_screen"), text: t("frame.no_screen_text") }));
   open = { name: screen.name, shown: screen.render(host, params, contextOf(screen)) };
-  if (!COUNTS.has(screen.name)) countWaiting();
+  if (screen.name !== "now") count();
   if (!replace) host.querySelector("h1")?.focus({ preventScroll: true });
 }
 
-/** Show in the sidebar how many questions wait; what cannot be read now is read with the next screen. */
-async function countWaiting() {
+/** Show in the sidebar what waits; what cannot be read now is read with the next screen. */
+async function count() {
   try {
-    const { asked } = await read("/api/now");
-    frame?.setCount("waiting", asked.questions + asked.pairings, true);
+    const { asked, queues } = await read("/api/now");
+    // A screen that shows its number keeps it up to date.
+    if (open?.name !== "waiting") frame?.setCount("waiting", asked.questions + asked.pairings, true);
+    if (open?.name !== "dead") frame?.setCount("dead", queues.dead_letters, false);
   } catch {}
 }
 

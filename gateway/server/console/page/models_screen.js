@@ -13,6 +13,7 @@ import { testForm } from "./model_test.js";
 import { stateOf as stateInWords } from "./now_parts.js";
 import { isPaused, tryNow } from "./provider_try.js";
 import { addressOf } from "./router.js";
+import { sourceOf } from "./setting_list.js";
 
 const TONES = { closed: "good", failing: "warn", open: "bad", testing: "warn", rejected: "bad" };
 
@@ -101,7 +102,7 @@ class Models {
 
   #showChains() {
     const row = ({ agent, model, chain, source }) =>
-      h("li", {}, h("span", { class: "grow" }, h("b", {}, agent), h("br"), h("code", {}, [model, ...chain].join(" → ")), source && h("small", { class: "muted" }, ` ${t("settings.from", { source })}`)), chain.length === 0 && h("span", { class: "pill" }, t("models.no_chain")));
+      h("li", {}, h("span", { class: "grow" }, h("b", {}, agent), h("br"), h("code", {}, [model, ...chain].join(" → ")), source && h("small", { class: "muted" }, ` ${t("settings.from", { source: sourceOf({ source }) })}`)), chain.length === 0 && h("span", { class: "pill" }, t("models.no_chain")));
     this.chains.hidden = false;
     this.chains.replaceChildren(h("header", {}, h("h2", { id: "models-chains" }, t("models.chains"))), h("ul", { class: "rows" }, ...this.#found.chains.map(row)));
   }

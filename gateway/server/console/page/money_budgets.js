@@ -1,7 +1,7 @@
 /** Budgets with their marks, and a forecast in words. */
 import { h } from "/shared/dom.js";
 import { t } from "/shared/language.js";
-import { counted, money, since } from "./amounts.js";
+import { counted, moment, money } from "./amounts.js";
 
 /** Holders that are named of a budget for each person, session or agent. */
 const NAMED = 3;
@@ -39,6 +39,6 @@ function budget({ scope, per, warn, ask, stop, holders }) {
 function forecast({ usd, expected_usd: expected, reaches, reaches_at: at }, { warn, ask, stop }) {
   const over = ["stop", "ask", "warn"].find((name) => ({ warn, ask, stop })[name] !== null && Number(usd) >= Number({ warn, ask, stop }[name]));
   const now = over ? t(`money.over.${over}`) : "";
-  if (reaches) return [now, t(`money.reaches.${reaches}`, { time: since(at) })].filter(Boolean).join(" ");
+  if (reaches) return [now, t(`money.reaches.${reaches}`, { time: moment(at) })].filter(Boolean).join(" ");
   return [now, expected === null ? "" : t("money.expected", { usd: money(expected) })].filter(Boolean).join(" ");
 }

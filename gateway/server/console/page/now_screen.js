@@ -145,7 +145,7 @@ class Now {
     this.#part("figures", state.figures, () => this.figures.replaceChildren(...figureCells(state, this.#context)));
     this.#part("channels", state.channels, () => this.channels.replaceChildren(...channelRows(state.channels)));
     this.#part("providers", state.providers, () => drawProviders(this.providers, state.providers, this.#context.isAdmin ? (one) => tryNow(one, this.#context) : null));
-    this.#part("queues", state.queues, () => this.queues.replaceChildren(...queueFacts(state.queues)));
+    this.#part("queues", state.queues, () => (this.queues.replaceChildren(...queueFacts(state.queues)), this.#context.setCount("dead", state.queues.dead_letters)));
     this.#part("asked", state.asked, () => this.#context.setCount("waiting", state.asked.questions + state.asked.pairings, true));
     if (!this.#isHeld(this.running) || this.#drawn.rows === undefined) this.#part("rows", state.running.rows, () => this.#drawRunning(state.running));
     const held = this.#isHeld(this.activity);

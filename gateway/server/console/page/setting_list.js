@@ -88,7 +88,7 @@ export function shownValue({ value, is_set, is_secret }) {
 
 /** Return the file with its line, the variable or the command line that a value is from. */
 export function sourceOf({ source }) {
-  return source === "default" ? t("settings.default") : source;
+  return { default: t("settings.default"), "command line": t("settings.command_line") }[source] ?? source;
 }
 
 /** Return when a change takes effect. */

@@ -6,6 +6,7 @@ import { icon } from "/shared/icons.js";
 import { t } from "/shared/language.js";
 import { send } from "./api.js";
 import { describe } from "./descriptions.js";
+import { sourceOf } from "./setting_list.js";
 import { diffLines } from "./words.js";
 
 /**
@@ -18,7 +19,7 @@ export function changeSetting(setting) {
   const { text, lang } = describe(setting);
   const parts = [
     h("p", { lang }, text),
-    h("p", { class: "muted" }, t("settings.from", { source: setting.source })),
+    h("p", { class: "muted" }, t("settings.from", { source: sourceOf(setting) })),
     h("label", { for: "setting-value" }, setting.is_secret ? t("settings.new_secret") : t("settings.new_value")),
     field,
     kind === "array" || kind === "object" ? h("p", { class: "muted" }, t("settings.json")) : null,

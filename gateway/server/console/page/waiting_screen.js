@@ -114,7 +114,7 @@ class Waiting {
       ["conversation", one.conversation],
       ["channel", channelName(one.channel)],
       ["may_answer", one.may_answer?.length ? [...one.may_answer, t("waiting.admins")].join(", ") : t("waiting.admins")],
-      ["on_expiry", one.on_expiry],
+      ["on_expiry", one.on_expiry && t(`waiting.expires.${one.kind}`)],
     ].filter(([, value]) => value);
     return [
       h("header", {}, kind, when, why),

@@ -95,6 +95,7 @@ async def test_the_frame_by_keyboard_with_hundreds_of_rows(browser: Browser, tmp
             await expect(page).to_have_url(f"{served.url}/console/why/https%3A%2F%2Ft.me%2Fc%2F12%2F7")
             await page.reload()
             await expect(page.get_by_role("heading", name="We have no such message.")).to_be_visible()
+            await expect(page.get_by_role("link", name="Dead letters 400")).to_be_visible()
             await page.goto(f"{served.url}/console/nowhere")
             await expect(page.get_by_role("heading", name="There is no such screen")).to_be_attached()
             await page.locator("body").press("?")

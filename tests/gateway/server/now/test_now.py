@@ -231,6 +231,26 @@ async def test_what_needs_a_person_is_counted_with_its_cause_and_one_action(tmp_
     assert headline_of([]).count == 0
 
 
+async def test_the_cost_of_today_has_no_reservation_of_an_ended_call(tmp_path: Path) -> None:
+    prices = {"models": {"openai/fake-small": {"input_price": 0, "output_price": 120_000}}}
+    opened = asyncio.Event()
+    budgets = {"all": {"per": "day", "warn": 900}}
+    async with serving(tmp_path, budgets=budgets, **prices) as served, served.socket() as client:
+
+        async def today() -> float:
+            _, now = await served.ask("GET", "/api/now")
+            return now["spend"]["today_usd"]
+
+        served.models.then(Reply((Say("Hi"), Gate(opened))))
+        await client.say("hello", session="s")
+        await client.until("text_delta")
+        assert await today() > 400
+        opened.set()
+        async with asyncio.timeout(60):
+            while await today() != pytest.approx(0.6):
+                await asyncio.sleep(0.1)
+
+
 class Readers:
     """Login sessions as a test has them: each request names its reader in a header."""
 
