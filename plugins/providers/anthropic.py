@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -46,6 +47,7 @@ from plugins.providers.protocol import (
     Block,
     EventParser,
     ProtocolAdapter,
+    accepted_choice,
     content_blocks,
     decode_event,
     decode_models,
@@ -66,6 +68,10 @@ MOST_IMAGE_CHARACTERS = 10 * 1024 * 1024
 CAPABILITIES = Capabilities(reasoning=True)
 
 _CACHED = {"type": "ephemeral"}
+_THINKS = re.compile(r"claude-((opus|sonnet|haiku)-[5-9]|fable|mythos)(?!\d)")
+"""Models that think unless told otherwise, but with a forced tool not always."""
+_THINKING = {"type": "adaptive", "display": "summarized"}
+"""Their default, but with its text, which also reports between tool calls; the text is omitted otherwise."""
 _STOP_REASONS: dict[str, StopReason] = {
     "max_tokens": "max_tokens",
     "model_context_window_exceeded": "max_tokens",
@@ -98,11 +104,12 @@ class AnthropicAdapter(ProtocolAdapter):
             history = _OPENING + history
         pieces = [_head(options, config)[:-1], b',"messages":[', history, b"]"]
         if system := system_texts(messages, options, as_json=options.response_format == "json"):
-            pieces += [b',"system":', self._system.get((system, _caches(config)))]
+            pieces += [b',"system":', self._system.get((system, _is_own(config)))]
         if offered := options.tools or ((PLACEHOLDER_TOOL,) if _CALL in history else ()):
             pieces += [b',"tools":', self._tools.get(offered)]
-            if options.tools and options.tool_choice != "auto":
-                pieces += [b',"tool_choice":', _tool_choice(options.tool_choice)]
+            choice, _ = accepted_choice(options)
+            if options.tools and choice != "auto":
+                pieces += [b',"tool_choice":', _tool_choice(choice)]
         pieces.append(b"}")
         version = VERSION_WITH_TEMPERATURE if _sampling(options) else VERSION
         return RequestSpec(
@@ -152,8 +159,10 @@ def _head(options: ChatOptions, config: ProviderConfig) -> bytes:
     log_unsupported(config.id, options, "seed", *({"temperature", "top_p"} - sampling.keys()))
     if options.stop_sequences:
         head["stop_sequences"] = options.stop_sequences
-    if _caches(config):
+    if _is_own(config):
         head["cache_control"] = _CACHED
+        if _THINKS.search(options.model) and accepted_choice(options)[0] == "auto":
+            head["thinking"] = _THINKING
     return msgspec.json.encode(head)
 
 
@@ -173,8 +182,8 @@ def _tool_choice(choice: ToolChoice) -> bytes:
     return msgspec.json.encode({"type": "any"})
 
 
-def _caches(config: ProviderConfig) -> bool:
-    """Return whether to request prompt caching, which compatible servers may refuse."""
+def _is_own(config: ProviderConfig) -> bool:
+    """Return whether to send what compatible servers may refuse, such as prompt caching."""
     return config.base_url is None
 
 

@@ -25,8 +25,10 @@ from gateway.provider_http import (
     UNDECODABLE,
     AnswerWriter,
     DeltaParseError,
+    OneTool,
     StreamAbortedError,
     StreamEvent,
+    ToolChoice,
     ToolDefinition,
     Transport,
     decode_ignoring_usage,
@@ -44,6 +46,10 @@ EMPTY_OUTPUT = "(no output)"
 """The text of an empty tool result, for protocols that refuse an empty text."""
 CLAUDE_WITHOUT_SAMPLING = re.compile(r"claude-(opus-(4-[7-9]|[5-9])|(sonnet|haiku)-[5-9]|fable|mythos)")
 """Claude models that refuse ``temperature`` and ``top_p`` in every version of the API."""
+_CLAUDE_UNFORCED = re.compile(
+    r"claude-((opus|sonnet)-(5[-.][5-9]|[6-9])|(fable|mythos)-(5[-.][1-9]|[6-9]))(?!\d)"
+)
+"""Claude models that refuse a request that forces them to call a tool."""
 
 UNSIGNED = "skip_thought_signature_validator"
 """The signature for Gemini of a call that another model made, or that was made before a restart."""
@@ -149,8 +155,17 @@ def check_credentials(config: ProviderConfig, known: Sequence[str]) -> None:
 def system_texts(messages: Sequence[Message], options: ChatOptions, *, as_json: bool) -> tuple[str, ...]:
     """Return the system prompt and the system messages, for protocols with a field for them."""
     own = (m.text for m in messages if m.role == "system" and m.for_model)
-    texts = (options.system_prompt, *own, JSON_ONLY if as_json else "")
+    texts = (options.system_prompt, *own, JSON_ONLY if as_json else "", accepted_choice(options)[1])
     return tuple(text for text in texts if text.strip())
+
+
+def accepted_choice(options: ChatOptions) -> tuple[ToolChoice, str]:
+    """Return the choice of a tool, and the instruction that replaces it for models that refuse one."""
+    choice = options.tool_choice
+    if choice == "auto" or not options.tools or not _CLAUDE_UNFORCED.search(options.model):
+        return choice, ""
+    wanted = f"the tool `{choice.name}`" if isinstance(choice, OneTool) else "at least one of your tools"
+    return "auto", f"Call {wanted} before you answer."
 
 
 def content_blocks(

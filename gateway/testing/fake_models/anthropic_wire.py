@@ -41,8 +41,11 @@ _OPTIONAL = (
     "tools",
     "tool_choice",
     "cache_control",
+    "thinking",
 )
 _NO_SAMPLING = re.compile(r"claude-(opus-(4-[7-9]|[5-9])|(sonnet|haiku)-[5-9]|fable|mythos)")
+_ADAPTIVE = re.compile(r"claude-(opus-4-[6-8]|sonnet-4-6|(opus|sonnet|haiku)-[5-9]|fable|mythos)(?!\d)")
+_UNFORCED = re.compile(r"claude-((opus|sonnet)-(5-[5-9]|[6-9])|(fable|mythos)-5-[1-9])")
 _FIELDS = frozenset({*_REQUIRED, *_OPTIONAL})
 _TOOL_ID = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -201,7 +204,15 @@ def _parameter_problem(body: Mapping[str, Any], headers: Mapping[str, str]) -> s
         return "temperature: range: 0..1"
     if "tool_choice" in body and not body.get("tools"):
         return "tool_choice: may only be specified while providing `tools`"
-    return ""
+    # platform.claude.com/docs/en/build-with-claude/thinking, and the pages on what is new in each model.
+    forced, model = "tool_choice" in body, str(body.get("model"))
+    if forced and (_UNFORCED.search(model) or "thinking" in body):
+        return "tool_choice: forced tool use is not supported by this model, or with thinking"
+    if body.get("thinking", {"type": "adaptive"})["type"] != "adaptive":
+        return "thinking.type: only adaptive is supported here"
+    return "adaptive thinking is not supported on this model" * (
+        "thinking" in body and not _ADAPTIVE.search(model)
+    )
 
 
 def _transcript_problem(messages: Sequence[Mapping[str, Any]]) -> str:

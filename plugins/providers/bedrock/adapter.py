@@ -35,6 +35,7 @@ from plugins.providers.bedrock.parser import ConverseParser
 from plugins.providers.protocol import (
     CLAUDE_WITHOUT_SAMPLING,
     ProtocolAdapter,
+    accepted_choice,
     decode_models,
     json_headers,
     system_texts,
@@ -80,10 +81,11 @@ class BedrockAdapter(ProtocolAdapter):
             pieces += [b',"system":', self._system.get((texts, caches))]
         if offered:
             pieces += [b',"toolConfig":', self._tools.get(offered)]
-            if options.tools and options.tool_choice != "auto":
+            choice, _ = accepted_choice(options)
+            if options.tools and choice != "auto":
                 # The choice is a field of the object with the tools.
                 pieces[-1] = pieces[-1][:-1]
-                pieces += [b',"toolChoice":', _tool_choice(options.tool_choice), b"}"]
+                pieces += [b',"toolChoice":', _tool_choice(choice), b"}"]
         log_unsupported(config.id, options, "seed", *_unsupported(options))
         if inference := _inference(options):
             pieces += [b',"inferenceConfig":', msgspec.json.encode(inference)]

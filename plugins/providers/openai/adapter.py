@@ -28,6 +28,7 @@ from plugins.providers.protocol import (
     JSON_ONLY,
     ProtocolAdapter,
     Signatures,
+    accepted_choice,
     function_tools,
     json_headers,
     system_message,
@@ -93,8 +94,9 @@ class CompletionsAdapter(ProtocolAdapter):
         pieces = [self._head(options, config)[:-1], b',"messages":[', history, b"]"]
         if options.tools:
             pieces += [b',"tools":', self._tools.get(options.tools)]
-            if options.tool_choice != "auto":
-                pieces += [b',"tool_choice":', _tool_choice(options.tool_choice)]
+            choice, _ = accepted_choice(options)
+            if choice != "auto":
+                pieces += [b',"tool_choice":', _tool_choice(choice)]
         pieces.append(b"}")
         return RequestSpec(
             self._address(config, "/chat/completions", options.model),
@@ -158,9 +160,9 @@ class CompletionsAdapter(ProtocolAdapter):
         return json_headers(config, headers)
 
     def _prompt(self, options: ChatOptions) -> str:
-        if options.response_format == "json" and not self.capabilities.json_mode:
-            return "\n\n".join(filter(None, (options.system_prompt, JSON_ONLY)))
-        return options.system_prompt
+        as_json = options.response_format == "json" and not self.capabilities.json_mode
+        texts = (options.system_prompt, JSON_ONLY if as_json else "", accepted_choice(options)[1])
+        return "\n\n".join(filter(None, texts))
 
     def _head(self, options: ChatOptions, config: ProviderConfig) -> bytes:
         """Return the encoded fields of the request other than messages and tools."""

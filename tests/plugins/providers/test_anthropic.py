@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import msgspec
 import pytest
 from structlog.testing import capture_logs
@@ -36,7 +39,9 @@ from gateway.contract.provider import (
     ToolChoice,
     ToolDefinition,
 )
+from gateway.models.catalog import Catalog
 from gateway.testing.contracts.provider_calls import OPTIONS, assistant, connected, deltas_of, text_of, user
+from gateway.testing.fake_models import anthropic_wire
 from gateway.testing.fake_models.script import (
     Bytes,
     Cut,
@@ -161,6 +166,45 @@ async def test_a_model_is_told_how_to_choose_words_as_far_as_it_takes_it(
 async def test_a_model_can_be_made_to_call_a_tool(choice: ToolChoice, sent: dict[str, str]) -> None:
     options = ChatOptions(model="fake-large", tools=(TOOL,), tool_choice=choice)
     assert (await asked_with(user("Hi"), options=options)).body["tool_choice"] == sent
+
+
+CLAUDES = sorted(facts.id for facts in Catalog().models_of("anthropic") if "claude" in facts.id)
+SHOWN = {"type": "adaptive", "display": "summarized"}
+
+
+def body_for(options: ChatOptions) -> tuple[dict[str, Any], Mapping[str, str]]:
+    request = AnthropicAdapter().build_chat_request((user("Hi"),), options, ProviderConfig(id="anthropic"))
+    return msgspec.json.decode(request.body or b""), request.headers
+
+
+@pytest.mark.parametrize("model", CLAUDES)
+@pytest.mark.parametrize("choice", ["auto", "required", OneTool("clock")])
+def test_no_generation_of_claude_refuses_a_request(model: str, choice: ToolChoice) -> None:
+    options = ChatOptions(model=model, temperature=0.5, top_p=0.5, tools=(TOOL,), tool_choice=choice)
+    assert anthropic_wire.problem(*body_for(options)) == ""
+
+
+@pytest.mark.parametrize(
+    ("model", "free", "forced"),
+    [
+        ("claude-haiku-4-5", None, (None, {"type": "tool", "name": "clock"})),
+        ("claude-opus-4-8", None, (None, {"type": "tool", "name": "clock"})),
+        ("claude-sonnet-5", SHOWN, (None, {"type": "tool", "name": "clock"})),
+        ("claude-haiku-5-5", SHOWN, (None, {"type": "tool", "name": "clock"})),
+        ("claude-sonnet-5-5", SHOWN, (SHOWN, None)),
+        ("claude-opus-5-5-20260922", SHOWN, (SHOWN, None)),
+        ("claude-fable-5-1", SHOWN, (SHOWN, None)),
+    ],
+)
+def test_thinking_is_shown_and_a_tool_forced_where_the_model_allows_it(
+    model: str, free: object, forced: tuple[object, object]
+) -> None:
+    options = ChatOptions(model=model, tools=(TOOL,))
+    assert body_for(options)[0].get("thinking") == free
+    body, _ = body_for(msgspec.structs.replace(options, tool_choice=OneTool("clock")))
+    assert (body.get("thinking"), body.get("tool_choice")) == forced
+    told = "Call the tool `clock` before you answer." in str(body.get("system"))
+    assert told == (forced[1] is None)
 
 
 async def test_what_a_vendor_lacks_is_logged_at_debug() -> None:

@@ -106,10 +106,16 @@ async def test_004_32_every_option_reaches_the_wire() -> None:
     asked = await asked_with(user("Hi"), options=nova)
     assert asked.body["inferenceConfig"] == {"temperature": 0.25, "topP": 0.9}
     assert asked.body["toolConfig"]["toolChoice"] == {"any": {}}
-    named = ChatOptions(model="eu.anthropic.claude-sonnet-5-5", temperature=0.25, tools=(TOOL,))
-    asked = await asked_with(user("Hi"), options=msgspec.structs.replace(named, tool_choice=OneTool("clock")))
+    named = ChatOptions(
+        model="eu.anthropic.claude-sonnet-5", temperature=0.25, tools=(TOOL,), tool_choice=OneTool("clock")
+    )
+    asked = await asked_with(user("Hi"), options=named)
     assert "inferenceConfig" not in asked.body, "the model refuses to be told how to choose words"
     assert asked.body["toolConfig"]["toolChoice"] == {"tool": {"name": "clock"}}
+    newer = msgspec.structs.replace(named, model="eu.anthropic.claude-sonnet-5-5")
+    asked = await asked_with(user("Hi"), options=newer)
+    assert "toolChoice" not in asked.body["toolConfig"], "the model refuses to be forced"
+    assert asked.body["system"][0] == {"text": "Call the tool `clock` before you answer."}
 
 
 async def test_turns_alternate_whatever_was_said() -> None:
