@@ -29,6 +29,7 @@ MOST_PROMPTS = 50
 LONGEST_NAME = 64
 """Characters of a tool's name that all model providers accept."""
 
+_HASH = 8
 _LONGEST_COMMAND = 32
 _LONGEST_DESCRIPTION = 200
 _MOST_ARGUMENTS = 9
@@ -227,8 +228,15 @@ class KnownTools:
 
 
 def model_name(server: str, tool: str) -> str:
-    """Return the name by which models call a tool: ``SERVER_tool`` in the characters that all accept."""
-    return _FOREIGN.sub("_", f"{server}_{tool}")[:LONGEST_NAME]
+    """Return the name by which models call a tool: ``SERVER_tool`` in the characters that all accept.
+
+    A hash replaces the end of one that is too long, so that it is neither another tool's nor changes later.
+    """
+    name = _FOREIGN.sub("_", f"{server}_{tool}")
+    if len(name) <= LONGEST_NAME:
+        return name
+    digest = hashlib.sha256(f"{server}_{tool}".encode()).hexdigest()[:_HASH]
+    return f"{name[: LONGEST_NAME - _HASH - 1]}_{digest}"
 
 
 def command_name(server: str, prompt: str) -> str:

@@ -30,6 +30,7 @@ from gateway.contract.errors import NotFoundError, PluginError, SettingsError, T
 from gateway.extensions.process.service import Processes
 from gateway.extensions.scope import PluginTasks
 from gateway.mcp import McpPlugin, Server, ServerStatus, ToolState
+from gateway.mcp.definitions import model_name
 from gateway.mcp.plugin import known_tools, login_file
 from gateway.settings import McpServerSettings, Settings, load_settings
 from gateway.settings.layers.editing import EditedFile
@@ -342,7 +343,7 @@ def tools(name: Name, as_json: AsJson = False, config: File = None) -> None:
         echo_json(found)
     else:
         for tool in found:
-            _show(tool)
+            _show(name, tool)
 
 
 def approve(
@@ -364,7 +365,7 @@ def approve(
         waiting = [each for each in operator.tools(name) if each.state in _WAITING]
         chosen = [each for each in waiting if not tool or each.name in tool]
         for each in () if as_json else chosen:
-            _show(each)
+            _show(name, each)
         if chosen and not yes:
             if not sys.stdin.isatty():
                 fail("stdin is not a terminal: give --yes")
@@ -377,9 +378,10 @@ def approve(
         typer.echo(plain(f"approved: {', '.join(approved) or 'nothing had changed'}"))
 
 
-def _show(tool: ToolState) -> None:
-    first = next(iter(tool.description.splitlines()), "")
-    typer.echo(plain(f"{tool.name} ({tool.state}): {first}"))
+def _show(server: str, tool: ToolState) -> None:
+    first, name = next(iter(tool.description.splitlines()), ""), model_name(server, tool.name)
+    called = "" if name == f"{server}_{tool.name}" else f", for models {name}"
+    typer.echo(plain(f"{tool.name} ({tool.state}{called}): {first}"))
     for line in tool.difference.splitlines()[2:]:
         typer.echo(plain(f"  {line}"))
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from gateway.mcp.definitions import model_name
 from tests.gateway.cli.processes import Terminal, gateway, trunkline
 
 pytestmark = pytest.mark.slow
@@ -83,6 +84,12 @@ def test_wrong_arguments_are_refused_in_one_line(home: Path) -> None:
     add(home)
     assert "mcp.demo exists" in add(home, status=1)
     assert "there is no tool 'x'" in run(home, "approve", "demo", "x", "--yes", status=1)
+
+
+def test_the_name_for_models_is_shown_where_it_is_another(home: Path) -> None:
+    add(home, behaviour="long")
+    name = f"look_{'x' * 60}one"
+    assert f"{name} (offered, for models {model_name('demo', name)}): A tool" in run(home, "tools", "demo")
 
 
 def test_a_changed_tool_is_shown_and_approved(home: Path) -> None:

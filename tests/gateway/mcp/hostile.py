@@ -59,6 +59,8 @@ def tools() -> list[dict[str, Any]]:
         found[-1]["annotations"] = {"readOnlyHint": True}
     if BEHAVIOUR == "taken":
         found += [tool("resources", "Its own", what={"type": "string"})]
+    if BEHAVIOUR == "long":
+        found = [tool("look_" + "x" * 60 + end) for end in ("one", "two")]
     if BEHAVIOUR == "huge":
         found += [tool("huge", "x" * 10_000_000)]
     return found

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from gateway import ToolError
+from gateway.mcp.definitions import model_name
 from gateway.testing.chat import Chat
 
 from .conftest import Servers, plugin, server, until, use
@@ -72,6 +73,16 @@ async def test_odd_definitions_are_left_out_or_cleaned(servers: Servers) -> None
         assert not any(tool.read_only for tool in offered.values())
         left_out = server(chat).status.left_out
         assert left_out == ("'add', which it lists twice", "'big', whose definition has more than 64 KB")
+
+
+async def test_long_names_that_begin_alike_are_told_apart_and_stay(servers: Servers) -> None:
+    async with servers.chat("long") as chat:
+        names = [tool.name for tool in plugin(chat).tools()]
+        states = server(chat).known.states()
+    assert len(set(names)) == 2
+    assert [len(name) for name in names] == [64, 64]
+    assert names == [model_name("demo", tool.name) for tool in states]
+    assert model_name("demo", "x" * 59) == "demo_" + "x" * 59
 
 
 async def test_a_definition_of_ten_megabytes_is_refused(servers: Servers) -> None:
