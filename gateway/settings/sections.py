@@ -414,10 +414,7 @@ class Settings(BaseSettings):
         description="Longest answer with reasoning, in tokens; the provider's default if unset",
     )
     temperature: float | None = Field(
-        default=None,
-        ge=0,
-        le=2,
-        description="Sampling temperature, 0 to 2; the provider's default if unset",
+        default=None, ge=0, le=2, description="Sampling temperature, 0 to 2; the provider's default if unset"
     )
     stop_sequences: StopSequences = Field(
         default=(), description="Texts that end an answer, at most 4; default none"
