@@ -87,6 +87,10 @@ function openChange(title, parts, read, unset) {
         plan.replaceChildren(h("p", { class: "warning" }, icon("warning"), h("span", {}, t("settings.not_taken", { reason: kept }))));
       } catch (error) {
         refused(error);
+        if (error.status !== 409) return;
+        // The difference is that of an older file: it has to be looked at again.
+        plan.replaceChildren();
+        show.focus();
       }
     }
 

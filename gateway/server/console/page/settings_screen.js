@@ -80,13 +80,15 @@ class Settings {
     const rows = matching(settings, this.search.value, settingText).filter((row) => this.wanted === "" || sectionOf(row) === this.wanted);
     this.table.setRows(rows);
     const drop = () => ((this.search.value = ""), this.context.setQuery({}));
-    this.card.replaceChildren(rows.length === 0 ? nothingFound({ query: this.search.value, filters: this.wanted, drop }) : this.table.element);
+    // The table stays where it is, with the focus.
+    if (rows.length === 0) this.card.replaceChildren(nothingFound({ query: this.search.value, filters: this.wanted, drop }));
+    else if (!this.table.element.isConnected) this.card.replaceChildren(this.table.element);
   }
 
   async #change(row) {
     if (!this.found.can_change) return this.context.notify(t("settings.fixed", { file: this.found.file }));
-    if (!(await changeSetting(row))) return;
-    announce([h("p", {}, t("settings.saved", { key: row.key }))]);
+    if (await changeSetting(row)) announce([h("p", {}, t("settings.saved", { key: row.key }))]);
+    // Also after a refusal: another admin may have changed the file.
     await this.#load();
     this.#loadAudit();
   }

@@ -18,6 +18,8 @@ class Waiting {
   #context;
   #asked = new AbortController();
   #timer = 0;
+  /** When the lists were read last. */
+  #seenAt = 0;
   /** @type {any[]} */
   #open = [];
   #decided = [];
@@ -69,10 +71,13 @@ class Waiting {
       this.#open = [...open.questions, ...pairs.waiting.map(asPairing)].sort((a, b) => a.expires_at - b.expires_at);
       this.#loaded();
       this.#ready = true;
+      this.#seenAt = Date.now();
+      this.#context.setLive("live");
       this.#draw();
     } catch (error) {
       if (error.name === "AbortError") return;
       this.#loaded();
+      this.#context.setLive("lost", this.#seenAt && t("now.as_of", { time: since(this.#seenAt), ago: ago(this.#seenAt) }));
       if (this.#shown === "") this.detail.replaceChildren(failedState({ text: error.message, again: () => this.#look() }));
     }
     this.#timer = setTimeout(() => this.#look(), LOOK_MS);

@@ -66,11 +66,13 @@ class WhyView {
       if (text !== this.#shown) this.#show(found);
       if (first) this.#host.querySelector("h1")?.focus({ preventScroll: true });
       this.#shown = text;
-      if (LIVE.has(found.verdict?.code)) this.#again();
+      const isLive = LIVE.has(found.verdict?.code);
+      this.#context.setLive(isLive ? "live" : "");
+      if (isLive) this.#again();
     } catch (error) {
       if (error.name === "AbortError") return;
       if (first) card.replaceChildren(failedState({ title: t("why.failed"), text: error.message, again: () => this.#load() }));
-      else this.#again();
+      else (this.#context.setLive("lost"), this.#again());
     } finally {
       loaded();
     }

@@ -264,6 +264,32 @@ async def test_the_plan_of_an_older_text_is_not_shown(browser: Browser, tmp_path
         assert "40000" in file.read_text()
 
 
+async def test_a_setting_that_another_admin_changed_is_shown_before_it_is_overwritten(
+    browser: Browser, tmp_path: Path
+) -> None:
+    file = tmp_path / "trunkline.toml"
+    file.write_text("history_window = 20000\n")
+    async with (
+        serving(tmp_path, file=file) as served,
+        chat(browser, f"{served.url}/console/settings?q=history_window", connected=False) as page,
+    ):
+        await page.locator(ROWS).get_by_role("button").press("Enter")
+        dialog = page.get_by_role("dialog", name="history_window")
+        await dialog.get_by_label("New value").fill("30000")
+        await page.keyboard.press("Enter")
+        await expect(dialog.get_by_text("+history_window = 30000")).to_be_visible()
+        file.write_text("history_window = 25000\n")
+        await dialog.get_by_role("button", name="Save").press("Enter")
+        await expect(dialog.get_by_role("alert")).to_contain_text("was changed meanwhile")
+        await expect(dialog.get_by_role("button", name="Save")).to_have_count(0)
+        await page.keyboard.press("Enter")
+        await expect(dialog.get_by_text("-history_window = 25000")).to_be_visible()
+        await page.keyboard.press("Escape")
+        await expect(page.locator(ROWS)).to_contain_text("25000")
+        await expect(page.locator(ROWS).get_by_role("button")).to_be_focused()
+        assert file.read_text() == "history_window = 25000\n"
+
+
 async def test_a_setting_is_changed_by_keyboard_and_every_state_is_accessible(
     browser: Browser, foreign: Path, tmp_path: Path
 ) -> None:
@@ -327,7 +353,7 @@ async def test_every_description_of_a_setting_is_shown_in_german(browser: Browse
         serving(tmp_path, file=file) as served,
         chat(browser, f"{served.url}/console/settings", connected=False, locale="de-DE") as page,
     ):
-        await page.get_by_role("searchbox", name="Einstellungen suchen").fill("älteste Hälfte")
+        await page.get_by_role("searchbox", name="Einstellungen suchen", exact=True).fill("älteste Hälfte")
         await expect(page.locator(ROWS)).to_have_count(1)
         await expect(page.locator(f"{ROWS} [lang]")).to_have_text(shown)
         await page.locator(ROWS).get_by_role("button").press("Enter")

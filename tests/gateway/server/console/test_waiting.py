@@ -56,6 +56,12 @@ async def test_questions_are_decided_here_and_elsewhere(browser: Browser, tmp_pa
         await other.goto(f"{case.served.url}/console/money")
         await expect(other.get_by_role("link", name="Waiting")).to_contain_text("1")
         await other.close()
+        live = page.get_by_role("status", name="State of the data")
+        await expect(live).to_have_text("Live")
+        await page.context.set_offline(True)
+        await expect(live).to_contain_text("Connection lost · as of")
+        await page.context.set_offline(False)
+        await expect(live).to_have_text("Live")
         # Why says the same: the line ends at the person.
         await question.get_by_role("link", name="Why").press("Enter")
         stations = page.locator(".line > .station")
