@@ -27,7 +27,7 @@ from gateway.session import Session
 from gateway.session.log import read_by_id, read_hidden, read_messages
 from gateway.store import Inserted, Op, Store
 from gateway.store import schema as t
-from gateway.store.inbox import Inbox
+from gateway.store.inbox import Inbox, read_entry
 from gateway.store.outbox import find_placed
 from gateway.store.writes import OwnStatement, Write
 from gateway.tables import KeyLocks
@@ -388,16 +388,30 @@ def _first_after(connection: Connection, session: str, point: int) -> str | None
 
 def _read_branches(connection: Connection, session: str, begun: Sequence[Message]) -> tuple[Branch, ...]:
     m, found = t.messages.c, dict[int, list[Version]]()
+    waiting = None if begun else _read_waiting(connection, session)
     for one in _read_hidden(connection, session):
         if one.point not in found:
             shown = _read_version(connection, and_(_shown(session), m.seq > one.point), shown=True)
-            if shown is None and begun:
-                shown = _version(begun[0], len(begun), None, shown=True)
+            if shown is None:
+                shown = _version(begun[0], len(begun), None, shown=True) if begun else waiting
             found[one.point] = [] if shown is None else [shown]
         hidden = and_(m.session_id == session, m.undone == -one.number)
         found[one.point] += filter(None, [_read_version(connection, hidden, shown=False)])
     ordered = [tuple(sorted(found[point], key=_age)) for point in sorted(found)]
     return tuple(Branch(versions) for versions in ordered if len(versions) > 1)
+
+
+def _read_waiting(connection: Connection, session: str) -> Version | None:
+    """Read the version that begins with the oldest message that waits for its turn."""
+    i = t.inbox.c
+    which = and_(i.session == session, i.state == "new", i.priority == 0)
+    found = connection.execute(select(i.id).where(which).order_by(i.ord).limit(1)).scalar()
+    if found is None:
+        return None
+    entry = read_entry(connection, found)
+    if entry.inbound.text.startswith("/"):
+        return None
+    return Version(entry.id, entry.inbound.text[:_LONGEST_TEXT], entry.received_at, 1, None, shown=True)
 
 
 def _age(version: Version) -> tuple[int, str]:

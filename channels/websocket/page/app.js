@@ -11,6 +11,7 @@ import { branchOf, isMissing, isRunning, isTask } from "./state.js";
 import "./status_line.js";
 import { keyName } from "./shortcuts.js";
 import { TabTitle } from "./tab_title.js";
+import { shownOf } from "./thread_state.js";
 import "./thread_view.js";
 import "./token_form.js";
 import "./top_bar.js";
@@ -53,7 +54,7 @@ function draw() {
   const { current, threads, outbox, server, contributed, completions } = state;
   views.sidebar.render(state);
   views.bar.render(state, replay !== null);
-  if (replay === null) views.thread.render({ session: current, thread: threads[current ?? ""], outbox, branches: state.branches[current ?? ""] });
+  if (replay === null) views.thread.render({ session: current, thread: shownOf(threads[current ?? ""]), outbox, branches: state.branches[current ?? ""] });
   else if (replayed !== null) views.thread.render({ session: current, thread: replayed, outbox: [] });
   if (target !== null && replay === null) showTarget(threads[current ?? ""]);
   for (const log of document.querySelectorAll("tl-task[data-session]")) log.render(threads[log.dataset.session]);
@@ -81,6 +82,11 @@ function send({ text, uploads }) {
   target = null;
   views.thread.follow();
   if (session !== client.state.current) goTo(session);
+}
+
+async function edit({ id, text, refused }) {
+  const { current } = client.state;
+  if (!(await client.edit(id, text))) refused(current);
 }
 
 /** Start or end the replay of the open conversation. Events that arrive during it are shown afterwards. */
@@ -171,7 +177,8 @@ const deeds = {
   reload: () => client.refreshSessions(),
   why: (answer) => answer && (client.askWhy(answer), views.thread.follow()),
   fork: (message) => client.fork(message).then((session) => session && goTo(session)),
-  edit: ({ id, text }) => client.edit(id, text),
+  edit: edit,
+  unsent: ({ session, text }) => (views.composer.add(session, text), client.notify(t("edit.moved"))),
   regenerate: (answer) => client.regenerate(answer),
   version: (id) => client.switchTo(id),
   earlier: (inGap) => client.fetchEarlier(inGap),

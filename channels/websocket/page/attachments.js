@@ -4,6 +4,7 @@
  *
  * @typedef {import("./file_chip.js").Item} Item
  * @typedef {import("./drafts.js").Place} Place
+ * @typedef {{place: Place, items: Item[]}} List the files of a draft; each has it as its `list`
  * @typedef {{id: string, name: string, mime_type: string, preview: string}} Upload
  */
 import { h, reconcile } from "/shared/dom.js";
@@ -25,123 +26,138 @@ const AGAIN_MS = 10_000;
 export class Attachments extends HTMLElement {
   /** Most bytes of a file. */
   most = 10_000_000;
-  /** The files of each draft that was shown. @type {Map<string, Item[]>} */
+  /** The files of each draft that was shown. @type {Map<string, List>} */
   #lists = new Map();
-  /** @type {Item[]} */
-  #items = [];
-  #place = null;
+  /** @type {List} */
+  #list = { place: null, items: [] };
 
   /** The files that are uploaded. @returns {Upload[]} */
   get uploads() {
-    return uploaded(this.#items);
+    return uploaded(this.#list.items);
   }
 
   /** Return whether there is nothing that could be sent. */
   get isEmpty() {
-    return this.#items.every(({ state }) => state === "refused");
+    return this.#list.items.every(({ state }) => state === "refused");
   }
 
   /** Return whether a file is not uploaded yet. */
   get isPending() {
-    return this.#items.some(isPending);
+    return this.#list.items.some(isPending);
   }
 
   get hasRecording() {
-    return this.#items.some(isRecording);
+    return this.#list.items.some(isRecording);
   }
 
   get refusals() {
-    return this.#items.filter(({ state }) => state === "refused").length;
+    return this.#list.items.filter(({ state }) => state === "refused").length;
+  }
+
+  /** The files that are shown. @returns {readonly Item[]} */
+  get items() {
+    return [...this.#list.items];
   }
 
   /** Show the files of a draft. @param {Place} place */
   show(place) {
-    this.#place = place;
     const name = JSON.stringify(place);
-    if (!this.#lists.has(name)) this.#lists.set(name, draft(place).uploads.map((held) => ({ ...held, key: held.id, state: "done", progress: 1 })));
-    this.#items = this.#lists.get(name);
+    if (!this.#lists.has(name)) this.#lists.set(name, { place, items: draft(place).uploads.map((held) => ({ ...held, key: held.id, state: "done", progress: 1 })) });
+    this.#list = this.#lists.get(name);
+    for (const item of this.#list.items) item.list = this.#list;
     this.#draw();
+  }
+
+  /** Show the files of another draft, and move those there that were added since. @param {readonly Item[]} since @param {Place} place */
+  move(since, place) {
+    const from = this.#list;
+    const added = from.items.filter((item) => !since.includes(item));
+    from.items = from.items.filter((item) => since.includes(item));
+    this.show(place);
+    for (const item of added) item.list = this.#list;
+    this.#list.items.push(...added);
+    this.#changed(from);
+    this.#changed(this.#list);
   }
 
   /** Add files. @param {File[]} files */
   add(files) {
-    const place = this.#place;
-    const items = this.#items;
+    const { items } = this.#list;
     for (const file of files) {
-      const item = { key: newId(), name: file.name, mime_type: file.type, preview: "", state: "preparing", progress: 0 };
+      const item = { key: newId(), name: file.name, mime_type: file.type, preview: "", state: "preparing", progress: 0, list: this.#list };
       if (items.length >= MOST_FILES) refuse(item, t("file.too_many", { name: file.name, count: MOST_FILES }));
       else if (file.type.startsWith("audio/") && items.some(isRecording)) refuse(item, t("file.second_recording", { name: file.name }));
       items.push(item);
-      if (item.state === "preparing") this.#start(place, items, item, file);
+      if (item.state === "preparing") this.#start(item, file);
     }
-    this.#changed(place, items);
+    this.#changed(this.#list);
   }
 
   /** Forget the files, which a message has now. */
   clear() {
-    this.#items.length = 0;
-    this.#changed(this.#place, this.#items);
+    this.#list.items.length = 0;
+    this.#changed(this.#list);
   }
 
   /** Try the uploads again that wait for the connection. */
   resume() {
-    for (const items of this.#lists.values()) for (const item of items) if (item.state === "waiting") item.again();
+    for (const { items } of this.#lists.values()) for (const item of items) if (item.state === "waiting") item.again();
   }
 
-  async #start(place, items, item, file) {
+  async #start(item, file) {
     let sent = { blob: file };
     if (isPicture(file)) {
       sent = await pictureFrom(file);
-      if (sent === null) return this.#refuse(place, items, item, t("file.unreadable", { name: file.name }));
+      if (sent === null) return this.#refuse(item, t("file.unreadable", { name: file.name }));
     } else if (file.type.startsWith("audio/") && file.size <= MOST_PLAYED) sent = { blob: file, preview: await dataUrl(file) };
     const { blob, preview = "", width, height } = sent;
-    if (blob.size === 0) return this.#refuse(place, items, item, t("file.empty", { name: file.name }));
-    if (blob.size > this.most) return this.#refuse(place, items, item, t("file.too_large", { name: file.name, size: size(this.most) }));
+    if (blob.size === 0) return this.#refuse(item, t("file.empty", { name: file.name }));
+    if (blob.size > this.most) return this.#refuse(item, t("file.too_large", { name: file.name, size: size(this.most) }));
     item.preview = preview;
     item.mime_type = blob.type.split(";")[0];
-    item.again = () => this.#upload(place, items, item, blob, { name: file.name || t("file.attachment"), ...(width ? { width, height } : {}) });
-    if (items.includes(item)) await item.again();
+    item.again = () => this.#upload(item, blob, { name: file.name || t("file.attachment"), ...(width ? { width, height } : {}) });
+    if (isHeld(item)) await item.again();
   }
 
-  async #upload(place, items, item, blob, query) {
+  async #upload(item, blob, query) {
     item.state = "uploading";
     item.progress = 0;
     const running = upload(blob, query, (share) => {
       item.progress = share;
-      if (items === this.#items) this.#draw();
+      if (item.list === this.#list) this.#draw();
     });
     item.abort = running.abort;
-    this.#changed(place, items);
+    this.#changed(item.list);
     const { id, refusal, lost } = await running.done;
-    if (!items.includes(item)) return id && removeUpload(id);
-    if (refusal) return this.#refuse(place, items, item, refusal);
+    if (!isHeld(item)) return id && removeUpload(id);
+    if (refusal) return this.#refuse(item, refusal);
     item.state = lost ? "waiting" : "done";
     item.id = id;
-    this.#changed(place, items);
+    this.#changed(item.list);
     // A connection can be cut while the socket stays.
-    if (lost) setTimeout(() => item.state === "waiting" && items.includes(item) && item.again(), AGAIN_MS);
+    if (lost) setTimeout(() => item.state === "waiting" && isHeld(item) && item.again(), AGAIN_MS);
   }
 
-  #refuse(place, items, item, reason) {
+  #refuse(item, reason) {
     refuse(item, reason);
-    this.#changed(place, items);
+    this.#changed(item.list);
   }
 
   #remove(item) {
-    this.#items.splice(this.#items.indexOf(item), 1);
+    item.list.items.splice(item.list.items.indexOf(item), 1);
     item.abort?.();
     if (item.id) removeUpload(item.id);
-    this.#changed(this.#place, this.#items);
+    this.#changed(item.list);
   }
 
-  #changed(place, items) {
-    keepDraftFiles(place, uploaded(items));
-    if (items === this.#items) this.#draw();
+  #changed(list) {
+    keepDraftFiles(list.place, uploaded(list.items));
+    if (list === this.#list) this.#draw();
   }
 
   #draw() {
-    this.hidden = this.#items.length === 0;
-    reconcile(this, this.#items, ({ key }) => key, () => h("tl-chip"), (chip, item) => chip.render(item, () => this.#remove(item)));
+    this.hidden = this.#list.items.length === 0;
+    reconcile(this, this.#list.items, ({ key }) => key, () => h("tl-chip"), (chip, item) => chip.render(item, () => this.#remove(item)));
     this.dispatchEvent(new CustomEvent("changed"));
   }
 }
@@ -149,6 +165,11 @@ export class Attachments extends HTMLElement {
 function refuse(item, reason) {
   item.state = "refused";
   item.reason = reason;
+}
+
+/** Return whether a file was neither removed nor sent. @param {Item} item */
+function isHeld(item) {
+  return item.list.items.includes(item);
 }
 
 function isPending({ state }) {

@@ -10,7 +10,7 @@ import { t } from "/shared/language.js";
 import { plainText } from "./message_state.js";
 import { Outbox } from "./outbox.js";
 import { initialState, isTask, reduce, sessionInfo } from "./state.js";
-import { holeOf } from "./thread_state.js";
+import { holeOf, shownOf } from "./thread_state.js";
 
 const TRY_AGAIN_MS = 2_000;
 /** Most characters of files in a frame, which may have 1 MB. */
@@ -29,8 +29,6 @@ export class Client {
   #subscribed = new Set();
   /** For each list of sessions that is being fetched, the sessions that changed during the request. @type {Set<Set<string>>} */
   #listings = new Set();
-  /** Sessions whose log was sent again, until their next turn. */
-  #changed = new Set();
   /** For each session, the newest request for its versions. */
   #branchesAsked = new Map();
 
@@ -75,7 +73,7 @@ export class Client {
 
   /** Send the question of a failed answer again, as a new message. */
   askAgain(answerId) {
-    const question = questionOf(this.state.threads[this.state.current], answerId);
+    const question = questionOf(shownOf(this.state.threads[this.state.current]), answerId);
     if (!question) return this.notify(t("ask.gone"));
     const text = plainText(question);
     const parts = question.parts.filter((part) => part.type === "image" || part.type === "file").map(({ html, ...part }) => part);
@@ -87,7 +85,7 @@ export class Client {
 
   /** Ask the gateway why a message got this answer, or none. */
   askWhy(answerId) {
-    const question = questionOf(this.state.threads[this.state.current], answerId);
+    const question = questionOf(shownOf(this.state.threads[this.state.current]), answerId);
     if (!question) return this.notify(t("ask.gone"));
     this.send(`/why ${question.id}`);
   }
@@ -158,19 +156,29 @@ export class Client {
     return info.id;
   }
 
-  /** Send a text in place of a message of the open session. */
-  async edit(message, text) {
-    this.#report(await editMessage(this.state.current, message, text));
+  /** Send a text in place of a message of the open session. @returns {Promise<boolean>} whether it was accepted */
+  edit(message, text) {
+    return this.#replace((session) => editMessage(session, message, text));
   }
 
   /** Ask for another answer in the open session. */
-  async regenerate(answer) {
-    this.#report(await regenerateAnswer(this.state.current, answer));
+  regenerate(answer) {
+    return this.#replace((session) => regenerateAnswer(session, answer));
   }
 
   /** Show another version of the open session. */
-  async switchTo(version) {
-    this.#report(await switchVersion(this.state.current, version));
+  switchTo(version) {
+    return this.#replace((session) => switchVersion(session, version));
+  }
+
+  /** Replace the shown version of the open session. What is typed from now on belongs to the new one. */
+  async #replace(change) {
+    const session = this.state.current;
+    this.#dispatch({ type: "replacing", session, replacing: true });
+    const refusal = await change(session);
+    if (refusal) this.#dispatch({ type: "replacing", session, replacing: false });
+    this.#report(refusal);
+    return !refusal;
   }
 
   #report(refusal) {
@@ -256,9 +264,6 @@ export class Client {
       this.#describe(frame.session);
       this.#listBranches(frame.session);
     }
-    // The message that began a version is known when its turn starts.
-    if (frame.type === "log_changed") this.#changed.add(frame.session);
-    if (frame.type === "turn_start" && this.#changed.delete(frame.session)) this.#listBranches(frame.session);
     if (frame.type === "error" && frame.client_msg_id) this.#refused(frame);
   }
 

@@ -36,6 +36,8 @@ export class Composer extends HTMLElement {
   #shown = {};
   /** @type {import("./drafts.js").Place | null} */
   #place = null;
+  /** The text and the files when the shown version became unknown: what is added belongs to the one that comes. */
+  #since = null;
 
   connectedCallback() {
     if (this.firstChild) return;
@@ -64,7 +66,11 @@ export class Composer extends HTMLElement {
     this.#mentions.triggers = props.triggers;
     if (before.completions !== props.completions) this.#mentions.offer(props.completions);
     const place = placeOf(props.session, props.branch);
-    if (this.#place?.session !== place.session || this.#place.branch !== place.branch) this.#showDraft(place);
+    const isNew = this.#place?.session !== place.session;
+    if (!isNew && this.#place.branch !== place.branch && this.#since) this.#moveDraft(place);
+    else if (isNew || this.#place.branch !== place.branch) this.#showDraft(place);
+    if (props.branch !== undefined) this.#since = null;
+    else if (isNew || !this.#since) this.#since = { text: this.#input.value, files: this.#attachments.items };
     if (before.running !== props.running) this.#showButtons();
     this.#attachments.most = props.uploadBytes;
     if (props.online && !before.online) this.#attachments.resume();
@@ -81,6 +87,15 @@ export class Composer extends HTMLElement {
     this.#typed();
   }
 
+  /** Add a text that was written elsewhere to the draft of a session, as a paragraph of its own. */
+  add(session, text) {
+    const place = this.#place?.session === session ? this.#place : placeOf(session);
+    keepDraftText(place, joined(place === this.#place ? this.#input.value : draft(place).text, text));
+    if (place !== this.#place) return;
+    this.#input.value = draft(place).text;
+    this.#typed();
+  }
+
   #submit(event) {
     event.preventDefault();
     const text = this.#input.value.trim();
@@ -93,6 +108,7 @@ export class Composer extends HTMLElement {
     if (isPending) return;
     this.#input.value = "";
     this.#attachments.clear();
+    if (this.#since) this.#since = { text: "", files: [] };
     this.#typed();
     this.#input.focus();
     this.#emit("send", { text, uploads });
@@ -155,6 +171,20 @@ export class Composer extends HTMLElement {
     this.#typed();
   }
 
+  /** Show the draft of the version that came, and move there what was added since the other one was replaced. */
+  #moveDraft(place) {
+    const { text, files } = this.#since;
+    const written = this.#input.value;
+    const held = joined(draft(place).text, written.startsWith(text) ? written.slice(text.length) : written);
+    keepDraftText(this.#place, text);
+    this.#place = place;
+    // The cursor stays in a text that stays.
+    if (held !== written) this.#input.value = held;
+    this.#typed();
+    this.#attachments.move(files, place);
+    if (held === "" && this.#attachments.isEmpty) this.#wait(null);
+  }
+
   #attach(source) {
     const files = [...source.files];
     if (source === this.#files) this.#files.value = "";
@@ -203,6 +233,12 @@ export class Composer extends HTMLElement {
   #emit(name, detail) {
     this.dispatchEvent(new CustomEvent(name, { bubbles: true, detail }));
   }
+}
+
+/** Return a text with another one as a paragraph of its own. */
+function joined(text, added) {
+  if (!text.trim()) return added.trimStart();
+  return added.trim() ? `${text.trimEnd()}\n\n${added.trimStart()}` : text;
 }
 
 /** Return the bytes of a text in a frame. */

@@ -32,6 +32,8 @@ export class MessageView extends HTMLElement {
   #again = actionButton("again", t("message.again"), () => this.#emit("regenerate", this.#message.id));
   #places = h("span", { class: "versions", role: "group", "aria-label": t("message.versions"), hidden: true });
   #form = null;
+  /** Whether the text of the form was sent, and not refused so far. */
+  #sent = false;
   /** The versions that begin here, if there are several. @type {import("./api.js").Version[] | null} */
   versions = null;
 
@@ -77,11 +79,16 @@ export class MessageView extends HTMLElement {
     this.append(h("h2", { class: author ? "author" : "offscreen" }, author || WHO[role]), this.#body, this.#changes, this.#footer);
   }
 
-  /** Let the user write another text in place of this message. */
-  edit() {
+  /** The text of the open form, unless it was sent; null without one. @returns {string | null} */
+  get unsent() {
+    return this.#form === null || this.#sent ? null : this.#form.firstElementChild.value;
+  }
+
+  /** Let the user write another text in place of this message. @param {string} [kept] a text that was written before */
+  edit(kept) {
     if (this.#form === null) {
       const field = h("textarea", { rows: "3", dir: "auto", "aria-label": t("message.edited") });
-      field.value = plainText(this.#message);
+      field.value = kept ?? plainText(this.#message);
       const cancel = h("button", { type: "button", onclick: () => this.#closeForm() }, t("dialog.cancel"));
       this.#form = h("form", { class: "edit-form" }, field, h("div", { class: "line" }, cancel, h("button", { type: "submit", class: "primary", onclick: notTwice(() => {}) }, t("composer.send"))));
       this.#form.addEventListener("submit", (event) => this.#submit(event, field.value.trim()));
@@ -89,7 +96,7 @@ export class MessageView extends HTMLElement {
       this.#body.hidden = true;
       this.#body.after(this.#form);
     }
-    this.#form.firstElementChild.focus();
+    if (kept === undefined) this.#form.firstElementChild.focus();
   }
 
   /** Show the version before (-1) or after (1) the shown one. */
@@ -101,7 +108,15 @@ export class MessageView extends HTMLElement {
   /** The form stays until the log comes without this message: a refused text is not lost. */
   #submit(event, text) {
     event.preventDefault();
-    if (text) this.#emit("edit", { id: this.#message.id, text });
+    if (!text || this.#sent) return;
+    this.#sent = true;
+    this.#emit("edit", { id: this.#message.id, text, refused: (session) => this.#refused(session, text) });
+  }
+
+  #refused(session, text) {
+    this.#sent = false;
+    // Another change of the log came first.
+    if (!this.isConnected) document.dispatchEvent(new CustomEvent("unsent", { detail: { session, text } }));
   }
 
   #pressed(event) {

@@ -27,7 +27,7 @@
  */
 import { t } from "/shared/language.js";
 import { asksApproval, plainText } from "./message_state.js";
-import { emptyThread, withAccepted, withEvent, withFetched, withReplayed } from "./thread_state.js";
+import { emptyThread, shownOf, withAccepted, withChangedLog, withEvent, withFetched, withReplayed } from "./thread_state.js";
 
 const UNNAMED = /^chat-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
 
@@ -75,7 +75,9 @@ export function reduce(state, action) {
     case "fetched":
       return withThread(state, action.session, (thread) => withFetched(thread, action));
     case "branches":
-      return { ...state, branches: { ...state.branches, [action.session]: byShown(action.branches) } };
+      return withListed({ ...state, branches: { ...state.branches, [action.session]: byShown(action.branches) } }, action.session, true);
+    case "replacing":
+      return withListed(state, action.session, !action.replacing);
     case "removed":
       return without(state, action.session);
     case "outbox":
@@ -142,13 +144,13 @@ export function modelOf(state, session) {
 
 /**
  * Return a name of the version that a session shows, which stays the same when the version gets versions: the last
- * first message that replaced another one, or "" if none did; undefined while the versions are not known.
+ * first message that replaced another one, or "" if none did; undefined while the versions are not known, or change.
  * @param {State} state @returns {string | undefined}
  */
 export function branchOf(state, session) {
   if (session === null) return "";
-  const places = state.branches[session];
-  return places && (Object.entries(places).findLast(([shown, versions]) => versions[0].id !== shown)?.[0] ?? "");
+  const places = state.threads[session]?.listed && state.branches[session];
+  return places ? Object.entries(places).findLast(([shown, versions]) => versions[0].id !== shown)?.[0] ?? "" : undefined;
 }
 
 /** @param {State} state @returns {SessionInfo | undefined} */
@@ -160,7 +162,7 @@ export function sessionInfo(state, session) {
 export function titleOf(state, session) {
   if (isMissing(state, session)) return t("missing.name");
   const title = sessionInfo(state, session)?.title;
-  const first = Object.values(state.threads[session]?.messages ?? {}).find((message) => message.role === "user");
+  const first = Object.values(shownOf(state.threads[session])?.messages ?? {}).find((message) => message.role === "user");
   return title || (first && plainText(first).slice(0, 80)) || t("list.untitled");
 }
 
@@ -175,7 +177,7 @@ function withFrame(state, frame, at) {
     case "replayed":
       return withThread(state, frame.session, (thread) => withReplayed(thread, frame));
     case "log_changed":
-      return withThread(state, frame.session, (thread) => ({ ...emptyThread(), awaiting: thread.awaiting, gap: frame.gap ?? null }));
+      return withThread(state, frame.session, (thread) => withChangedLog(thread, frame));
     case "pong":
       return state;
     case "contributions":
@@ -221,6 +223,10 @@ function withThread(state, session, change) {
   const thread = state.threads[session] ?? emptyThread();
   const next = change(thread);
   return next === thread ? state : { ...state, threads: { ...state.threads, [session]: next } };
+}
+
+function withListed(state, session, listed) {
+  return withThread(state, session, (thread) => ({ ...thread, listed }));
 }
 
 function withInfo(state, info) {

@@ -61,6 +61,7 @@ export const de = {
   "bar.usage": "Tokens und Kosten dieser Unterhaltung",
   "bar.waiting": "Verbindung verloren, neuer Versuch …",
   "branch.unreachable": "Das Gateway ist nicht erreichbar. Versuche es noch einmal, wenn die Verbindung wieder da ist.",
+  "edit.moved": "Die Nachricht, die du bearbeitet hast, wird nicht mehr gezeigt. Dein Text steht jetzt im Eingabefeld.",
   "change.failed": "Die Unterhaltung konnte nicht geändert werden. Versuche es noch einmal.",
   "changes.deleted": "gelöscht",
   "changes.diff": "Änderungen in {path}",

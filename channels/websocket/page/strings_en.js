@@ -61,6 +61,7 @@ export const en = {
   "bar.usage": "Tokens and cost of this conversation",
   "bar.waiting": "Connection lost, trying again…",
   "branch.unreachable": "The gateway cannot be reached. Try again when it is connected.",
+  "edit.moved": "The message that you edited is not shown any more. Your text is in the message field now.",
   "change.failed": "The conversation could not be changed. Try again.",
   "changes.deleted": "deleted",
   "changes.diff": "Diff of {path}",

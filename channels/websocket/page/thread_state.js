@@ -12,18 +12,30 @@
  * @property {string | null} gap the message after which messages may be left out
  * @property {boolean | null} earlier whether the log has messages before the first one; null if none were ever left out
  * @property {"earlier" | "gap" | "failed" | null} fetching what is being fetched, or that the last fetch failed
+ * @property {boolean} listed whether its versions are known as they are now
+ * @property {Thread | null} before what is shown until the log that replaces it was received
  * @property {boolean} awaiting a message was accepted and its answer has not begun
  */
 import { acceptedMessage, askingNotice, renderedMessage, runningAnswer, storedMessage, withApproval, withDelta, withoutApproval } from "./message_state.js";
 
 /** @returns {Thread} */
 export function emptyThread() {
-  return { seq: 0, loaded: false, order: [], messages: {}, running: null, missing: false, gap: null, earlier: null, fetching: null, awaiting: false };
+  return { seq: 0, loaded: false, order: [], messages: {}, running: null, missing: false, gap: null, earlier: null, fetching: null, listed: false, before: null, awaiting: false };
+}
+
+/** Return the thread whose log is sent anew. @param {Thread} thread */
+export function withChangedLog(thread, { gap }) {
+  return { ...emptyThread(), awaiting: thread.awaiting, gap: gap ?? null, before: shownOf(thread) };
+}
+
+/** Return what views show of a thread: its log, or the one before it until it was received. @param {Thread} [thread] */
+export function shownOf(thread) {
+  return thread?.before ?? thread;
 }
 
 /** Return the thread after its replay. @param {Thread} thread */
 export function withReplayed(thread, { earlier }) {
-  return { ...thread, loaded: true, earlier: earlier ? true : thread.earlier, fetching: thread.fetching === "failed" ? null : thread.fetching };
+  return { ...thread, loaded: true, before: null, earlier: earlier ? true : thread.earlier, fetching: thread.fetching === "failed" ? null : thread.fetching };
 }
 
 /**

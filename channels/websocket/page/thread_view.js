@@ -1,6 +1,6 @@
 /**
  * `<tl-thread>`: the messages of the open session. Scrolls with the newest text only while the user is at the
- * end; otherwise it shows a button that scrolls there.
+ * end; otherwise it shows a button that scrolls there. Sends `unsent` with the text of an edit whose message is gone.
  */
 import { announce } from "/shared/announcer.js";
 import { dayName } from "/shared/dates.js";
@@ -35,6 +35,8 @@ export class ThreadView extends HTMLElement {
   /** The message that keeps its place on the screen until the user scrolls, after others were inserted. */
   #kept = null;
   #lastTop = 0;
+  /** Texts of open edits, by message, while another session is shown. @type {Map<string, {session: string, text: string}>} */
+  #edits = new Map();
   #shown = {};
 
   connectedCallback() {
@@ -53,7 +55,7 @@ export class ThreadView extends HTMLElement {
     const before = this.#shown;
     if (before.session === session && before.thread === thread && before.outbox === outbox && before.branches === branches) return;
     this.#shown = props;
-    if (before.session !== session) this.#enter();
+    if (before.session !== session) this.#enter(before.session);
     const fetched = before.session === session && isFetching(before.thread) && !isFetching(thread);
     if (fetched && !this.#following) this.#keep();
     announce(this.#renderList(thread, outbox.filter((entry) => entry.session === session)));
@@ -163,15 +165,33 @@ export class ThreadView extends HTMLElement {
     message?.focus({ preventScroll: true });
   }
 
-  #enter() {
+  #enter(left) {
+    for (const { id, unsent } of this.#openEdits()) this.#edits.set(id, { session: left, text: unsent });
     this.#revealed = this.#kept = null;
     this.#list.replaceChildren();
     this.follow();
   }
 
+  #openEdits() {
+    const open = [...this.#list.children].filter((child) => typeof child.unsent === "string");
+    return open.map((child) => ({ id: child.dataset.id, unsent: child.unsent }));
+  }
+
+  /** Open the edits of this session again; the text of one whose message is gone is not lost. */
+  #restoreEdits(thread) {
+    for (const [id, { session, text }] of thread?.loaded ? this.#edits : []) {
+      if (session !== this.#shown.session) continue;
+      this.#edits.delete(id);
+      const message = [...this.#list.children].find((child) => child.dataset.id === id);
+      if (message) message.edit(text);
+      else this.dispatchEvent(new CustomEvent("unsent", { bubbles: true, detail: { session, text } }));
+    }
+  }
+
   /** Draw the messages. Return the new finished blocks. */
   #renderList(thread, pending) {
     const fresh = [];
+    for (const { id, unsent } of this.#openEdits()) if (!(id in (thread?.messages ?? {}))) this.#edits.set(id, { session: this.#shown.session, text: unsent });
     const messages = (thread?.order ?? []).map((id) => thread.messages[id]).filter((message) => !message.hidden);
     const items = [...withDays(messages, thread?.gap), ...pending];
     reconcile(
@@ -185,6 +205,7 @@ export class ThreadView extends HTMLElement {
         if (item.live) fresh.push(...blocks);
       },
     );
+    this.#restoreEdits(thread);
     return fresh;
   }
 

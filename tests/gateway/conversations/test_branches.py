@@ -22,6 +22,7 @@ from gateway.store import schema as t
 from gateway.testing.chat import Chat, chatting, written
 from gateway.testing.fake_models.script import Gate, Reply, Say
 from tests.gateway.conversations.test_changes import change, use
+from tests.gateway.pipeline.test_mailbox import Beginning
 
 PICTURE = ImagePart("iVBORw0KGgo=", "image/png")
 
@@ -256,19 +257,23 @@ async def test_nothing_branches_while_an_answer_is_made(tmp_path: Path) -> None:
         assert await writer.texts() == ["eins", "You said: eins", "two", "half whole"]
 
 
-async def test_a_version_is_listed_while_it_is_answered(tmp_path: Path) -> None:
-    gate = Gate(asyncio.Event())
-    async with chatting(tmp_path) as chat:
+async def test_a_version_is_listed_while_it_waits_and_is_answered(tmp_path: Path) -> None:
+    beginning, gate = Beginning(), Gate(asyncio.Event())
+    async with chatting(tmp_path, beginning) as chat:
         writer = Writer(chat)
         await writer.say("one")
         chat.model.then(Reply((Say("half"), gate, Say(" whole"))))
-        receipt = await writer.begin_edit("one", "eins")
+        receipt = await writer.begin_edit("one", "hold one")
+        await beginning.holding.wait()
+        assert await writer.versions() == [["one", "*hold one"]]
+        beginning.gate.set()
         async with asyncio.timeout(60):
-            while await writer.versions() != [["one", "*eins"]]:
+            while (await writer.session()).turn is None:
                 await asyncio.sleep(0.01)
+        assert await writer.versions() == [["one", "*hold one"]]
         gate.opened.set()
         await chat.answer(receipt.answer_id)
-        assert await writer.versions() == [["one", "*eins"]]
+        assert await writer.versions() == [["one", "*hold one"]]
 
 
 async def test_what_a_summary_or_new_covers_does_not_branch(tmp_path: Path) -> None:
