@@ -14,7 +14,7 @@ from pathlib import Path
 
 from playwright.async_api import Browser, Route, expect
 
-from gateway.testing.fake_models.script import titling
+from gateway.testing.fake_models.script import Gate, Reply, Say, titling
 from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.served import serving
 from tests.documents import pdf
@@ -200,3 +200,28 @@ async def test_sessions_are_listed_and_can_be_deleted(browser: Browser, tmp_path
         await page.reload()
         await expect(connection(page)).to_have_text("Connected")
         await expect(page.get_by_role("navigation").get_by_role("listitem")).to_have_count(0)
+
+
+async def test_a_message_for_which_there_is_no_room_says_so_and_can_be_sent_again(
+    tmp_path: Path, browser: Browser
+) -> None:
+    gate = Gate(asyncio.Event())
+    limits = {"session_inbox": 1, "session_backlog": 0}
+    async with serving(tmp_path, limits=limits) as served, chat(browser, served.url) as page:
+        served.models.then(Reply((Say("half"), gate, Say(" whole"))))
+        await say(page, "one")
+        await expect(answers(page)).to_contain_text("half")
+        await say(page, "this gets a notice")
+        await say(page, "no room")
+        refused = questions(page).filter(has_text="no room")
+        await expect(refused.locator("footer")).to_contain_text("Not sent: too many messages are waiting")
+        await expect(page.locator("#announcements")).to_contain_text("too many messages are waiting")
+        # It is kept over a reload: the gateway does not have it.
+        await page.reload()
+        await expect(refused.locator("footer")).to_contain_text("Not sent")
+        await expect(refused.get_by_role("button", name="Copy")).to_be_visible()
+        gate.opened.set()
+        await expect(words(answers(page)).nth(1)).to_contain_text("Too many messages are waiting")
+        await refused.get_by_role("button", name="Try again").click()
+        await expect(words(answers(page)).last).to_have_text("You said: no room")
+        await expect(refused).to_have_count(1)

@@ -320,6 +320,7 @@ export class Client {
   }
 
   #acknowledged(ack) {
+    if (ack.refused) return this.#refused(ack);
     this.#outbox.remove(ack.client_msg_id);
     // The answer may have begun before this socket was opened: fetch the missed events.
     if (ack.duplicate) this.#subscribe(ack.session, true);

@@ -1,5 +1,7 @@
 /** `<tl-pending>`: a user message that the server has not confirmed, or has refused. */
 import { attachmentView } from "./attachment_view.js";
+import { announce } from "/shared/announcer.js";
+import { copyButton } from "/shared/copy_button.js";
 import { h } from "/shared/dom.js";
 import { t } from "/shared/language.js";
 
@@ -17,7 +19,9 @@ export class PendingView extends HTMLElement {
     const attached = [...entry.parts, ...(entry.uploads ?? [])];
     const pictures = attached.map((part) => h("div", { class: "part-image" }, attachmentView(part)));
     const typed = entry.text && h("div", { class: "typed", dir: "auto" }, entry.text);
-    this.replaceChildren(h("div", { class: "body" }, typed, ...pictures), this.#footer(entry));
+    const footer = this.#footer(entry);
+    this.replaceChildren(h("div", { class: "body" }, typed, ...pictures), footer);
+    if (entry.failed) announce([footer.firstElementChild]);
     return [];
   }
 
@@ -30,6 +34,7 @@ export class PendingView extends HTMLElement {
       h("span", {}, t("pending.failed", { reason: entry.failed })),
       h("button", { type: "button", class: "quiet", onclick: act("retry") }, t("pending.again")),
       h("button", { type: "button", class: "quiet", onclick: act("discard") }, t("pending.discard")),
+      entry.text && copyButton(t("message.copy"), () => entry.text),
     );
   }
 }

@@ -194,6 +194,7 @@ function withFrame(state, frame, at) {
 function withAck(state, ack, at) {
   const entry = state.outbox.find((held) => held.client_msg_id === ack.client_msg_id);
   if (!entry) return state;
+  if (ack.refused) return withFailed(state, entry.client_msg_id, t("pending.full"));
   const outbox = state.outbox.filter((held) => held !== entry);
   const accepted = withThread({ ...state, outbox }, ack.session, (thread) => withAccepted(thread, ack, entry));
   const known = sessionInfo(state, ack.session);
@@ -207,8 +208,12 @@ function withError(state, frame) {
   }
   if (!frame.client_msg_id) return { ...state, notice: frame.message };
   if (frame.retryable) return state;
-  const mark = (entry) => (entry.client_msg_id === frame.client_msg_id ? { ...entry, failed: frame.message } : entry);
-  return { ...state, outbox: state.outbox.map(mark) };
+  return withFailed(state, frame.client_msg_id, frame.message);
+}
+
+/** Return the state with a message of the outbox that the server refused. */
+function withFailed(state, id, failed) {
+  return { ...state, outbox: state.outbox.map((entry) => (entry.client_msg_id === id ? { ...entry, failed } : entry)) };
 }
 
 function withSessionEvent(state, frame, at) {

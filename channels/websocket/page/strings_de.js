@@ -249,6 +249,7 @@ export const de = {
   "pending.again": "Noch einmal",
   "pending.discard": "Verwerfen",
   "pending.failed": "Nicht gesendet: {reason}",
+  "pending.full": "zu viele Nachrichten dieser Unterhaltung warten. Versuche es noch einmal, wenn einige beantwortet sind.",
   "pending.sending": "Wird gesendet …",
   "picker.agents": "Agenten",
   "picker.default": "Standard",

@@ -249,6 +249,7 @@ export const en = {
   "pending.again": "Try again",
   "pending.discard": "Discard",
   "pending.failed": "Not sent: {reason}",
+  "pending.full": "too many messages are waiting in this conversation. Try again when some are answered.",
   "pending.sending": "Sending…",
   "picker.agents": "Agents",
   "picker.default": "Default",
