@@ -25,6 +25,7 @@ from gateway.access.approvals import Approvals
 from gateway.access.permissions import Permissions
 from gateway.access.program_actions import ProgramPermissions
 from gateway.access.questions import Questions
+from gateway.access.tokens import Auth, BrowserLogins
 from gateway.commands.access import AccessCommands
 from gateway.commands.agent_draft import FOLDER, AgentDrafts
 from gateway.commands.conversation import ConversationCommands
@@ -394,9 +395,10 @@ class Gateway:
         own = (titles, forks, Shares(store, settings.share, self.redactor), undo, branches, search)
         sources = sessions, self.models, self.profiles, caller
         completions = PluginCompletions(self.registry, *sources, lambda: self.model)
+        logins = BrowserLogins(Auth.of(settings.server), store)
         parts = intake, submission, ephemeral, inbox, sessions, questions, access
         host = Host(
-            *(*parts, *own, changes, Uploads(store), self.registry, self.counters),
+            *(*parts, *own, changes, Uploads(store), logins, self.registry, self.counters),
             *(FileReader(run=self.processes.run_script), settings, lambda: self.model, self._model_for),
         )
         return RunningGateway(

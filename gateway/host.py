@@ -14,7 +14,7 @@ from msgspec import structs
 from gateway.access import THE_OWNER, Access, UserRef
 from gateway.access.approvals import Approvals
 from gateway.access.questions import Questions
-from gateway.access.tokens import Auth
+from gateway.access.tokens import BrowserLogins
 from gateway.commands.agent_draft import AgentDrafts
 from gateway.contract.channel import (
     Attention,
@@ -82,6 +82,7 @@ class Host:
         search: SearchIndex,
         changes: ChangeLog,
         uploads: Uploads,
+        logins: BrowserLogins,
         registry: PluginRegistry,
         counters: Counters,
         files: FileReader,
@@ -94,7 +95,8 @@ class Host:
         self.changes = changes
         self.undo = undo
         self.branches = branches
-        self.auth = Auth.of(settings.server)
+        self.logins = logins
+        self.auth = logins.auth
         self.limits = settings.limits
         self.counters = counters
         self.version = VERSION

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
 import structlog
 from aiohttp import WSCloseCode, web
 
-from channels.websocket.connection import Connection
+from channels.websocket.connection import UNAUTHORIZED, Connection
 from channels.websocket.share_page import SharePage
 from gateway.channel import (
     Address,
@@ -40,7 +40,7 @@ _TOKEN = "token."  # noqa: S105 - the prefix of a subprotocol, not a token
 _HEARTBEAT = 30.0
 _AUTH_SECONDS = 10.0
 _CLOSE_SECONDS = 1.0
-_UNAUTHORIZED, _TOO_MANY_ATTEMPTS = 4001, 4029
+_TOO_MANY_ATTEMPTS = 4029
 _PAGE = Path(__file__).parent / "page"
 
 
@@ -123,10 +123,15 @@ class WebsocketChannel:
     async def _authenticate_and_run(
         self, connection: Connection, request: web.Request, token: str | None
     ) -> None:
-        socket, auth = connection.socket, self._host.auth
+        socket, auth, logins = connection.socket, self._host.auth, self._host.logins
+        unregister: Callable[[], object] | None = None
         try:
             cookie = session_cookie(request.method, request.headers, request.cookies)
-            user = None if token is not None or cookie is None else auth.user_of_cookie(cookie)
+            user = None
+            if token is None and cookie is not None:
+                # Before the look at the store, so that no end of the login is missed.
+                unregister = logins.on_end(cookie, connection.signed_out.set)
+                user = await logins.user_of(cookie)
             # A page without a valid cookie is refused at once, because it has to ask the user for the token.
             if user is None and token is None and not connection.html and not auth.open:
                 async with asyncio.timeout(_AUTH_SECONDS):
@@ -134,11 +139,14 @@ class WebsocketChannel:
             if user is None:
                 user, cookie = auth.user_of(token, request.remote or ""), None
         except (UnauthorizedError, TimeoutError):
-            await socket.close(code=_UNAUTHORIZED, message=b"Unauthorized")
+            await socket.close(code=UNAUTHORIZED, message=b"Unauthorized")
         except TooManyRequestsError:
             await socket.close(code=_TOO_MANY_ATTEMPTS, message=b"too many wrong tokens; wait a minute")
         else:
             await connection.run(user, cookie)
+        finally:
+            if unregister is not None:
+                unregister()
 
     async def _close_sockets(self) -> None:
         """Close all sockets; the server aborts those of clients that do not read the close frame."""

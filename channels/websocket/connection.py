@@ -54,6 +54,9 @@ if TYPE_CHECKING:
 
 _NO_TOKEN = "the first frame must carry the token"  # noqa: S105 - a sentence, not a token
 
+UNAUTHORIZED = 4001
+"""Close code for a client without a valid token or login."""
+
 _MAX_SLICE_SECONDS = 0.01
 """Seconds of rendering before other tasks run; a single block may take longer."""
 
@@ -95,6 +98,8 @@ class Connection:
         self._rendering = rendering
         self._user = ""
         self._cookie: str | None = None
+        self.signed_out = asyncio.Event()
+        """Set when the login of its cookie was ended."""
         self._feed: Feed | None = None
         self._unregister: Callable[[], None] = lambda: None
         self._followed: set[str] = set()
@@ -127,6 +132,8 @@ class Connection:
         await self._send(to_bytes(self._ready()))
         try:
             async with asyncio.TaskGroup() as tasks:
+                if cookie is not None:
+                    tasks.create_task(self._until_signed_out())
                 if self._sends_contributions:
                     tasks.create_task(self._send_contributions())
                 await self._read(tasks)
@@ -138,6 +145,12 @@ class Connection:
                 self._unregister()
                 for session in self._followed:
                     self._host.unfollow(session, self._feed)
+        if self.signed_out.is_set():
+            await self.socket.close(code=UNAUTHORIZED, message=b"signed out")
+
+    async def _until_signed_out(self) -> None:
+        await self.signed_out.wait()
+        raise _Disconnected
 
     async def _read(self, tasks: asyncio.TaskGroup) -> None:
         async for message in self.socket:
@@ -381,8 +394,9 @@ class Connection:
             self._channel,
             self._host.limits.upload_bytes,
             self._host.limits.frame_bytes,
+            signed_in=self._cookie is not None and not self._host.auth.open,
         )
 
 
 class _Disconnected(Exception):
-    """Raised when the client disconnected, to end the task group with its sending task."""
+    """Raised when the client disconnected or signed out, to end the task group with its sending task."""

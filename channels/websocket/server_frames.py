@@ -36,6 +36,8 @@ class Ready(Struct, frozen=True, tag_field="type", tag="ready"):
     frame_bytes: int = 1_000_000
     """Largest frame of the client; the socket is closed at a larger one."""
     protocol: int = 1
+    signed_in: bool = False
+    """A cookie authenticated the client; ``DELETE /api/browser`` ends this login."""
 
 
 class Segment(Struct, frozen=True, omit_defaults=True):

@@ -11,9 +11,13 @@ from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
+from sqlalchemy import select
 
 from gateway.contract.errors import ForbiddenError, TooManyRequestsError, UnauthorizedError
 from gateway.settings import ServerSettings
+from gateway.store import Store
+from gateway.store import schema as t
+from gateway.store.writes import Write, audit_op
 
 OWNER = "owner"
 ServerRole = Literal["admin", "viewer"]
@@ -24,6 +28,7 @@ _COOKIE_SECONDS = 30 * 86_400
 _CONFIRMED_MS = 5 * 60_000
 _MIN_CAPACITY = 1_000
 """Counted keys that are kept before expired ones are removed."""
+_END = Write("insert-new", 114, t.ended_login, "id")
 
 
 class Attempts:
@@ -170,17 +175,16 @@ class Auth:
         issued = str(int(time.time() if now is None else now))
         return ".".join((issued, self._mac(account, issued), *([] if account == OWNER else [account])))
 
-    def user_of_cookie(self, cookie: str) -> str | None:
-        """Return the user of a session cookie, or None. An expired one does not count as a wrong guess."""
-        return OWNER if self.holder_of_cookie(cookie) is not None else None
-
     def confirms(self, cookie: str) -> bool:
         """Return whether a session cookie is so new that it proves who its user is."""
         holder = self.holder_of_cookie(cookie)
         return holder is not None and holder.is_confirmed
 
     def holder_of_cookie(self, cookie: str) -> Identity | None:
-        """Return the admin of a session cookie, or None. The proof is as old as the cookie."""
+        """Return the admin of a session cookie, or None. The proof is as old as the cookie.
+
+        An expired one does not count as a wrong guess. ``BrowserLogins`` knows those that were ended.
+        """
         if self.open:
             return Identity(OWNER, "admin")
         issued, _, rest = cookie.partition(".")
@@ -199,6 +203,67 @@ class Auth:
         known = self._tokens.get(account)
         key = b"" if known is None else known.token.encode()
         return hmac.new(key, b"browser session " + issued.encode(), hashlib.sha256).hexdigest()
+
+
+class BrowserLogins:
+    """Logins at the chat page. Their cookies need no state of the server, until a user signs out."""
+
+    def __init__(self, auth: Auth, store: Store) -> None:
+        self.auth = auth
+        self._store = store
+        self._listeners: set[Callable[[str], None]] = set()
+
+    async def begin(self, account: str) -> str:
+        """Return the cookie of a new login."""
+        now = int(time.time())
+        # Logins of one token within a second have the same cookie, and one that was ended never counts again.
+        while await self._is_ended(cookie := self.auth.cookie(account, now)):
+            now -= 1
+        return cookie
+
+    async def find(self, cookie: str) -> Identity | None:
+        """Return the admin of a cookie whose login was not ended, or None."""
+        holder = self.auth.holder_of_cookie(cookie)
+        if holder is None or self.auth.open:
+            return holder
+        return None if await self._is_ended(cookie) else holder
+
+    async def user_of(self, cookie: str) -> str | None:
+        """Return the user of a cookie whose login was not ended, or None. All admins are the owner."""
+        return None if await self.find(cookie) is None else OWNER
+
+    async def end(self, cookie: str) -> None:
+        """End the login of a valid cookie, with its open sockets. Durable when it returns."""
+        holder = self.auth.holder_of_cookie(cookie)
+        if holder is None or self.auth.open:
+            return
+        await self._store.write(
+            (_END, (_id(cookie),)), audit_op(holder.account, "chat.logout", holder.account)
+        )
+        for listener in tuple(self._listeners):
+            listener(_id(cookie))
+
+    def on_end(self, cookie: str, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call ``listener`` when the login of a cookie is ended, until the result is called."""
+        ended = _id(cookie)
+
+        def call(login: str) -> None:
+            if login == ended:
+                listener()
+
+        self._listeners.add(call)
+        return lambda: self._listeners.discard(call)
+
+    async def _is_ended(self, cookie: str) -> bool:
+        c = t.ended_login.c.id
+        query = select(c).where(c == _id(cookie))
+        return await self._store.read(lambda connection: connection.execute(query).first() is not None)
+
+
+def _id(cookie: str) -> str:
+    """Return the id of a login: it is the same for every form of a cookie that counts."""
+    issued, _, rest = cookie.partition(".")
+    return f"{issued}.{hashlib.sha256(rest.partition('.')[0].encode()).hexdigest()}"
 
 
 def cookie_name(host: str) -> str:

@@ -253,8 +253,7 @@ class ShowsAnswers(Protocol):
 
 def visible_json(value: object, indent: int | None = None) -> str:
     """Return a value as JSON, with invisible and direction-changing characters escaped."""
-    text = json.dumps(value, ensure_ascii=False, indent=indent, default=str)
-    return _NOT_ASCII.sub(_escaped, text)
+    return _NOT_ASCII.sub(_escaped, json.dumps(value, ensure_ascii=False, indent=indent, default=str))
 
 
 def visible_text(text: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from gateway.access.tokens import cookie_name
+from gateway.access.tokens import cookie_name, session_cookie
 from gateway.app import Gateway
 from gateway.contract.errors import AddressInUseError, SettingsError
 from gateway.conversations import ConversationFinder, Selection
@@ -75,7 +75,7 @@ class Api:
         self._metrics: object = None
         self._described: object = None
         self._description: bytes = b""
-        self.binder = Binder(gateway.parts.host.auth, self.logins)
+        self.binder = Binder(parts.host.auth, self.logins, parts.host.logins)
         self.plugins = PluginRoutes(gateway.registry, self.binder)
         self.pages = PluginPages(gateway.registry, self.binder)
         self._late = (
@@ -133,6 +133,14 @@ class Api:
                 success=204,
             ),
             Route(
+                "DELETE",
+                "/api/browser",
+                "forgetBrowser",
+                "End the login of this browser at the chat page, also in its other tabs.",
+                self._end_cookie,
+                success=204,
+            ),
+            Route(
                 "GET",
                 "/metrics",
                 "readMetrics",
@@ -156,12 +164,20 @@ class Api:
         secure = request.secure or request.headers.get("Origin", "").lower().startswith("https://")
         response.set_cookie(
             cookie_name(request.headers.get("Host", "")),
-            self._gateway.parts.host.auth.cookie(call.identity.account),
+            await self._gateway.parts.host.logins.begin(call.identity.account),
             path="/",
             httponly=True,
             samesite="Strict",
             secure=secure,
         )
+        return response
+
+    async def _end_cookie(self, call: PlainCall) -> web.Response:
+        request, response = call.request, web.Response(status=204)
+        cookie = session_cookie(request.method, request.headers, request.cookies)
+        if cookie is not None:
+            await self._gateway.parts.host.logins.end(cookie)
+        response.del_cookie(cookie_name(request.headers.get("Host", "")), path="/")
         return response
 
     async def _read_metrics(self, _call: PlainCall) -> web.Response:

@@ -30,7 +30,15 @@ import structlog
 from aiohttp import web
 from msgspec import UNSET, Struct, UnsetType
 
-from gateway.access.tokens import OWNER, Auth, Identity, ServerRole, bearer_token, session_cookie
+from gateway.access.tokens import (
+    OWNER,
+    Auth,
+    BrowserLogins,
+    Identity,
+    ServerRole,
+    bearer_token,
+    session_cookie,
+)
 from gateway.contract.errors import (
     CATCHABLE,
     ForbiddenError,
@@ -196,9 +204,12 @@ class Logins(Protocol):
 class Binder:
     """Converter of our routes into aiohttp routes. It checks who sends a request, and in which role."""
 
-    def __init__(self, auth: Auth, logins: Logins | None = None) -> None:
+    def __init__(
+        self, auth: Auth, logins: Logins | None = None, browsers: BrowserLogins | None = None
+    ) -> None:
         self._auth = auth
         self._logins = logins
+        self._browsers = browsers
 
     def bind(self, routes: Sequence[Route]) -> list[web.AbstractRouteDef]:
         """Return the aiohttp routes."""
@@ -243,7 +254,8 @@ class Binder:
             if found is not None:
                 return found
             cookie = session_cookie(request.method, request.headers, request.cookies) if chat else None
-            found = None if cookie is None else self._auth.holder_of_cookie(cookie)
+            browsers = self._browsers
+            found = None if cookie is None or browsers is None else await browsers.find(cookie)
             if found is not None:
                 return found
         return self._auth.identify(token, request.remote or "")

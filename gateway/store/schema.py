@@ -412,6 +412,9 @@ console_session = Table(
 )
 """Logins at the console. ``id`` is a digest of the cookie, ``proof`` one of the token."""
 
+ended_login = Table("ended_login", metadata, Column("id", Text, primary_key=True))
+"""Logins at the chat page that a user ended: the time of the cookie (seconds), a dot and a digest of it."""
+
 identity = Table(
     "identity",
     metadata,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientSession
-from playwright.async_api import Browser, Route, expect
+from playwright.async_api import Browser, Page, Route, expect
 
 from gateway import Plugin, Tool, ToolContext, new_id, tool_from
 from gateway.channel import Address, InboundMessage, Quoted, Sender
@@ -226,6 +226,61 @@ async def test_the_token_is_remembered_until_the_browser_closes(browser: Browser
         assert TOKEN not in cookie["value"]  # type: ignore[typeddict-item]
         kept = await page.evaluate("JSON.stringify([{ ...localStorage }, { ...sessionStorage }])")
         assert TOKEN not in kept
+
+
+async def test_a_user_signs_out_in_all_tabs_and_leaves_nothing_to_the_next_one(
+    tmp_path: Path, browser: Browser
+) -> None:
+    async def sign_in(page: Page) -> None:
+        await page.get_by_label("Token", exact=True).fill(TOKEN)
+        await page.keyboard.press("Enter")
+        await expect(connection(page)).to_have_text("Connected")
+
+    kept = "JSON.stringify([Object.keys(localStorage), Object.keys(sessionStorage)])"
+    async with (
+        serving(tmp_path, server={"token": TOKEN}) as served,
+        chat(browser, served.url, connected=False) as page,
+    ):
+        await sign_in(page)
+        await say(page, "secret")
+        await expect(words(answers(page))).to_have_text("You said: secret")
+        other = await page.context.new_page()
+        await other.goto(page.url)
+        await expect(words(answers(other))).to_have_text("You said: secret")
+        for tab in (page, other):
+            await message_field(tab).fill("draft of a user")
+        # What a tab that sleeps meanwhile keeps is not shown to the next user, either.
+        sleeping = await other.evaluate("JSON.stringify({ ...sessionStorage })")
+        await page.get_by_role("button", name="Settings").click()
+        await page.get_by_role("dialog").get_by_role("button", name="Sign out").click()
+        question = page.get_by_role("dialog", name="Sign out")
+        await expect(question).to_contain_text("are deleted from this browser")
+        await question.get_by_role("button", name="Cancel").click()
+        await expect(message_field(page)).to_have_value("draft of a user")
+        await page.get_by_role("button", name="Settings").click()
+        await page.get_by_role("dialog").get_by_role("button", name="Sign out").click()
+        await question.get_by_role("button", name="Sign out").click()
+        for tab in (page, other):
+            await expect(tab.get_by_label("Token", exact=True)).to_be_focused()
+            await expect(tab.get_by_text("secret")).to_have_count(0)
+            assert "draft" not in await tab.evaluate(kept)
+            assert tab.url == f"{served.url}/"
+        assert await page.context.cookies() == []
+        await other.evaluate("(held) => Object.assign(sessionStorage, JSON.parse(held))", sleeping)
+        await other.evaluate("sessionStorage.removeItem('trunkline.signed_out')")
+        await sign_in(page)
+        await expect(message_field(page)).to_have_value("")
+        await other.reload()
+        await other.get_by_role("link", name="secret").click()
+        await expect(words(answers(other))).to_have_text("You said: secret")
+        await expect(message_field(other)).to_have_value("")
+
+
+async def test_without_a_login_there_is_nothing_to_sign_out_of(tmp_path: Path, browser: Browser) -> None:
+    async with serving(tmp_path) as served, chat(browser, served.url) as page:
+        await page.get_by_role("button", name="Settings").click()
+        await expect(page.get_by_role("dialog").get_by_role("button", name="Plugins")).to_be_visible()
+        await expect(page.get_by_role("dialog").get_by_role("button", name="Sign out")).to_have_count(0)
 
 
 async def test_the_cookie_counts_for_the_page_of_the_gateway_alone(tmp_path: Path) -> None:

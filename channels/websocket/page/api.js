@@ -83,6 +83,12 @@ export async function signIn(token) {
   return response ? t("token.refused") : t("token.unreachable");
 }
 
+/** End the login of this browser. @returns {Promise<boolean>} whether it has ended */
+export async function endLogin() {
+  const response = await request("DELETE", "/api/browser");
+  return Boolean(response?.ok || response?.status === 401);
+}
+
 /** @returns {Promise<string>} the error, or "" if the session was deleted */
 export async function deleteSession(id) {
   const response = await call("DELETE", `/api/sessions/${encodeURIComponent(id)}`);

@@ -8,6 +8,7 @@ import "./plugin_panels.js";
 import { currentMessage, currentSession, goTo } from "./router.js";
 import "./sidebar.js";
 import { branchOf, isMissing, isRunning, isTask } from "./state.js";
+import { signOut, watchSignOut } from "./sign_out.js";
 import "./status_line.js";
 import { keyName } from "./shortcuts.js";
 import { TabTitle } from "./tab_title.js";
@@ -159,6 +160,7 @@ function pick(id, change) {
 const deeds = {
   send: send,
   stop: () => client.stop(),
+  "sign-out": () => signOut(client.state.outbox.length),
   decide: ({ id, decision }) => client.decide(id, decision),
   retry: (entry) => client.retry(entry),
   discard: (entry) => client.discard(entry.client_msg_id),
@@ -201,5 +203,6 @@ find("#skip").addEventListener("click", (event) => {
   views.composer.focusInput();
 });
 
+watchSignOut();
 showAddress();
 client.start();

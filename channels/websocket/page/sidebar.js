@@ -20,10 +20,11 @@ export class Sidebar extends HTMLElement {
   #nav = h("nav", { id: "sessions", "aria-label": t("list.conversations") });
   #scrim = h("div", { class: "scrim", onclick: () => this.toggle(false) });
   #opener = null;
+  #signedIn = false;
 
   connectedCallback() {
     const brand = h("div", { class: "brand" }, h("img", { src: "/shared/icon.svg", alt: "", width: 24, height: 24 }), "Trunkline", h("div", { class: "seg" }, h("span", { "aria-current": "true" }, t("list.chat")), h("a", { href: "/console" }, t("list.console"))));
-    const settings = h("button", { type: "button", class: "round quiet", "aria-label": t("settings.title"), title: t("settings.title"), onclick: openSettings }, icon("gear"));
+    const settings = h("button", { type: "button", class: "round quiet", "aria-label": t("settings.title"), title: t("settings.title"), onclick: () => openSettings(this.#signedIn) }, icon("gear"));
     const fresh = h("a", { class: "new-chat", href: linkTo(null) }, icon("plus"), t("list.new"), h("kbd", { "aria-hidden": "true" }, "Ctrl ⇧ O"));
     this.#nav.append(brand, fresh, this.#search, this.#list, h("div", { class: "nav-foot" }, this.#scope, this.#agents, settings), widthHandle());
     this.#search.connect(this.#list);
@@ -69,6 +70,7 @@ export class Sidebar extends HTMLElement {
 
   /** @param {import("./state.js").State} state */
   render(state) {
+    this.#signedIn = state.server.signed_in;
     // The plugin of coding agents has this command.
     this.#agents.hidden = !state.server.commands.some(({ name }) => name.replace("/", "") === "agents");
     const { scope } = state.listing;

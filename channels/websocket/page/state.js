@@ -20,7 +20,7 @@
  * @property {readonly SessionInfo[]} sessions newest first
  * @property {{scope: "own" | "all" | "unnamed", next: string | null, loading: boolean, known: boolean, failed: boolean}} listing what the list shows, where its next page begins, whether a page was read, and whether the last one could not be
  * @property {readonly OutboxEntry[]} outbox in order of writing
- * @property {{user: string, model: string, version: string, channel: string, upload_bytes: number, frame_bytes: number, commands: {name: string, description: string}[]}} server
+ * @property {{user: string, model: string, version: string, channel: string, upload_bytes: number, frame_bytes: number, signed_in: boolean, commands: {name: string, description: string}[]}} server
  * @property {{status: object[], shortcuts: string[], triggers: string[], panels: object[]}} contributed contributions of plugins
  * @property {object | null} completions completions of the mention that is being typed
  * @property {string | null} notice message for the user
@@ -44,7 +44,7 @@ export function initialState() {
     sessions: [],
     listing: { scope: "own", next: null, loading: false, known: false, failed: false },
     outbox: [],
-    server: { user: "", model: "", version: "", channel: "websocket", upload_bytes: 10_000_000, frame_bytes: 1_000_000, commands: [] },
+    server: { user: "", model: "", version: "", channel: "websocket", upload_bytes: 10_000_000, frame_bytes: 1_000_000, signed_in: false, commands: [] },
     contributed: { status: [], shortcuts: [], triggers: [], panels: [] },
     completions: null,
     notice: null,

@@ -9,10 +9,11 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import ClientSession
 from structlog.testing import capture_logs
 
 from gateway import Plugin
-from gateway.testing.served import serving
+from gateway.testing.served import Served, serving
 
 pytestmark = pytest.mark.slow
 
@@ -310,3 +311,54 @@ async def test_many_sockets_at_once_are_told_apart(tmp_path: Path) -> None:
 
         codes = await asyncio.gather(*(one(TOKEN if n % 5 else "wrong") for n in range(20)))
         assert [codes[n] for n in range(20)] == [0 if n % 5 else 4001 for n in range(20)]
+
+
+async def test_a_login_of_the_chat_page_that_was_ended_never_counts_again(tmp_path: Path) -> None:
+    async def begin(served: Served) -> dict[str, str]:
+        async with served.http.post(f"{served.url}/api/browser", headers=RIGHT) as answer:
+            (sent,) = answer.headers.getall("Set-Cookie")
+        return {"Cookie": sent.partition(";")[0], "Origin": served.url}
+
+    async def counts(served: Served, login: dict[str, str]) -> bool:
+        """Return whether REST and the websocket take a login; they agree."""
+        login = {**login, "Origin": served.url}
+        async with ClientSession() as http:
+            async with http.get(f"{served.url}/api/sessions", headers=login) as answer:
+                status = answer.status
+        client = await served.connect(html=True, headers=login, greeted=False)
+        kind = (await client.read())["type"] if status == 200 else await client.close_code()
+        await client.socket.close()
+        assert (status, kind) in ((200, "ready"), (401, 4001))
+        return status == 200
+
+    async with serving(tmp_path, **GUARDED) as served:
+        login = await begin(served)
+        # Cookies of one token and one second are the same, and the ended one of this second is not given again.
+        open_tab = await served.connect(html=True, headers=login)
+        assert open_tab.frames[0]["signed_in"] is True
+        assert await counts(served, login)
+        for _ in range(2):
+            async with ClientSession() as http:
+                async with http.delete(f"{served.url}/api/browser", headers=login) as answer:
+                    sent = answer.headers.getall("Set-Cookie", [])
+                    expected = (204, True) if _ == 0 else (401, False)
+                    assert (answer.status, any("Max-Age=0" in one for one in sent)) == expected
+        assert await open_tab.close_code() == 4001
+        # Other forms of the cookie are the same login.
+        for end in ("", ".", ".owner"):
+            assert not await counts(served, {"Cookie": login["Cookie"] + end})
+        again = await begin(served)
+        assert again["Cookie"] != login["Cookie"]
+        assert await counts(served, again)
+        async with served.socket(token=TOKEN) as client:
+            assert client.frames[0]["signed_in"] is False
+        audit = await served.ask("GET", "/api/audit", headers=RIGHT)
+        assert "chat.logout" in str(audit)
+    async with serving(tmp_path, **GUARDED) as served:
+        assert not await counts(served, {"Cookie": renamed(login, served)})
+        assert await counts(served, {"Cookie": renamed(again, served)})
+
+
+def renamed(login: dict[str, str], served: Served) -> str:
+    """Return the cookie of a login as it is named at the port of this gateway."""
+    return f"trunkline_{served.url.rpartition(':')[2]}={login['Cookie'].partition('=')[2]}"

@@ -292,6 +292,7 @@ async def test_every_route_is_described(tmp_path: Path) -> None:
             ("POST", "/api/plugins/apply"),
             ("POST", "/api/plugins/decisions"),
             ("GET", "/api/plugins/log"),
+            ("DELETE", "/api/browser"),
             ("POST", "/api/browser"),
             ("GET", "/api/status"),
             ("GET", "/healthz"),
