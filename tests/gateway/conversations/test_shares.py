@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from playwright.async_api import Browser, expect
 from pydantic import ValidationError
 from sqlalchemy import select
 
+from channels.websocket.share_page import STRINGS
 from gateway.contract.messages import (
     Attachment,
     ErrorPart,
@@ -212,6 +214,29 @@ async def test_every_kind_of_part_is_shown_and_secrets_are_masked(browser: Brows
         assert await page.locator("main").evaluate("(main) => getComputedStyle(main).maxWidth") != "none"
         assert problems == []
         await page.close()
+        # In the language of the browser; any other is English.
+        for accepted, lang, call in (
+            ("de-DE,de;q=0.9,en;q=0.8", "de", "Werkzeugaufruf: shell"),
+            ("fr,de;q=0.5", "de", "Werkzeugaufruf: shell"),
+            ("en-GB,de;q=0.5", "en", "Tool call: shell"),
+            ("fr", "en", "Tool call: shell"),
+            ("", "en", "Tool call: shell"),
+        ):
+            _, text, headers = await opened(served, made, headers={"Accept-Language": accepted})
+            assert f'<html lang="{lang}">' in text
+            assert f"<summary>{call}</summary>" in text
+            assert headers["Vary"] == "Accept-Language"
+        _, text, _ = await opened(served, "x", headers={"Accept-Language": "de"})
+        assert "<h1>Nicht gefunden</h1>" in text
+
+
+def test_both_languages_of_the_shared_page_have_the_same_strings() -> None:
+    english, german = STRINGS["en"], STRINGS["de"]
+    assert english.keys() == german.keys()
+    marks = re.compile(r"{\w+}")
+    assert {k: marks.findall(v) for k, v in english.items()} == {
+        k: marks.findall(v) for k, v in german.items()
+    }
 
 
 async def test_004_t10_a_chat_is_shared_and_unshared_by_commands(tmp_path: Path) -> None:
