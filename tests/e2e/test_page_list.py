@@ -12,7 +12,16 @@ from playwright.async_api import Browser, Locator, Page, expect
 from gateway.contract.channel import Address
 from gateway.session.log import SessionRow
 from gateway.testing.served import Served, serving
-from tests.e2e.page_browser import act, answers, chat, say, scroll_list_to, session_of
+from tests.e2e.page_browser import (
+    act,
+    answers,
+    chat,
+    message_field,
+    questions,
+    say,
+    scroll_list_to,
+    session_of,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -190,10 +199,15 @@ async def test_a_conversation_that_another_tab_deletes_is_said_to_be_gone(
     async with serving(tmp_path) as served, chat(browser, served.url) as page:
         await say(page, "first talk")
         await expect(answers(page)).to_contain_text("You said")
+        await message_field(page).press("ArrowUp")
+        await page.get_by_role("textbox", name="New text of the message").fill("an edit")
         status, _ = await served.ask("DELETE", f"/api/sessions/{session_of(page)}")
         assert status == 204
-        await expect(page.get_by_role("heading", name="This conversation does not exist")).to_be_visible()
+        await expect(page.get_by_role("heading", name="This conversation does not exist")).to_be_in_viewport()
+        await expect(questions(page)).to_have_count(0)
         await expect(rows(page)).to_have_count(0)
         await page.get_by_role("main").get_by_role("link", name="New chat").click()
+        # The text of an open edit is not lost with the conversation.
+        await expect(message_field(page)).to_have_value("an edit")
         await say(page, "second talk")
         await expect(answers(page)).to_contain_text("You said: second talk")

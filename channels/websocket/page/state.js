@@ -69,7 +69,7 @@ export function reduce(state, action) {
     case "info":
       return withInfo(state, action.info);
     case "missing":
-      return withThread(state, action.session, (thread) => ({ ...thread, missing: true }));
+      return withThread(state, action.session, () => ({ ...emptyThread(), missing: true }));
     case "fetching":
       return withThread(state, action.session, (thread) => ({ ...thread, fetching: action.fetching }));
     case "fetched":

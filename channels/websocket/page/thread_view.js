@@ -179,12 +179,12 @@ export class ThreadView extends HTMLElement {
 
   /** Open the edits of this session again; the text of one whose message is gone is not lost. */
   #restoreEdits(thread) {
-    for (const [id, { session, text }] of thread?.loaded ? this.#edits : []) {
+    for (const [id, { session, text }] of thread?.loaded || thread?.missing ? this.#edits : []) {
       if (session !== this.#shown.session) continue;
       this.#edits.delete(id);
       const message = [...this.#list.children].find((child) => child.dataset.id === id);
       if (message) message.edit(text);
-      else this.dispatchEvent(new CustomEvent("unsent", { bubbles: true, detail: { session, text } }));
+      else this.dispatchEvent(new CustomEvent("unsent", { bubbles: true, detail: { session: thread.missing ? null : session, text } }));
     }
   }
 
