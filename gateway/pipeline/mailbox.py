@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from bisect import insort
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -74,7 +74,7 @@ class Mailbox:
         # Most sessions have no revisions, and the queue need not be grouped by message.
         self.revised = self.revised or entry.inbound.revises is not None
         if self.revised:
-            self._abort(supersede_older([*self._unanswered, entry]))
+            self._abort(supersede_older([*self.all, entry]))
         stays = self._place(entry)
         if stays is not None and stays.inbound.revises is not None:
             self.revisions.append(stays)
@@ -102,16 +102,20 @@ class Mailbox:
         else:
             self.entries.append(entry)
 
-    def load(self, entries: Iterable[Entry]) -> None:
-        """Queue entries from disk in their places."""
+    def load(self, entries: Sequence[Entry], arrange: Callable[[list[Entry]], list[Entry]] = list) -> int:
+        """Queue those entries from disk that ``arrange`` selects, in their places. Returns their number."""
+        # What was deleted or revised while they were read is known here alone. It is applied first: messages
+        # that ``arrange`` merges are answered as they are.
         for entry in entries:
             if any(entry.is_revision_of(*name) for name in self.withdrawn):
                 entry.silent, entry.interrupted = True, "withdrawn"
+        loaded = {entry.id for entry in (*self.all, *entries)}
+        supersede_older([*self.all, *entries, *(one for one in self.revisions if one.id not in loaded)])
+        arranged = arrange([*entries])
+        for entry in arranged:
             self._insert(entry)
             self.revised = self.revised or entry.inbound.revises is not None
-        loaded = {entry.id for entry in self.entries}
-        # The read may have begun before a revision was committed, and then does not contain it.
-        supersede_older([*self._unanswered, *(entry for entry in self.revisions if entry.id not in loaded)])
+        return len(arranged)
 
     def withdraw(self, channel: str, account: str, dedup_key: str) -> list[Entry]:
         """Mark a message as deleted, in all its revisions, so that it is not answered.
@@ -149,11 +153,6 @@ class Mailbox:
     def announced(self) -> list[Entry]:
         """The announcements that it holds."""
         return [entry for entry in self.all if entry.announced]
-
-    @property
-    def _unanswered(self) -> list[Entry]:
-        """Entries that have no committed answer and may still be replaced."""
-        return [entry for entry in self.all if not (entry.answered or entry.merged)]
 
     @property
     def all(self) -> list[Entry]:
@@ -273,7 +272,7 @@ class Dispatcher:
             self._mailboxes[session_id, True] = Mailbox(aside=True)
             self._mailboxes[session_id, True].load(aside)
         mailbox = self._mailboxes[session_id, False] = Mailbox(room=self._room)
-        mailbox.load(entry for entry in entries if not entry.aside)
+        mailbox.load([entry for entry in entries if not entry.aside])
         mailbox.overload_reported = backlog.overload_reported
         mailbox.stored += backlog.stored
         self.stored += backlog.stored
@@ -396,14 +395,12 @@ class Dispatcher:
         # lose what was loaded; the next read without such a message corrects them.
         exact = quiet and not known and mailbox.stored == before
         left = found.stored if exact else mailbox.stored - loaded
-        arranged = self.arrange(entries)
-        settled = mailbox.stored.total() - left.total() - len(arranged)
+        settled = mailbox.stored.total() - left.total() - mailbox.load(entries, self.arrange)
         session.pending -= settled
         self.waiting -= settled
         self.stored -= mailbox.stored
         self.stored += left
         mailbox.stored = left
-        mailbox.load(arranged)
         if not left:
             mailbox.withdrawn.clear()
             mailbox.revisions.clear()

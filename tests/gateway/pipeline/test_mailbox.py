@@ -66,6 +66,25 @@ def test_a_revision_that_stayed_on_disk_replaces_what_was_read_before_it_came() 
     assert not revision.silent
 
 
+def merge_all(entries: list[Entry]) -> list[Entry]:
+    """Merge the messages that need an answer into the last one, as the intake merges an old backlog."""
+    *older, last = [one for one in entries if not one.silent]
+    last.late, last.merged = True, tuple(older)
+    return [one for one in entries if one is last or one.silent]
+
+
+def test_what_is_deleted_or_edited_during_a_read_is_not_merged_into_an_answer() -> None:
+    mailbox = Mailbox(room=1)
+    deleted, edited, last = entry("a", 1), entry("b", 2), entry("c", 3)
+    edit = Entry.of("test", written("B", revises=edited.inbound.dedup_key, order=4), 4)
+    mailbox.stored[last.sender_key] = 3
+    mailbox.withdraw("test", "bot", deleted.inbound.dedup_key)
+    assert mailbox.add(edit) is edit
+    assert mailbox.load([deleted, edited, last], merge_all) == 3
+    assert last.to_answer == (last,)
+    assert (deleted.interrupted, edited.replaced_by) == ("withdrawn", edit.id)
+
+
 def test_the_pauses_between_attempts_double_up_to_a_minute() -> None:
     assert [retry_pause(n) for n in range(1, 11)] == [0, 1, 2, 4, 8, 16, 32, 60, 60, 60]
     assert [retry_pause(n, longest=5) for n in (1, 2, 3, 4, 5, 5_000)] == [0, 1, 2, 4, 5, 5]
