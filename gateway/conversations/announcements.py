@@ -100,7 +100,7 @@ class Announcements:
         self._intake.put_next(session, entry)
         message = replace(message, id=entry.answer_id, session_id=session.id)
         made = Announcement(id=name, session=session.id, inbox_id=entry.id, chat=chat, message=message)
-        return self._intake.queue(session, [entry], [session.put(), made.put()])
+        return self._intake.queue(session, [entry], [made.put()])
 
     async def _renew(self, known: Announcement) -> asyncio.Future[Inserted]:
         """Store newer content; the waiting or running entry delivers it, or else the reopened one."""

@@ -245,15 +245,16 @@ class Intake:
     def queue(
         self, session: Session, entries: Sequence[Entry], ops: Sequence[Op], *, reopen: bool = False
     ) -> asyncio.Future[Inserted]:
-        """Commit entries that need no turn, with other writes, and queue their delivery.
+        """Commit entries of the gateway itself, with other writes, and queue them.
 
         ``reopen``: the entries were settled before.
         """
         for entry in entries:
-            entry.attempts = self._dispatcher.expect(session)
+            started = self._dispatcher.expect(session)
+            entry.attempts = 0 if entry.recovered else started
             self._dispatcher.announce(session, entry)
         opened = [op for entry in entries for op in (entry.reopen() if reopen else [entry.accept()])]
-        committed = self._store.submit([*ops, *opened])
+        committed = self._store.submit([session.put(), *ops, *opened])
 
         def deliver(done: asyncio.Future[Inserted]) -> None:
             for entry in entries:
@@ -323,16 +324,13 @@ class Intake:
                 for entry in waiting[start : start + _LOADED_AT_ONCE]:
                     tasks.create_task(self._session_of(entry))
 
-    async def answer_reopened(self, entry: Entry) -> None:
-        """Answer a reopened message, and remove what the session shows of its earlier answer."""
-        loaded = self._sessions.get(entry.session)
-        if loaded is not None:
-            loaded.forget_deleted(entry.shown_if_reopened)
+    async def answer_reopened(self, entry: Entry, ops: Sequence[Op]) -> None:
+        """Commit the writes that reopen a message, and answer it in place of what its session shows of it."""
         session = await self._session_of(entry)
-        self._dispatcher.expect(session)
+        session.forget_deleted(entry.shown_if_reopened)
         # Its steps were kept, so that none of its tools runs a second time.
         entry.recovered = entry.has_steps = True
-        self._dispatcher.deliver(session, entry)
+        await asyncio.shield(self.queue(session, [entry], ops, reopen=True))
 
     async def withdraw(self, channel: str, account: str, dedup_key: str) -> bool:
         """Mark a message that is not answered yet as deleted.

@@ -8,7 +8,7 @@ leaves the notice as the outcome. Letters with one cause key have the same kind 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -21,14 +21,15 @@ from gateway.contract.errors import InvalidRequestError, InvalidStateError, NotF
 from gateway.session.log import COUNT_MESSAGES, DROP_MESSAGE, count_messages
 from gateway.store import Op, Store
 from gateway.store import schema as t
-from gateway.store.inbox import DROP_DEAD_LETTER, DROP_QUARANTINED, REOPEN, SETTLE, Entry, read_entry
+from gateway.store.inbox import DROP_DEAD_LETTER, DROP_QUARANTINED, SETTLE, Entry, read_entry
 from gateway.store.outbox import FORGET_PAGES
 from gateway.store.steps import DROP_STEPS
 from gateway.why.causes import Failure, dead_failures, is_undelivered
 from gateway.why.records import Records, read_records
 from gateway.why.words import ENGLISH, Words
 
-Requeue = Callable[[Entry], Awaitable[None]]
+Requeue = Callable[[Entry, Sequence[Op]], Awaitable[None]]
+"""Callback that commits the writes which reopen a message, and answers it."""
 
 MOST_CHOSEN = 10_000
 """Letters that one selection has at most, the oldest ones."""
@@ -137,9 +138,10 @@ class DeadLetters:
             if found is None:
                 return False
             entry, ops = found
-            await self._store.write(*ops, *also)
-        if self._requeue is not None:
-            await self._requeue(entry)
+            if self._requeue is None:
+                await self._store.write(*ops, *also)
+            else:
+                await self._requeue(entry, [*ops, *also])
         return True
 
     async def drop(self, letter_id: str, *also: Op) -> None:
@@ -189,8 +191,7 @@ def _read_reopening(
     left = count_messages(connection, entry.session, without=shown)
     ops: list[Op] = [
         *((DROP_MESSAGE, (gone,)) for gone in shown),
-        (REOPEN, (entry.id, "new", 0, 0)),
-        (DROP_DEAD_LETTER, (entry.id,)),
+        *entry.reopen(),
         (COUNT_MESSAGES, (entry.session, left)),
     ]
     if not entry.answered:

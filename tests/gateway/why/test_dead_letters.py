@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +182,20 @@ async def test_a_message_that_fails_again_is_a_dead_letter_again(
         again = await chat.gateway.parts.dead_letters.get(letter.id)
         assert again.reason == "ValueError: another fault"
         assert len(await texts(chat)) == 2
+
+
+async def test_a_replayed_message_is_known_to_its_session_before_it_is_open_in_the_database(tmp_path: Path):
+    """A read of the session's messages from the disk would queue it, and it would be queued a second time."""
+    async with chatting(tmp_path) as chat, asyncio.TaskGroup() as tasks:
+        letter = await bury(chat)
+        replay = tasks.create_task(chat.gateway.parts.dead_letters.replay(letter.id))
+        with closing(sqlite3.connect(tmp_path / "trunkline.db")) as database:
+            while database.execute("SELECT state FROM inbox").fetchall() != [("new",)]:
+                if chat.gateway.parts.dispatcher.waiting:
+                    break
+                await asyncio.sleep(0)
+        assert chat.gateway.parts.dispatcher.waiting == 1
+        await replay
 
 
 async def test_what_is_replayed_while_no_gateway_runs_is_answered_at_the_next_start(
