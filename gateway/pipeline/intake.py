@@ -425,7 +425,7 @@ class Intake:
             )
         ]
         # One of them may have killed the gateway. Tried one by one, only that one becomes a dead letter.
-        # And a hook gets the last message of a turn only, but its answer would count for all.
+        # And a hook's answer to one message of a turn would count for all.
         if not old or self._dispatcher.runner.hears_each or any(entry.attempts > 1 for entry in old):
             return entries
         last = old[-1]

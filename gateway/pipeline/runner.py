@@ -98,7 +98,7 @@ class Runner:
     @property
     def hears_each(self) -> bool:
         """Return whether a plugin may change or answer each message by itself."""
-        return self._registry.current.hooks.uses("transform_user_input")
+        return any(map(self._registry.current.hooks.uses, ("transform_user_input", "chat_message")))
 
     async def run(self, session: Session, entry: Entry) -> None:
         """Answer one message. Returns once the outcome is durable, and placed where that is needed."""

@@ -356,13 +356,28 @@ async def test_what_gets_no_answer_of_the_model_takes_no_message_of_its_backlog_
         assert asked(chat) == ["and this?", "next"]
 
 
-async def test_a_hook_that_answers_texts_gets_each_message_of_a_backlog(tmp_path: Path) -> None:
-    class Forwarding(Plugin):
-        name = "forwarding"
+class Forwarding(Plugin):
+    """Answers what begins with ``>`` in place of the model."""
 
-        async def transform_user_input(self, text: str, ctx: TurnContext) -> Intercept | None:
-            return Intercept("Forwarded.") if text.startswith(">") else None
+    name = "forwarding"
 
+    async def transform_user_input(self, text: str, ctx: TurnContext) -> Intercept | None:
+        return Intercept("Forwarded.") if text.startswith(">") else None
+
+
+class Screening(Plugin):
+    """Does the same by another hook."""
+
+    name = "screening"
+
+    async def chat_message(self, event: ChatMessage, ctx: TurnContext) -> Intercept | None:
+        return Intercept("Forwarded.") if event.text.startswith(">") else None
+
+
+@pytest.mark.parametrize("plugin", [Forwarding, Screening])
+async def test_a_hook_that_answers_texts_gets_each_message_of_a_backlog(
+    tmp_path: Path, plugin: type[Plugin]
+) -> None:
     async with chatting(tmp_path, limits={"drain_seconds": 0}) as chat:
         await chat.say("hi")
         watcher = await chat.watch(after=10**9)
@@ -370,7 +385,7 @@ async def test_a_hook_that_answers_texts_gets_each_message_of_a_backlog(tmp_path
         accepted = [await chat.accept(text) for text in ("one", "> two", "three", "> four")]
         await watcher.until(lambda frame: isinstance(frame, TextDelta))
         await make_older(chat, "new")
-    async with chatting(tmp_path, Forwarding()) as chat:
+    async with chatting(tmp_path, plugin()) as chat:
         said = [(await chat.answer(answer_id)).text for answer_id in accepted]
         assert said == ["You said: one", "Forwarded.", "You said: three", "Forwarded."]
 
@@ -393,8 +408,7 @@ async def test_chat_message_is_asked_about_every_message_of_a_backlog(tmp_path: 
         await make_older(chat, "new")
     async with chatting(tmp_path, Hiding()) as chat:
         await chat.answer(last)
-        [call] = chat.model.calls
-        assert [message.text for message in call.messages][-3:] == ["one", "it is ***", "three"]
+        assert asked(chat) == ["one", "it is ***", "three"]
 
 
 async def make_older(chat: Chat, state: str) -> None:

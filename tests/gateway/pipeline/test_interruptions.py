@@ -11,7 +11,9 @@ import pytest
 from sqlalchemy import select, update
 
 from gateway import Plugin, Tool, ToolCallPart, ToolResultPart, tool_from
+from gateway.app import Gateway
 from gateway.channel import Cursor, StopRequest, Withdrawal
+from gateway.contract.events import ChatMessage
 from gateway.contract.messages import now_ms
 from gateway.pipeline.tools import ToolCalls
 from gateway.session import Turn
@@ -155,13 +157,15 @@ async def change(chat: Chat, statement: Any) -> None:
 
 @pytest.mark.parametrize("key", ["1", "3"])
 async def test_what_is_deleted_of_a_backlog_is_left_out_of_its_turn(tmp_path: Path, key: str) -> None:
-    hold = asyncio.Event()
+    class Deleting(Gateway):
+        """Deletes the message while the texts of its turn are shown to observers."""
 
-    class Waiting(Plugin):
-        name = "waiting"
-
-        async def chat_message(self, event: Any, ctx: Any) -> None:
-            await hold.wait()
+        async def recover(self) -> None:
+            dispatcher = self.parts.dispatcher
+            self.parts.sessions.events.subscribe(
+                ChatMessage, lambda _: dispatcher.withdraw("test", "bot", key) and None
+            )
+            await super().recover()
 
     async with chatting(tmp_path) as chat:
         chat.model.then(stalling())
@@ -171,9 +175,7 @@ async def test_what_is_deleted_of_a_backlog_is_left_out_of_its_turn(tmp_path: Pa
         await change(chat, update(t.inbox).values(received_at=now_ms() - 3_600_000, attempts=0))
         chat.gateway.parts.dispatcher.cancel()
         await chat.gateway.parts.store.write()
-    async with chatting(tmp_path, Waiting()) as chat:
-        await chat.gateway.parts.intake.receiver("test")(signals=[Withdrawal("bot", key)])
-        hold.set()
+    async with chatting(tmp_path, kind=Deleting) as chat:
         await asked(chat)
         left = [text for text, number in (("a", "1"), ("b", "2"), ("c", "3")) if number != key]
         assert heard(chat) == left
