@@ -16,7 +16,7 @@ from functools import partial
 import structlog
 
 from gateway.backoff import Backoff
-from gateway.contract.errors import CATCHABLE, TrunklineError, is_cancellation_requested
+from gateway.contract.errors import CATCHABLE, StoreError, TrunklineError, is_cancellation_requested
 from gateway.contract.messages import now_ms
 from gateway.events.types import SessionIdle
 from gateway.extensions.hooks import observing
@@ -436,7 +436,11 @@ class Dispatcher:
                 raise
             log.exception("failed to answer a message", session=session.id, message=entry.id)
             entry.trail.reopen()
-            await self.runner.dead_letter(session, entry, error)
+            try:
+                await self.runner.dead_letter(session, entry, error)
+            except StoreError:
+                # The database refuses the notice, too. Left open, the message would end every later process.
+                await self._store.write(*entry.give_up(f"{type(error).__name__}: {error}", None))
 
     async def _claim(self, mailbox: Mailbox, session: Session, entry: Entry) -> bool:
         """Commit the attempt before it is made, so that one that kills the process is counted."""

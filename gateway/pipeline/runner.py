@@ -124,10 +124,11 @@ class Runner:
             session.begin(turn, [self._user_message(session, asked) for asked in (*entry.merged, entry)])
             turn.emit(turn.writer.part(part))
             # The recorded steps are kept: if the operator replays the message, no tool runs a second time.
-            await self._commit(
-                turn, delivery, "cancelled", [entry.dead_letter(reason, trace)], outcome="dead"
-            )
-            session.finish(turn)
+            letter = entry.dead_letter(reason, trace)
+            try:
+                await self._commit(turn, delivery, "cancelled", [letter], outcome="dead")
+            finally:
+                session.finish(turn)
 
     async def _answer(self, session: Session, entry: Entry, delivery: AnswerDelivery) -> Turn:
         for one in (*entry.merged, entry):

@@ -11,8 +11,9 @@ from sqlalchemy import create_engine, select, update
 
 from gateway import Plugin, TextDelta
 from gateway.channel import OverloadedError
-from gateway.contract.messages import now_ms
+from gateway.contract.messages import Message, now_ms
 from gateway.pipeline.mailbox import Mailbox, retry_pause, seconds_until_due
+from gateway.session.log import put_message
 from gateway.store import schema as t
 from gateway.store.inbox import Entry
 from gateway.testing.chat import Chat, chatting, written
@@ -150,6 +151,24 @@ async def test_a_message_that_could_not_be_answered_holds_nothing_up(tmp_path: P
             chat.gateway.parts.dispatcher.waiting,
             (await chat.gateway.parts.sessions.find("s")).pending,
         ) == (0, 0)
+
+
+async def test_a_message_whose_error_is_refused_by_the_database_is_given_up_without_a_notice(
+    tmp_path: Path, engine_settings: dict[str, Any]
+) -> None:
+    async with chatting(tmp_path, **engine_settings) as chat:
+        gate, store = asyncio.Event(), chat.gateway.parts.store
+        chat.model.then(Reply((Gate(gate), Say("Done."))))
+        [receipt] = await chat.gateway.parts.intake.receiver("test")(written("one"))
+        session = await chat.gateway.parts.sessions.find("s")
+        # A row with the id of the answer, which no writer of this gateway stores.
+        await store.write(*put_message(Message(id=receipt.answer_id, session_id="s", role="assistant"), 1))
+        gate.set()
+        assert (await chat.say("two")).text == "You said: two"
+        assert [state for state, _ in await attempts(chat)] == ["dead", "done"]
+        [letter] = await chat.gateway.parts.dead_letters.list()
+        assert letter.reason.startswith("StoreError: the database refused the rows")
+        assert (session.turn, session.pending) == (None, 0)
 
 
 async def test_what_runs_ends_and_what_waits_is_left_for_the_next_start(tmp_path: Path) -> None:
