@@ -32,6 +32,21 @@ class Histogram:
         self.total += value
 
 
+class ModelLabels:
+    """The labels of models in counters. Clients may send any number of names, so a provider's later ones
+    share a label."""
+
+    def __init__(self, most: int = 1_000) -> None:
+        self._most = most
+        self._known: set[tuple[str, str]] = set()
+
+    def of(self, provider: str, model: str) -> tuple[str, str]:
+        """Return the provider and the label of a model."""
+        if len(self._known) < self._most:
+            self._known.add((provider, model))
+        return (provider, model if (provider, model) in self._known else "(other)")
+
+
 def observe(histograms: dict[tuple[str, str], Histogram], key: tuple[str, str], seconds: float) -> None:
     """Count a duration under a provider and model."""
     histograms.setdefault(key, Histogram(_SECONDS)).add(seconds)
@@ -42,6 +57,8 @@ class Counters:
 
     def __init__(self) -> None:
         self.began = time.monotonic()
+        self.models = ModelLabels()
+        """The names of models in the counters below."""
         self.accepted: Counter[str] = Counter()
         """Accepted messages by channel."""
         self.duplicates: Counter[str] = Counter()

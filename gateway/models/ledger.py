@@ -18,6 +18,7 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, Select, func, sele
 
 from gateway.contract.deltas import Tokens
 from gateway.contract.messages import new_id
+from gateway.counters import ModelLabels
 from gateway.store import Op, Store
 from gateway.store import schema as t
 from gateway.store.writes import Write
@@ -134,6 +135,7 @@ class Ledger:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._labels = ModelLabels()
         self.calls: Counter[tuple[str, str]] = Counter()
         """Number of calls since the start, by provider and model."""
         self.nano_usd: Counter[tuple[str, str]] = Counter()
@@ -147,7 +149,7 @@ class Ledger:
         self, call_id: str | None, caller: Caller, at: int, state: State, tokens: Tokens, nano_usd: int | None
     ) -> None:
         """Write the cost of a call in place of its reservation, without waiting for the write."""
-        model = caller.provider, caller.model
+        model = self._labels.of(caller.provider, caller.model)
         self.calls[model] += 1
         self.nano_usd[model] += nano_usd or 0
         self._submit(_row(call_id or new_id(), caller, at, state, tokens, nano_usd))

@@ -18,6 +18,8 @@ from gateway.models.catalog import Catalog, ListedPrice, Rate, Rates
 _MILLION = Decimal(1_000_000)
 _PRICE_SECONDS = 60.0
 """Seconds to cache a price: some prices change with the time of day."""
+_MAX_PRICES = 1_000
+"""Largest number of cached prices: clients may send any number of names of models."""
 
 _DATA_NAMES: Final[Mapping[str, str]] = {"vertex": "google"}
 """Providers that the price data lists under another id."""
@@ -91,6 +93,8 @@ class Prices:
     def _cost_of(self, provider: str, model: str) -> Cost | None:
         known, now = self._costs.get((provider, model)), self._clock()
         if known is None or known[0] <= now:
+            if len(self._costs) >= _MAX_PRICES:
+                self._costs.clear()
             known = self._costs[provider, model] = (now + _PRICE_SECONDS, self._lookup(provider, model))
         return known[1]
 

@@ -303,8 +303,6 @@ class Models:
         if route is not None:
             return route
         full_name = await self._full_name(self.configured.aliases.get(name, name))
-        if len(self._routes) >= _MAX_ROUTES:
-            self._routes.clear()
         route = self._routes[name] = await self._route(full_name)
         return route
 
@@ -370,8 +368,9 @@ class Models:
         self._closest.clear()
 
     def _drop_stale_routes(self) -> None:
-        """Drop all routes if a list arrived since the last call: it may change them."""
-        if self._lists_seen != self.lists.received:
+        """Drop all routes if a list arrived since the last call, which may change them, or if there are too
+        many."""
+        if self._lists_seen != self.lists.received or len(self._routes) >= _MAX_ROUTES:
             self._lists_seen = self.lists.received
             # A new list may have other context windows. Those learned from errors stay.
             self._windows = {name: window for name, window in self._windows.items() if window.learned}

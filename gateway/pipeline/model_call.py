@@ -183,7 +183,7 @@ class ModelCaller:
         self, turn: Turn, route: Route, failure: ProviderError, attempt: int, seconds: float
     ) -> None:
         provider, model = route.provider.id, route.model
-        self._counters.retries[provider, model, failure.name] += 1
+        self._counters.retries[*self._counters.models.of(provider, model), failure.name] += 1
         detail = {"provider": provider, "model": model, "attempt": attempt, **describe(failure)}
         turn.entry.trail.add("model", route.name, "failed", **detail)
         turn.entry.trail.await_next("rate" if failure.retry_after else "retry", seconds, provider=provider)
@@ -262,7 +262,7 @@ class ModelCaller:
         """Stream one call into the turn. Returns its first part's index, its stop reason and its usage."""
         first, stop = turn.writer.next_index, None
         usage = MetadataDelta(turn.message_id, 0, 0, 0.0)
-        key, counters = (route.provider.id, route.model), self._counters
+        key = (counters := self._counters).models.of(route.provider.id, route.model)
         begun, waiting = time.monotonic(), True
         try:
             await self._spending.permit(turn, meter)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway import Metadata
-from gateway.counters import Counters, Histogram
+from gateway.counters import Counters, Histogram, ModelLabels
 
 
 def test_values_are_counted_at_their_bounds_and_above_the_last() -> None:
@@ -21,3 +21,10 @@ def test_a_turn_is_counted_with_what_it_took() -> None:
     assert (counters.input_tokens, counters.output_tokens, counters.cost) == (10, 5, 0.5)
     assert sum(counters.first_text.counts) == 1
     assert counters.uptime >= 0
+
+
+def test_any_number_of_names_of_models_takes_no_more_room() -> None:
+    labels = ModelLabels(2)
+    assert [labels.of("p", name) for name in "aabca"] == [
+        ("p", name) for name in ("a", "a", "b", "(other)", "a")
+    ]

@@ -100,6 +100,13 @@ def test_whatever_model_costs_what_the_data_says() -> None:
     assert compared > 2000
 
 
+def test_any_number_of_names_takes_no_more_room() -> None:
+    prices = Prices(Catalog(), lambda _provider, _model: Tariff(Decimal(1), Decimal(1)))
+    for number in range(2_500):
+        assert prices.cost("p", f"m{number}", call(1_000_000, 0)) == 1
+    assert len(prices._costs) <= 1_000
+
+
 def test_prices_are_looked_up_anew_after_a_while() -> None:
     now, rates = [0.0], [Tariff(Decimal(1), Decimal(1))]
     prices = Prices(Catalog(), lambda _provider, _model: rates[0], lambda: now[0])
