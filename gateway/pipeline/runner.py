@@ -382,18 +382,10 @@ class Runner:
     def _report(self, turn: Turn, outcome: str, error: str, spent: Metadata) -> None:
         session = turn.session
         if session.events.wants(TurnFinished):
-            finished = TurnFinished(
-                session=session.id,
-                answer=turn.message_id,
-                channel=turn.entry.channel,
-                outcome=outcome,
-                error=error,
-                model=f"{spent.provider}/{spent.model}" if spent.model else "",
-                input_tokens=spent.input_tokens or 0,
-                output_tokens=spent.output_tokens or 0,
-                cost=spent.cost or 0.0,
-            )
-            session.events.emit(finished)
+            ids = (session.id, turn.message_id, turn.entry.channel)
+            model = f"{spent.provider}/{spent.model}" if spent.model else ""
+            figures = (spent.input_tokens or 0, spent.output_tokens or 0, spent.cost or 0.0)
+            session.events.emit(TurnFinished(*ids, outcome, error, model, *figures))
 
     def _user_message(self, session: Session, entry: Entry, text: str | None = None) -> Message:
         """Return the user's message for the session, with the entry's id. ``text`` replaces its text."""
