@@ -38,11 +38,13 @@ _YOUNG_SECONDS = 1.0
 _FROZEN_SECONDS = 8.0
 """A process that did not run for so long may have lost its ownership, and exits before it calls a
 platform."""
+_ANSWER_SECONDS = 20.0
+"""Seconds after which a database that accepts connections and answers nothing counts as lost."""
 _LOOK_SECONDS = 0.25
 _UNCHECKED = "no_verify_ssl"
 """Option in the address of RabbitMQ, with which the client does not check the certificate."""
 TAKEN_OVER = 75
-"""Exit status of an owner that was frozen: a restart makes it a standby."""
+"""Exit status of an owner that was frozen, and of a takeover that hung: a restart makes it a standby."""
 
 
 class Node:
@@ -98,8 +100,9 @@ class Node:
                         task.cancel()
         finally:
             self._link.close()
-            with suppress(StoreError):
-                await self._membership.leave()
+            with suppress(StoreError, TimeoutError):
+                async with asyncio.timeout(_ANSWER_SECONDS):
+                    await self._membership.leave()
             # After the release is durable: the next owner then need not wait for calls of this one.
             await self._token.close()
             await self._membership.close()
@@ -188,8 +191,9 @@ class Node:
                     await self._stop.wait()
 
     async def _release(self) -> None:
-        with suppress(StoreUnavailableError):
-            await self._membership.release()
+        with suppress(StoreUnavailableError, TimeoutError):
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                await self._membership.release()
             self._unsure = False
 
     async def _is_due(self) -> bool:
@@ -225,20 +229,26 @@ class Node:
     async def _take(self) -> Fence | None:
         """Take over with the token that this node holds. Return None if the owner turns out to live."""
         try:
-            if await self._owner_lives():
-                log.info("the owner lives; handing the token back")
-                await self._membership.spare_owner()
-                await self._token.hand_back()
-                await asyncio.sleep(2 * HEARTBEAT_SECONDS)
-                return None
-            # This machine may have been suspended since its last heartbeat.
-            await self._beat_once()
-            if self._has_wrong_clock or await self._read_outdated():
-                await self._token.hand_back()
-                return None
-            self._unsure = True
-            fence = await self._membership.take()
-            await self._membership.migrate(fence)
+            async with asyncio.timeout(_ANSWER_SECONDS) as waiting:
+                if await self._owner_lives():
+                    log.info("the owner lives; handing the token back")
+                    await self._membership.spare_owner()
+                    await self._token.hand_back()
+                    await asyncio.sleep(2 * HEARTBEAT_SECONDS)
+                    return None
+                # This machine may have been suspended since its last heartbeat.
+                await self._beat_once()
+                if self._has_wrong_clock or await self._read_outdated():
+                    await self._token.hand_back()
+                    return None
+                self._unsure = True
+                fence = await self._membership.take()
+                waiting.reschedule(None)  # a migration may take long
+                await self._membership.migrate(fence)
+        except TimeoutError:
+            # What it sent may still arrive. Without its connection the server does not commit that.
+            log.critical("the database does not answer; this process exits, and another node takes over")
+            os._exit(TAKEN_OVER)
         except StoreUnavailableError as error:
             # A node without the database cannot work; another one may.
             log.warning("cannot take over; handing the token back", reason=str(error))

@@ -20,6 +20,8 @@ class Cable:
         self.port = 0
         self._target = 0
         self._is_cut = False
+        self._speaks = asyncio.Event()
+        self._speaks.set()
         self._ends: set[asyncio.StreamWriter] = set()
         self._what, self._arrived = b"", False
         self._act: Callable[[], object] | None = None
@@ -42,9 +44,14 @@ class Cable:
         for end in [*self._ends]:
             end.transport.abort()
 
+    def silence(self) -> None:
+        """Accept connections, and pass nothing on until ``mend``."""
+        self._speaks.clear()
+
     def mend(self) -> None:
-        """Accept connections again."""
+        """Accept connections again, and pass everything on."""
         self._is_cut = False
+        self._speaks.set()
 
     def on(self, what: bytes, act: Callable[[], object], *, arrived: bool = False) -> None:
         """Call ``act`` once when bytes pass."""
@@ -75,6 +82,7 @@ class Cable:
                 self._act = None
                 if not self._arrived:
                     act()
+            await self._speaks.wait()
             if writer.is_closing():
                 return
             writer.write(data)

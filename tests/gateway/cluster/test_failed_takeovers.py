@@ -35,6 +35,7 @@ class Wired:
         """Do harm when the node sends something to the database."""
         harms: dict[str, Callable[[], object]] = {
             "database": self.database.cut,
+            "silence": self.database.silence,
             "broker": self.broker.cut,
             "stop": lambda: self.node.send_signal(signal.SIGTERM),
         }
@@ -62,6 +63,7 @@ async def wired(cluster: Cluster, postgres_url: str, name: str) -> AsyncGenerato
     ("what", "harm", "statuses"),
     [
         (TAKING, "database", [None]),
+        (TAKING, "silence", [75]),
         (OPENING, "database", [75]),
         (READING, "database", [70]),
         (SERVING, "broker", [70, 75]),
@@ -94,16 +96,16 @@ async def test_another_node_works_when_a_takeover_fails(
     cluster.telegram.transcript.check()
 
 
-@pytest.mark.parametrize("arrived", [False, True])
+@pytest.mark.parametrize(("harm", "arrived"), [("database", False), ("database", True), ("silence", False)])
 async def test_a_node_that_loses_the_database_while_it_hands_over_stays_drained(
-    cluster: Cluster, postgres_url: str, *, arrived: bool
+    cluster: Cluster, postgres_url: str, harm: str, *, arrived: bool
 ) -> None:
     second, engine = cluster.node("two"), create_engine(postgres_url)
     async with wired(cluster, postgres_url, "one") as first:
         assert await first.node.start()
         async with standing_by(cluster, second) as taking_over:
             await until(lambda: "two" in cluster.waiting())
-            first.on(RELEASING, "database", arrived=arrived)
+            first.on(RELEASING, harm, arrived=arrived)
             with engine.begin() as connection:
                 request_drain(connection, "one", "test")
             assert await taking_over
