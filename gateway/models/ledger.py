@@ -105,7 +105,7 @@ class UsageRow(Struct, frozen=True, kw_only=True):
 
 
 class DearSession(Struct, frozen=True):
-    """A session with what it cost. ``title`` is empty if it was deleted."""
+    """A session with what it cost. ``title`` is its id if it has none yet, and empty if it was deleted."""
 
     session: str
     title: str
@@ -216,7 +216,7 @@ class Ledger:
         def read(connection: Connection) -> list[DearSession]:
             found = connection.execute(query).all()
             wanted = select(m.id, m.title).where(m.id.in_([row[0] for row in found]))
-            titles = {row.id: row.title for row in connection.execute(wanted)}
+            titles = {row.id: row.title or row.id for row in connection.execute(wanted)}
             return [
                 DearSession(row[0], titles.get(row[0], ""), row[1], int(row[2]), int(row[3]), int(row[4]))
                 for row in found

@@ -85,7 +85,7 @@ class Projection(Struct, frozen=True):
 
 
 class DearConversation(Struct, frozen=True):
-    """A session with its cost. ``title`` is empty if it was deleted."""
+    """A session with its cost. ``title`` is its id if it has none yet, and empty if it was deleted."""
 
     session: str
     title: str

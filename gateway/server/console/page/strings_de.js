@@ -609,6 +609,7 @@ export const de = {
   "now.need.plugin.effect": "seine Werkzeuge und Hooks fehlen",
   "now.need.plugin.text": "Das Plugin {name} ist gescheitert",
   "now.need.provider.act": "Schlüssel ersetzen",
+  "now.need.provider.cause": "Aufrufe damit werden abgelehnt",
   "now.need.provider.effect": "seine anderen Schlüssel werden verwendet; ohne einen antworten andere Modelle oder keines",
   "now.need.provider.text": "{name} lehnt {count} Schlüssel ab",
   "now.need.provider.text_one": "{name} lehnt einen Schlüssel ab",

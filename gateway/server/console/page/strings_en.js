@@ -609,6 +609,7 @@ export const en = {
   "now.need.plugin.effect": "its tools and hooks are missing",
   "now.need.plugin.text": "The plugin {name} failed",
   "now.need.provider.act": "Replace the key",
+  "now.need.provider.cause": "calls with it are refused",
   "now.need.provider.effect": "its other keys are used; without one, other models answer, or none",
   "now.need.provider.text": "{name} rejects {count} keys",
   "now.need.provider.text_one": "{name} rejects a key",

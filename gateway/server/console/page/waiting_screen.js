@@ -115,7 +115,7 @@ class Waiting {
     const facts = [
       ["tool", one.tool && [one.tool, one.tool_text].filter(Boolean).join(": ")],
       ["effect", one.effect && `${t(`waiting.effect.${one.effect.kind}`)} ${one.effect.text}`],
-      ["who", one.owner],
+      ["who", askedBy(one)],
       ["conversation", one.conversation],
       ["channel", channelName(one.channel)],
       ["may_answer", one.may_answer?.length ? [...one.may_answer, t("waiting.admins")].join(", ") : t("waiting.admins")],
@@ -190,6 +190,11 @@ function asPairing({ code, channel, user: owner, name, created_at, expires_at })
   return { id: `pair-${channel}-${owner}`, kind: "pairing", code, channel, owner, name, created_at, expires_at, may_answer: [] };
 }
 
+/** Return who asks: a plugin, or the person of a code. An approval is asked by the gateway itself. */
+function askedBy({ kind, owner }) {
+  return kind === "approval" ? "" : owner;
+}
+
 function titleOf(one) {
   if (one.kind === "pairing") return t("waiting.lets", { name: one.name || one.owner });
   if (one.kind === "approval") return t("waiting.wants", { tool: one.tool });
@@ -201,7 +206,7 @@ function drawRow(link, one, current) {
   const left = Math.max(0, one.expires_at - Date.now());
   const bar = h("i", { "data-level": left < 120_000 ? "soon" : "later" });
   bar.style.setProperty("width", `${Math.min(100, (100 * left) / Math.max(1, one.expires_at - one.created_at))}%`);
-  const about = one.kind === "pairing" ? t("waiting.code", { code: one.code || "–" }) : [one.conversation, one.owner].filter(Boolean).join(" · ");
+  const about = one.kind === "pairing" ? t("waiting.code", { code: one.code || "–" }) : [one.conversation, askedBy(one)].filter(Boolean).join(" · ");
   link.href = addressOf("waiting", [one.id]);
   if (current) link.setAttribute("aria-current", "true");
   else link.removeAttribute("aria-current");

@@ -49,6 +49,7 @@ async def test_questions_are_decided_here_and_elsewhere(browser: Browser, tmp_pa
         await expect(question.get_by_role("heading", level=2)).to_have_text("May the tool door run?")
         await expect(question.locator("pre")).to_contain_text(MARKUP)
         await expect(question.get_by_text("What led to it")).to_be_visible()
+        await expect(question.get_by_text("Asked by")).to_have_count(0)
         await expect(question.locator(".led")).to_contain_text("Open the door")
         assert await page.locator("#main img").count() == 0
         await expect(page.get_by_role("link", name="Waiting")).to_contain_text("1")

@@ -245,6 +245,9 @@ async def test_the_cost_of_today_has_no_reservation_of_an_ended_call(tmp_path: P
         await client.say("hello", session="s")
         await client.until("text_delta")
         assert await today() > 400
+        # The conversation has no title yet, but it is not a deleted one.
+        _, usage = await served.ask("GET", "/api/usage")
+        assert [one["title"] for one in usage["top"]] == ["s"]
         opened.set()
         async with asyncio.timeout(60):
             while await today() != pytest.approx(0.6):
