@@ -170,6 +170,30 @@ def test_scripts_have_no_text_that_is_not_translated(folder: Path) -> None:
     assert found == []
 
 
+@pytest.mark.parametrize("width", [320, 390])
+async def test_choices_are_not_cut_off(browser: Browser, width: int) -> None:
+    server = PageServer(answering("Hi."))
+    narrow: dict[str, Any] = {"viewport": {"width": width, "height": 740}, "locale": "de-DE"}
+    async with server.running(), chat(browser, server.url, connected=False, **narrow) as page:
+        await page.get_by_role("button", name="Unterhaltungen").click()
+        await page.get_by_role("button", name="Einstellungen").click()
+        await expect(page.get_by_role("dialog").get_by_role("combobox")).to_have_count(4)
+        missing = await page.evaluate(
+            """() => [...document.querySelectorAll("dialog select")].map((shown) => {
+                const whole = shown.cloneNode(true);
+                whole.style.position = "absolute";
+                shown.after(whole);
+                const missing = whole.offsetWidth - shown.offsetWidth;
+                whole.remove();
+                return missing;
+            })"""
+        )
+        assert missing == [0, 0, 0, 0]
+        found = "[...document.querySelectorAll('dialog, dialog select')]"
+        dialog, *choices = await page.evaluate(f"{found}.map((one) => one.getBoundingClientRect().right)")
+        assert max(choices) < dialog <= width
+
+
 async def test_the_page_can_be_installed(browser: Browser, tmp_path: Path) -> None:
     async with serving(tmp_path) as served, chat(browser, served.url) as page:
         session = await page.context.new_cdp_session(page)

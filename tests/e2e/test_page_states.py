@@ -276,6 +276,24 @@ async def test_a_user_signs_out_in_all_tabs_and_leaves_nothing_to_the_next_one(
         await expect(message_field(other)).to_have_value("")
 
 
+async def test_a_login_in_one_tab_counts_in_the_others(tmp_path: Path, browser: Browser) -> None:
+    async with (
+        serving(tmp_path, server={"token": TOKEN}) as served,
+        chat(browser, served.url, connected=False) as page,
+    ):
+        other = await page.context.new_page()
+        await other.goto(served.url)
+        field = other.get_by_label("Token", exact=True)
+        await expect(field).to_be_focused()
+        await page.get_by_label("Token", exact=True).fill(TOKEN)
+        await page.keyboard.press("Enter")
+        await expect(connection(page)).to_have_text("Connected")
+        # Browsers send this when the user comes back to a tab.
+        await other.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        await expect(connection(other)).to_have_text("Connected")
+        await expect(field).to_be_hidden()
+
+
 async def test_without_a_login_there_is_nothing_to_sign_out_of(tmp_path: Path, browser: Browser) -> None:
     async with serving(tmp_path) as served, chat(browser, served.url) as page:
         await page.get_by_role("button", name="Settings").click()

@@ -77,8 +77,11 @@ export class Connection {
     return most * (0.5 + Math.random() / 2);
   }
 
-  #hurry() {
-    if (this.#socket === null && !this.#denied) this.open();
+  async #hurry() {
+    if (this.#socket !== null) return;
+    // The user may have signed in in another tab.
+    if (this.#denied && (await this.isDenied())) return;
+    if (this.#socket === null) this.open();
   }
 
   /** Detect a dead network by silence, because it does not close a socket. */
