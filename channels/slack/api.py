@@ -47,10 +47,12 @@ _RETRY_LATER = frozenset(
     {"accesslimited", "invalid_auth", "not_authed", "token_expired", "team_access_not_granted"}
 )
 """Errors that an operator can repair, so the call is retried later."""
-_REVOKED = frozenset({"account_inactive", "token_revoked"})
-INVALID_TOKEN = _REVOKED | {"invalid_auth", "not_authed", "token_expired"}
+REMOVED = "account_inactive"
+"""Error after the app was removed from the workspace, or the workspace was deleted."""
+INVALID_TOKEN = frozenset({REMOVED, "invalid_auth", "not_authed", "token_expired", "token_revoked"})
 """Errors that mean that the token is not accepted."""
 _TOKEN_ADVICE = "; check bot_token: the page OAuth & Permissions of the app shows it"  # noqa: S105 - an advice
+REMOVED_ADVICE = "the app was removed from the workspace: install it there again, and use its new token"
 _RETRY_LATER_SECONDS = 60.0
 NOT_SLACKS = "a page that is not Slack's: a proxy or firewall answers, or api_base_url is wrong"
 _CLOCK_SECONDS = 5.0
@@ -256,10 +258,11 @@ class Api:
             return PlacementUncertain(f"{method}: status {status} {name}".rstrip())
         if not name:
             return PlacementUncertain(f"{method}: status {status} with {NOT_SLACKS}")
-        advice = _TOKEN_ADVICE if name in INVALID_TOKEN else ""
-        if advice:
+        advice = ""
+        if name in INVALID_TOKEN:
+            advice = f"; {REMOVED_ADVICE}" if name == REMOVED else _TOKEN_ADVICE
             self._on_invalid_token(name)
-        if name in _RETRY_LATER or (name in _REVOKED and method != "auth.test"):
+        if name in _RETRY_LATER or (name == "token_revoked" and method != "auth.test"):
             return PlacementDeferred(f"{method}: {name}{advice}", _RETRY_LATER_SECONDS)
         return RefusedError(method, name, str(answer.get("needed") or ""), advice)
 

@@ -9,7 +9,7 @@ import structlog
 from aiohttp import web
 from pydantic import SecretStr
 
-from channels.slack.api import RefusedError
+from channels.slack.api import REMOVED_ADVICE, RefusedError
 from channels.slack.connection import Dispatcher, SocketMode, Webhook
 from channels.slack.inflow import Inflow
 from channels.slack.options import Options
@@ -217,6 +217,10 @@ class SlackChannel:
             try:
                 await workspace.run(receive, tasks, signed_in)
             except RefusedError as refused:
+                if workspace.removed and self._installations is not None:
+                    await self._app_removed(workspace)
+                    signed_in()
+                    return
                 if self._installations is None and len(self._workspaces) == 1:
                     raise
                 workspace.problem = str(refused)
@@ -247,10 +251,10 @@ class SlackChannel:
     async def _app_removed(self, workspace: Workspace) -> None:
         """Stop a workspace after the app was removed from it, and remove its saved token."""
         log.error("the app was removed from a workspace", channel=self.id, team=workspace.team)
+        workspace.removed, workspace.problem = True, REMOVED_ADVICE
         if self._installations is None:
-            workspace.problem = "the app was removed"
             return
-        await self._installations.remove(workspace.team)
+        await self._installations.remove(workspace.token)
         self._dismiss(workspace)
 
     def _dismiss(self, workspace: Workspace) -> None:
@@ -280,14 +284,16 @@ class SlackChannel:
         """Return the workspace of an address.
 
         Raises PlacementDeferred while any workspace has not signed in, PlacementRefused if none has a token
-        for it.
+        for it, or the app was removed from it.
         """
         workspace = self._find(address.account)
-        if workspace is not None:
+        if workspace is not None and not workspace.removed:
             return workspace
-        if any(not one.team for one in self._workspaces):
+        if workspace is not None:
+            raise PlacementRefused(REMOVED_ADVICE)
+        if not all(one.team or one.removed for one in self._workspaces):
             raise PlacementDeferred("not signed in to the workspace yet", _NOT_SIGNED_IN_SECONDS)
-        raise PlacementRefused("no token for this workspace")
+        raise PlacementRefused(f"no token for this workspace; perhaps {REMOVED_ADVICE}")
 
 
 def _secret(secret: SecretStr) -> str:

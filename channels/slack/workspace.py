@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 import structlog
 from aiohttp import web
 
-from channels.slack.api import INVALID_TOKEN, Api, Displays, Json, RefusedError
+from channels.slack.api import INVALID_TOKEN, REMOVED, REMOVED_ADVICE, Api, Displays, Json, RefusedError
 from channels.slack.connection import request_socket
 from channels.slack.context.directory import Directory
 from channels.slack.context.groups import PREFIX, UserGroups
@@ -74,6 +74,9 @@ class Workspace:
         """Whether this is the workspace of ``bot_token``, whose user ids have no prefix."""
         self.problem = "starting"
         """Reason why the workspace does not work; empty while it does."""
+        self.removed = False
+        """Whether the app was removed from the workspace, so that no answer can reach it."""
+        self.token = token
         self.api = Api(token, options.api_base_url, options.pace, self._report_invalid_token)
         self.delivery = Delivery(self.api, streams=options.streaming)
         self.indicators = Indicators(self.api, options.thinking)
@@ -95,10 +98,11 @@ class Workspace:
             on_press=self.questions.pressed,
             on_stop=self._stopped,
             on_open=self._opened,
-            on_leave=lambda: on_removed(self),
+            on_leave=self._left,
             on_revoke=self._revoked,
         )
         self._stopping = asyncio.Event()
+        self._on_removed = on_removed
         self._host = host
         self._channel_id = channel_id
         self._options = options
@@ -256,10 +260,17 @@ class Workspace:
 
     def _report_invalid_token(self, reason: str) -> None:
         """Report an invalid token at once, whichever call found it."""
-        problem = f"Slack rejected bot_token: {reason}"
+        self.removed = self.removed or reason == REMOVED
+        problem = REMOVED_ADVICE if self.removed else f"Slack rejected bot_token: {reason}"
         if self.problem != problem and self.team:
             log.error(problem, channel=self._channel_id, team=self.team)
             self.problem = problem
+
+    async def _left(self) -> None:
+        """Report that the app was removed, unless the token works: the event may be late, after a new
+        installation."""
+        if not await self._check_token():
+            await self._on_removed(self)
 
     async def _revoked(self) -> None:
         """Report that tokens were revoked, then check whether the bot's is among them."""
@@ -277,10 +288,11 @@ class Workspace:
             await asyncio.sleep(_PROBE_SECONDS)
             await self._check_token()
 
-    async def _check_token(self) -> None:
+    async def _check_token(self) -> bool:
         """Check whether the Web API answers and accepts the token, and update ``problem``.
 
-        Retries a rate-limited or failed call at once instead of at the next probe, because it proves nothing.
+        Returns False if the token is rejected. Retries a rate-limited or failed call at once instead of at
+        the next probe, because it proves nothing.
         """
         while True:
             try:
@@ -288,14 +300,14 @@ class Workspace:
             except (RefusedError, PlacementDeferred, PlacementUncertain) as error:
                 log.warning("a check of the bot token failed", team=self.team, reason=str(error))
                 if is_token_error(error):
-                    return
+                    return False
                 self.problem = str(error)
                 if isinstance(error, RefusedError):
-                    return
+                    return True
                 await asyncio.sleep(getattr(error, "seconds", None) or _AGAIN_SECONDS)
             else:
-                self.problem = ""
-                return
+                self.problem, self.removed = "", False
+                return True
 
 
 def is_token_error(error: Exception) -> bool:
@@ -326,9 +338,10 @@ class Installations:
         self._tokens[team] = token
         await asyncio.to_thread(self._write)
 
-    async def remove(self, team: str) -> None:
-        """Remove a workspace's token."""
-        if self._tokens.pop(team, None) is not None:
+    async def remove(self, token: str) -> None:
+        """Remove a token, but not one that its workspace got since."""
+        for team in [team for team, saved in self._tokens.items() if saved == token]:
+            del self._tokens[team]
             await asyncio.to_thread(self._write)
 
     def _read(self) -> dict[str, str]:

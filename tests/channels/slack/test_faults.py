@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from channels.slack.connection import team_of
 from channels.slack.fake import FakeSlack
 from gateway.app import Gateway
+from gateway.store import schema as t
 from gateway.testing.fake_models.script import Gate, Reply, Say
 from gateway.testing.fake_models.server import FakeModels
 from tests.channels.slack.gateways import gateway_at, settings_of, settled, states, until
@@ -196,6 +198,46 @@ async def test_an_answer_waits_for_a_token_that_is_accepted(tmp_path: Path) -> N
         await until(lambda: "token_revoked" in gateway.health()["slack"][1])
         assert await states(gateway) == ["new"], "it is kept until it can be placed"
         gateway.parts.dispatcher.cancel()
+
+
+async def test_an_answer_for_a_workspace_that_removed_the_app_is_a_dead_letter(tmp_path: Path) -> None:
+    gate = asyncio.Event()
+    async with FakeSlack() as fake, FakeModels() as models, gateway_at(fake, tmp_path, models) as gateway:
+        models.then(Reply((Gate(gate), Say("Done."))))
+        fake.say("@ada", "hello")
+        await until(lambda: models.requests)
+        fake.uninstall()
+        gate.set()
+        await settled(gateway, "dead")
+        (letter,) = await dead_letters(gateway)
+        assert "the app was removed from the workspace" in letter
+        await until(lambda: "the app was removed from the workspace" in gateway.health()["slack"][1])
+
+
+@pytest.mark.parametrize("others", [False, True])
+async def test_an_answer_is_a_dead_letter_if_the_app_was_removed_during_an_outage(
+    tmp_path: Path, *, others: bool
+) -> None:
+    async with FakeSlack(teams=("acme", "umbrella")) as fake, FakeModels() as models:
+        tokens: dict[str, Any] = {"bot_token": fake.token("acme")}
+        tokens["workspaces"] = [fake.token("umbrella")] if others else []
+        async with gateway_at(fake, tmp_path, models, **tokens) as gateway:
+            models.then(Reply((Gate(asyncio.Event()),)))
+            fake.say("@ada", "hello", team="acme")
+            await until(lambda: models.requests)
+            gateway.parts.dispatcher.cancel()
+        fake.uninstall("acme")
+        gateway = Gateway(settings_of(tmp_path, models, fake, **tokens))
+        async with gateway.running():
+            await settled(gateway, "dead")
+            (letter,) = await dead_letters(gateway)
+            assert "no token for this workspace" in letter
+            assert "the app was removed from the workspace" in gateway.health()["slack"][1]
+
+
+async def dead_letters(gateway: Gateway) -> list[str]:
+    """Return the reasons of all dead letters."""
+    return await gateway.parts.store.read(lambda c: list(c.execute(select(t.dead_letter.c.reason)).scalars()))
 
 
 async def test_a_slack_that_is_away_is_waited_for(tmp_path: Path) -> None:

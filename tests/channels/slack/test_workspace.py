@@ -91,6 +91,18 @@ async def test_an_app_that_was_removed_is_forgotten_and_may_come_back(tmp_path: 
         assert fake.answers("@ada", team="acme") == ["You said: hello"]
 
 
+async def test_an_app_that_was_removed_during_an_outage_is_forgotten(tmp_path: Path) -> None:
+    async with a_fake() as fake:
+        async with serving(fake, tmp_path) as (gateway, url):
+            assert await install(fake, url, "acme") == 200
+            assert await install(fake, url, "umbrella") == 200
+            await until(lambda: len(_workspaces(gateway)) == 2 and gateway.health()["slack"][0])
+        fake.uninstall("acme")
+        async with serving(fake, tmp_path) as (gateway, url):
+            assert len(_workspaces(gateway)) == 1
+            assert Installations(tmp_path / "slack.json").tokens == [fake.token("umbrella")]
+
+
 def _workspaces(gateway: Gateway) -> list[str]:
     channel = gateway.channels.get("slack")
     return [one.team for one in channel._workspaces if one.team]  # type: ignore[union-attr]
