@@ -391,7 +391,7 @@ class EventReader:
                 message.channel_id, message.guild_id, message.channel_type, bot.account
             )
         inbound, pointed = parse.inbound(message, chat, bot), parse.pointed(message, bot)
-        if not (inbound.text or message.attachments or pointed or inbound.addressed == "mention"):
+        if not (inbound.text or message.attachments or pointed or parse.mentions(message.content, bot)):
             return None
         attention = self.attend(inbound)
         if attention == "ignore":

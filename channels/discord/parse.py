@@ -496,16 +496,16 @@ def is_user_message(message: Message, account: str) -> bool:
 
 def addressed(message: Message, chat: Chat, bot: BotProfile) -> Addressing:
     """Return the way in which a message addresses the bot."""
-    text, is_mention = _without_mention(message.content, bot), _mentions(message.content, bot)
+    text, is_mention = _without_mention(message.content, bot), mentions(message.content, bot)
     if chat.kind == "dm":
         return "mention" if is_mention and not text else "direct"
     if _command_of(text, bot.commands):
         return "command"
-    if is_mention:
-        return "mention"
     if message.answered is not None and message.answered.author.id == bot.account:
         return "reply"
-    return "thread" if chat.joined and not _FIRST_MENTION.match(message.content) else "none"
+    if chat.joined and not _FIRST_MENTION.match(text):
+        return "thread"
+    return "mention" if is_mention else "none"
 
 
 def inbound(message: Message, chat: Chat, bot: BotProfile) -> InboundMessage:
@@ -767,7 +767,8 @@ def _command_of(text: str, commands: frozenset[str]) -> str | None:
     return name[0] if name and name[0] in commands else None
 
 
-def _mentions(text: str, bot: BotProfile) -> bool:
+def mentions(text: str, bot: BotProfile) -> bool:
+    """Return whether a text mentions the bot."""
     return "<@" in text and re.search(_own_marks(text, bot), text) is not None
 
 

@@ -211,10 +211,9 @@ def _addressed(mail: EmailMessage, bot: Bot, group: bool) -> Addressing:
     if not group:
         # Of one recipient; an unverified author's mail counts as that of a group.
         return "direct"
-    if bot.address in addresses(mail, "To"):
-        return "mention"
-    replied = _ID.findall(header(mail, "In-Reply-To"))
-    return "reply" if any(map(bot.wrote, replied)) else "none"
+    if any(map(bot.wrote, _ID.findall(header(mail, "In-Reply-To")))):
+        return "reply"
+    return "mention" if bot.address in addresses(mail, "To") else "none"
 
 
 def _sent_at(mail: EmailMessage) -> int:

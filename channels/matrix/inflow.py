@@ -202,7 +202,8 @@ class Inflow:
         message = parse.message_of(event, original, content, self._bot, place, self._order)
         quoted = await self._lookup(room, message.in_reply_to) if message.in_reply_to else None
         thread = message.address.thread
-        if message.addressed == "none" and quoted is not None and quoted.sender == self._bot.me:
+        is_open = message.addressed in ("none", "mention")
+        if is_open and quoted is not None and quoted.sender == self._bot.me:
             message = replace(message, addressed="reply")
         elif message.addressed == "none" and thread and not parse.for_another(content):
             follows = await self._cached(("thread", room, thread), lambda: self._was_called(room, thread))

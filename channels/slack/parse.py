@@ -273,10 +273,12 @@ def _message(event: Json, chat: str, rules: Rules, *, mentioned: bool) -> OtherM
     markup = full_text(event) if by_bot else own_text(event)
     thread = _ts(event, "thread_ts") if event.get("thread_ts") is not None else None
     plain = plain_text(markup, rules.bot_user)
-    if mentioned or mentions(markup, rules.bot_user):
-        addressed: Addressing = "command" if plain.startswith("/") else "mention"
-    else:
+    mentioned = mentioned or mentions(markup, rules.bot_user)
+    addressed: Addressing = "command" if mentioned and plain.startswith("/") else "none"
+    if addressed == "none":
         addressed = _in_thread(event, rules, chat, thread, ts, markup)
+    if addressed == "none" and mentioned:
+        addressed = "mention"
     client_msg_id = event.get("client_msg_id")
     message = InboundMessage(
         session=_session(rules, chat, _thread(rules, chat, thread, ts), user),
@@ -309,8 +311,8 @@ def _author(event: Json, rules: Rules) -> str | None:
 
 
 def _in_thread(event: Json, rules: Rules, chat: str, thread: str | None, ts: str, markup: str) -> Addressing:
-    """Return the way in which a message without a mention of the bot addresses it."""
-    if thread is None or thread == ts or begins_with_mention(markup):
+    """Return the way in which a message in a thread addresses the bot, apart from a mention of it."""
+    if thread is None or thread == ts or begins_with_mention(markup, rules.bot_user):
         return "none"
     if event.get("parent_user_id") == rules.bot_user:
         return "reply"

@@ -68,7 +68,7 @@ _MAX_ALBUMS = 200
 """Complete albums that are kept: an edit shows only its own picture, and has to bring the others again."""
 _GROUP_OF = "group of "
 """Beginning of the shard of a cursor that holds the group that became a supergroup."""
-_STRONGEST: tuple[Addressing, ...] = ("direct", "command", "mention", "reply", "thread", "none")
+_STRONGEST: tuple[Addressing, ...] = ("direct", "command", "reply", "mention", "thread", "none")
 
 
 class State(Struct, frozen=True, omit_defaults=True):
@@ -285,7 +285,7 @@ class Inflow:
     def _place(self, received: ReceivedMessage) -> ReceivedMessage:
         """Return a message with the thread that it belongs to, and keep it as history."""
         message = received.inbound
-        if message.addressed == "none" and self._history.is_called(received):
+        if message.addressed in ("none", "mention") and self._history.is_called(received):
             received = replace(received, inbound=replace(message, addressed="thread"))
         if self._attend(received.inbound) != "ignore":
             self._history.keep(received)

@@ -355,10 +355,11 @@ def _addressed(message: Message, call: str, bot: BotIdentity) -> Addressing:
     """Return the way in which a message in a group addresses the bot."""
     if call:
         return "command"
+    if is_reply_to(message, bot.id):
+        return "reply"
     text, entities = message.written
-    if message.forward_origin is None and any(_mentions_bot(entity, text, bot) for entity in entities):
-        return "mention"
-    return "reply" if is_reply_to(message, bot.id) else "none"
+    mentioned = message.forward_origin is None and any(_mentions_bot(one, text, bot) for one in entities)
+    return "mention" if mentioned else "none"
 
 
 def _mentions_bot(entity: Entity, text: str, bot: BotIdentity) -> bool:

@@ -335,9 +335,9 @@ def mentions(text: str, user: str) -> bool:
     return re.search(rf"<@{re.escape(user)}(\|[^<>]*)?>", text) is not None
 
 
-def begins_with_mention(text: str) -> bool:
-    """Return whether a text begins with a mention of a user or a user group."""
-    return _OTHER_FIRST.match(text) is not None
+def begins_with_mention(text: str, bot_user: str) -> bool:
+    """Return whether a text begins with a mention of a user or a user group, apart from the bot."""
+    return _OTHER_FIRST.match(_without(text, bot_user)) is not None
 
 
 def named_in(text: str) -> Iterator[str]:
@@ -354,8 +354,11 @@ def plain_text(text: str, bot_user: str, names: Names = _NO_NAMES) -> str:
     def replaced(match: re.Match[str]) -> str:
         return _sequence_text(match[1], names)
 
-    text = re.sub(rf"<@{re.escape(bot_user)}(\|[^<>]*)?>[:,]?[ \t]*", "", text)
-    return _unescape(_SEQUENCE.sub(replaced, text)).strip()
+    return _unescape(_SEQUENCE.sub(replaced, _without(text, bot_user))).strip()
+
+
+def _without(text: str, bot_user: str) -> str:
+    return re.sub(rf"<@{re.escape(bot_user)}(\|[^<>]*)?>[:,]?[ \t]*", "", text)
 
 
 def _sequence_text(sequence: str, names: Names) -> str:

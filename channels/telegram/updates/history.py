@@ -119,7 +119,7 @@ class History:
 
 def calls(message: InboundMessage) -> bool:
     """Return whether a message calls the bot into a thread, if it is answered. A command does not."""
-    return message.address.group and message.addressed in ("mention", "reply")
+    return message.address.group and message.addressed in ("mention", "reply", "thread")
 
 
 def _room_of(message: InboundMessage) -> _Room:

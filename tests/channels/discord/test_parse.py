@@ -292,6 +292,9 @@ JOINED = msgspec.structs.replace(THREAD, joined=True)
         ("hello <@8>", JOINED, "thread"),
         ("<@8> hello", JOINED, "none"),
         (f"<@8> ask <@{ME}>", JOINED, "mention"),
+        (f"<@{ME}> and you?", JOINED, "thread"),
+        (f"<@{ME}> <@8> said so", JOINED, "mention"),
+        (f"<@{ME}>", JOINED, "thread"),
         ("hello", DM, "direct"),
         (f"<@{ME}>", DM, "mention"),
         ("/help", DM, "direct"),
@@ -310,6 +313,8 @@ def test_a_reply_to_the_bot_addresses_it_and_a_forward_of_its_words_does_not() -
     reply = msgspec.structs.replace(said, referenced_message=mine)
     assert parse.addressed(said, GENERAL, view()) == "none"
     assert parse.addressed(reply, GENERAL, view()) == "reply"
+    named = msgspec.structs.replace(reply, content=f"<@{ME}> really?")
+    assert parse.addressed(named, GENERAL, view()) == "reply"
     reference = msgspec.structs.replace(reply.message_reference, type=1)
     assert (
         parse.addressed(msgspec.structs.replace(reply, message_reference=reference), GENERAL, view())

@@ -123,6 +123,7 @@ def test_several_recipients_are_a_room() -> None:
     assert named.address.chat == copied.address.chat == "ada@example.com,ben@example.com"
     assert copied.addressed == "none"
     assert head(mail("hi", to=ben, Cc=ADDRESS, In_Reply_To=OWN)).addressed == "reply"
+    assert head(mail("hi", Cc=ben, In_Reply_To=OWN)).addressed == "reply"
     assert (head(mail("hi")).address.group, head(mail("hi")).addressed) == (False, "direct")
     assert whole(mail("/status", to=ben, Cc=ADDRESS)).addressed == "command"
 

@@ -322,6 +322,20 @@ async def test_a_reply_brings_what_it_replies_to_with_its_file(tmp_path: Path) -
         await until(lambda: len(texts(room)) == 2)
 
 
+async def test_a_reply_that_also_mentions_the_bot_is_a_reply(tmp_path: Path) -> None:
+    async with running(tmp_path, groups="reply") as (_, platform, _):
+        fake, room = platform.fake, platform.fake.room
+        fake.say("!help", room=room)
+        await until(lambda: texts(room))
+        mine = next(
+            e["event_id"] for _, e in room.stream if e["sender"] == BOT and e["type"] == "m.room.message"
+        )
+        # As Element writes it: a reply mentions the user whose message it answers.
+        related = {"m.relates_to": {"m.in_reply_to": {"event_id": mine}}}
+        fake.say("why?", room=room, **related, **{"m.mentions": {"user_ids": [BOT]}})
+        await until(lambda: len(texts(room)) == 2)
+
+
 async def test_files_come_in_and_go_out(tmp_path: Path) -> None:
     async with running(tmp_path) as (made, platform, _):
         fake = platform.fake

@@ -90,6 +90,10 @@ def test_ways_to_address_the_bot() -> None:
     ours = {"parent_user_id": known.bot_user}
     assert addressed("message_thread", rules(), **ours) == "reply"
     assert addressed("message_thread", rules(), text="<@U7777777777> you?", **ours) == "none"
+    mention = f"<@{known.bot_user}> and you?"
+    assert addressed("message_thread", rules(), text=mention) == "mention"
+    assert addressed("message_thread", known, text=mention) == "thread"
+    assert addressed("message_thread", rules(), text=mention, **ours) == "reply"
     assert addressed("app_mention", rules(), text=f"<@{known.bot_user}> /model") == "command"
 
 

@@ -167,6 +167,23 @@ async def test_a_topic_that_the_bot_was_called_into_goes_on_without_a_mention(
     fake.transcript.check()
 
 
+async def test_a_mention_does_not_make_less_of_a_reply_to_the_bot(tmp_path: Path, fake: FakeTelegram) -> None:
+    forum = fake.group("Forum", "Ada", forum=True, admin=True)
+    news = fake.topic(forum, "News", "Ada")
+    async with lab(tmp_path, fake, streaming=False, groups="reply") as running:
+        fake.say(forum, f"{NAME} not for it by these rules", "Ada", thread=news)
+        fake.say(forum, "/model", "Ada", thread=news)
+        await answered(running, forum, 1)
+        shown = fake.messages(forum)[-1]
+        fake.say(forum, f"{NAME} one", "Ada", thread=news, reply_to=shown.id)
+        await answered(running, forum, 2)
+        fake.say(forum, f"{NAME} two", "Ada", thread=news)
+        await answered(running, forum, 3)
+        said = [text for text in fake.answers(forum) if text.startswith("You said")]
+    assert said == ["You said: one", "You said: two"]
+    fake.transcript.check()
+
+
 async def test_a_call_and_what_follows_it_may_come_in_one_batch(tmp_path: Path, fake: FakeTelegram) -> None:
     forum = fake.group("Forum", "Ada", forum=True, admin=True)
     news = fake.topic(forum, "News", "Ada")
