@@ -74,6 +74,8 @@ class Inflow:
         self._direct: Json = {}
         self._joined: set[str] = set()
         """Rooms that the bot joined since the stored position."""
+        self._followed: set[str] = set()
+        """Rooms that the bot joined because they replace one of the present answer."""
         self._known: OrderedDict[tuple[str, ...], Any] = OrderedDict()
         self._batch: tuple[list[InboundMessage], list[Rejected], list[Signal]] = ([], [], [])
 
@@ -120,7 +122,7 @@ class Inflow:
         if token != self._since or self._order != order:
             await self._flush(Cursor(self._bot.me, f"{self._order} {token}"))
             self._since = token
-        self._joined.clear()
+        self._joined, self._followed = self._followed, set()
 
     async def _take_room(self, room: str, timeline: Json) -> None:
         dropping = room in self._joined
@@ -171,6 +173,11 @@ class Inflow:
     async def _handle(self, room: str, event: Event) -> None:
         if event.type == "m.room.member":
             self._forget(("private", room), ("name", room, event.state_key or ""))
+            name = as_text(event.content.get("displayname"))
+            if name and event.state_key == self._bot.me:
+                self._bot = replace(self._bot, name=name)
+        elif event.type == "m.room.tombstone" and event.state_key == "":
+            await self._follow_upgrade(room, event)
         elif event.type in ("m.room.name", "m.room.canonical_alias"):
             self._forget(("title", room))
         elif event.sender == self._bot.me:
@@ -293,6 +300,21 @@ class Inflow:
         with suppress(*FAILURES, RefusedError):
             await self._api.call("POST", "rooms", room, "leave", body={"reason": reason})
         return False
+
+    async def _follow_upgrade(self, old: str, event: Event) -> None:
+        """Join the room that replaces an upgraded one, if who upgraded it may use the bot."""
+        new, server = as_text(event.content.get("replacement_room")), event.sender.partition(":")[2]
+        if not new.startswith("!") or self._attention(old, event.sender) != "answer":
+            return
+        query = {"via": server, "server_name": server}  # the second one is for servers before Matrix 1.12
+        try:
+            await self._api.call("POST", "join", new, body={}, seconds=_JOIN_SECONDS, **query)
+        except RefusedError as refused:
+            reason = "the bot cannot join the room that replaces an upgraded one; invite it there"
+            log.warning(reason, room=old, replacement=new, reason=str(refused))
+        else:
+            log.info("joined the room that replaces an upgraded one", room=old, replacement=new)
+            self._followed.add(new)
 
     def _is_invitation(self, event: Json) -> bool:
         """Return whether an event invites the bot or lets it join."""

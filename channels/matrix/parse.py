@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway import now_ms
 from gateway.channel import Address, Addressing, InboundMessage, Sender, SessionKey, SessionStrategy
@@ -77,8 +78,13 @@ class Bot(Struct, frozen=True):
 
 
 def event_of(raw: object) -> Event:
-    """Return an event. Raises ValueError."""
-    return msgspec.convert(raw, Event)
+    """Return an event; a sticker as a message with its description. Raises ValueError."""
+    event = msgspec.convert(raw, Event)
+    if event.type != "m.sticker" or not event.content:
+        return event
+    described = " ".join(as_text(event.content.get("body")).split())
+    content = {**event.content, "msgtype": "m.text", "body": f"[sticker: {described}]"}
+    return replace(event, type=MESSAGE, content=content)
 
 
 def relation(content: Json) -> Relation:

@@ -100,6 +100,7 @@ class FakeMatrix(FakeServer, State):
             ("GET", f"{v3}/user/{{user}}/rooms/{{room}}/account_data/{{type}}", self._get_data),
             ("PUT", f"{v3}/user/{{user}}/rooms/{{room}}/account_data/{{type}}", self._put_data),
             ("POST", f"{room}/join", self._join),
+            ("POST", f"{v3}/join/{{room}}", self._join),
             ("POST", f"{room}/leave", self._leave),
             ("GET", f"{room}/members", self._members),
             ("GET", f"{room}/messages", self._messages),
@@ -131,7 +132,7 @@ class FakeMatrix(FakeServer, State):
             if request.headers.get("Authorization") != f"Bearer {self.token}":
                 return _error(401, "M_UNKNOWN_TOKEN", "unknown token")
             room = self._room(request) if "room" in request.match_info else None
-            invited = request.path.endswith(("/join", "/leave")) or "/account_data/" in request.path
+            invited = request.path.endswith(("/join", "/leave")) or "/join/" in request.path or "/account_data/" in request.path
             if room is not None and room.membership(BOT) != "join" and not invited:
                 return _error(403, "M_FORBIDDEN", "not in the room")
             return await handler(request)
@@ -198,7 +199,7 @@ class FakeMatrix(FakeServer, State):
         if self.refused_joins:
             self.refused_joins -= 1
             return _error(502, "M_UNKNOWN", "no other server answers")
-        if room.membership(BOT) not in ("invite", "join"):
+        if room.membership(BOT) not in ("invite", "join") and not room.public:
             return _error(403, "M_FORBIDDEN", "not invited")
         self.join(room, BOT)
         return as_json({"room_id": room.id})

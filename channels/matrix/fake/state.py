@@ -18,11 +18,13 @@ BOT = f"@trunkline:{SERVER}"
 
 
 class Room:
-    """A room: its events by their position in the stream. ``readable``: its history can be paged."""
+    """A room: its events by their position in the stream. ``readable``: its history can be paged;
+    ``public``: anyone can join it."""
 
     def __init__(self, homeserver: State, room_id: str, creator: str) -> None:
         self.id = room_id
         self.readable = True
+        self.public = False
         self.stream: list[tuple[int, Any]] = []
         self.state: dict[tuple[str, str], Json] = {}
         self._homeserver = homeserver
@@ -129,6 +131,15 @@ class State:
         """Let a user join a room."""
         content = {"membership": "join", "displayname": self.names.get(user, user)}
         room.put("m.room.member", user, content, state_key=user)
+
+    def upgrade(self, room: Room, user: str, *, public: bool) -> Room:
+        """Replace a room as an upgrade does. The bot is not invited to the new one."""
+        room_id = f"!room{next(self.ids)}:{SERVER}"
+        new = self.rooms[room_id] = Room(self, room_id, user)
+        new.public = public
+        content = {"body": "This room has been replaced", "replacement_room": room_id}
+        room.put("m.room.tombstone", user, content, state_key="")
+        return new
 
     def changed(self) -> None:
         """Report a change; the server overrides it."""

@@ -322,6 +322,44 @@ async def test_a_reply_brings_what_it_replies_to_with_its_file(tmp_path: Path) -
         await until(lambda: len(texts(room)) == 2)
 
 
+async def test_a_sticker_is_described(tmp_path: Path) -> None:
+    async with running(tmp_path) as (made, platform, gateway):
+        direct, content = platform.fake.direct, {"body": "a cat\nwaves", "url": "mxc://fake.example/cat"}
+        sticker = direct.put("m.sticker", ADA, {**content, "info": {}})
+        await made.shows("You said: [sticker: a cat waves]")
+        related = {"m.relates_to": {"m.in_reply_to": {"event_id": sticker["event_id"]}}}
+        platform.fake.say("what is that?", **related)
+        await until(lambda: len(texts(direct)) == 2)
+        await settled(gateway)
+        assert "> \\\\[sticker: a cat waves]" in str(made.models.requests[-1].body)
+
+
+async def test_a_new_name_of_the_bot_is_a_mention(tmp_path: Path) -> None:
+    async with running(tmp_path) as (_, platform, _):
+        fake = platform.fake
+        fake.names[BOT] = "Robin"
+        fake.join(fake.room, BOT)
+        fake.say("Robin: hello", room=fake.room)
+        await until(lambda: texts(fake.room) == ["You said: hello"])
+
+
+@pytest.mark.parametrize("user", [ADA, BEN])
+async def test_the_bot_follows_an_upgrade_by_a_user_who_may_use_it(tmp_path: Path, user: str) -> None:
+    async with running(tmp_path, allow=[ADA]) as (made, platform, gateway):
+        fake = platform.fake
+        hidden, new = (fake.upgrade(fake.room, user, public=public) for public in (False, True))
+        fake.say(f"{BOT} before it was there", room=new)
+        fake.say("last")
+        await made.shows("You said: last")
+        assert hidden.membership(BOT) == "leave"
+        assert new.membership(BOT) == ("join" if user == ADA else "leave")
+        if user == ADA:
+            fake.say(f"{BOT} after that", room=new)
+            await until(lambda: texts(new))
+            await settled(gateway)
+            assert texts(new) == ["You said: after that"]
+
+
 async def test_a_reply_that_also_mentions_the_bot_is_a_reply(tmp_path: Path) -> None:
     async with running(tmp_path, groups="reply") as (_, platform, _):
         fake, room = platform.fake, platform.fake.room
