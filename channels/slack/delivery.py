@@ -41,6 +41,9 @@ _BEGIN_SHARE, _EDIT_SHARE = 0.6, 0.8
 _NOT_SIGNED_IN_SECONDS, _FEW_EDITS_SECONDS = 0.5, 5.0
 _UNFINISHED_TTL = 600.0
 """Seconds after which an unfinished message no longer reserves a final edit."""
+_NOT_FOR_ALL = "the whole channel would see the file of an answer that is for you; ask in a direct message"
+_MOST_RESPONSES = 5
+"""Messages that a ``response_url`` accepts."""
 _STREAM_ENDED = frozenset({"message_not_in_streaming_state", "stopped_by_user", "message_not_found"})
 _OPTIONAL_BLOCKS = frozenset({TABLE, BUTTONS})
 """Kinds of blocks that older workspaces may not know; answers are complete without them."""
@@ -104,6 +107,8 @@ class Delivery:
         page, address = outbound.page, outbound.address
         if isinstance(page, File):
             try:
+                if _is_response(address) and not address.chat.startswith("D"):
+                    raise RefusedError("upload", _NOT_FOR_ALL)
                 return await self._upload(page, outbound)
             except RefusedError as refused:
                 # The rest of the answer must not depend on one file. If the chat is gone, this fails, too.
@@ -320,6 +325,8 @@ class Delivery:
         address, shown = outbound.address, _message_body(page, None, _OPTIONAL_BLOCKS)
         url, _, user = (address.reply_to or "").partition("#")
         try:
+            if user and outbound.part >= _MOST_RESPONSES:
+                raise RefusedError("response_url", "it is used up")
             await self._api.post(url, json={**shown, "response_type": "ephemeral"})
         except RefusedError as refused:
             log.info("a response_url was refused", reason=str(refused))

@@ -603,6 +603,26 @@ async def test_a_slash_command_is_answered_for_who_gave_it(tmp_path: Path) -> No
     fake.transcript.check()
 
 
+async def test_a_file_of_an_answer_that_only_its_author_sees_is_not_shown_to_the_channel(
+    tmp_path: Path,
+) -> None:
+    long = "A paragraph of some length. " * 40
+    async with FakeSlack() as fake, FakeModels() as models, gateway_at(fake, tmp_path, models) as gateway:
+        for _ in range(2):
+            models.then(Reply((Say("\n\n".join([long] * 40)),)))
+        await fake.command("general", "/bot-ask tell me all").settled()
+        await settled(gateway, "done")
+        assert fake.messages("general") == []
+        told = fake.hidden("general")
+        assert len(told) == 6 + 1
+        assert "answer.md" in told[-1].text
+        assert "ask in a direct message" in told[-1].text
+        await fake.command("@ada", "/bot-ask tell me all").settled()
+        await settled(gateway, "done", "done")
+        assert any(said.files for said in fake.messages("@ada"))
+    fake.transcript.check()
+
+
 async def test_a_command_in_a_mention_is_one(tmp_path: Path) -> None:
     async with FakeSlack() as fake, gateway_at(fake, tmp_path) as gateway:
         fake.say("general", "@trunkline /model")
