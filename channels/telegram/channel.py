@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import structlog
 
@@ -61,6 +61,8 @@ _REDRAW_EVERY = 5
 """Number of typing indicators after which an unchanged draft is sent again."""
 _BUSINESS_WINDOW = 86_400.0
 """Seconds after the last message of a business chat in which the right ``can_reply`` covers it."""
+_NAME_EVERY = 600.0
+"""Seconds between two questions for the bot's user name; no update reports that it changed."""
 _MAX_COMMANDS = 100
 _MAX_DESCRIPTION = 256
 _COMMAND = re.compile(r"[a-z0-9_]{1,32}")
@@ -86,6 +88,7 @@ class TelegramChannel:
             rich=options.rich_messages,
         )
         self._questions = Questions(channel_id, host, self._delivery)
+        self._rename: Callable[[str], None] = lambda _username: None
         self._groups: dict[str, str] = {}
         """Ids of groups by the ids of the supergroups that they became."""
         self._history = History(topics=options.session_strategy == "thread")
@@ -119,7 +122,9 @@ class TelegramChannel:
                 self._groups,
             )
             await inflow.restore(await self._host.cursors(self.id))
+            self._rename = inflow.rename
             tasks.create_task(inflow.run())
+            tasks.create_task(self._follow_name())
             if self._webhook is None:
                 await poll(self._client, inflow, self._health)
             else:
@@ -233,6 +238,17 @@ class TelegramChannel:
         """Return the health of the connection to Telegram."""
         return self._health.health()
 
+    async def refresh_name(self) -> None:
+        """Ask Telegram for the bot's user name, so that mentions of a new one are seen."""
+        try:
+            found: object = await self._client.call("getMe")
+        except CallError as error:
+            log.info("the bot's user name could not be read", channel=self.id, reason=str(error))
+            return
+        username = cast("Mapping[str, object]", found).get("username") if isinstance(found, dict) else None
+        if isinstance(username, str) and username:
+            self._rename(username)
+
     def _attend(self, message: InboundMessage) -> Attention:
         found = self._host.attention(self.id, message)
         # "*" allows all users, and no channel: its id has to be listed.
@@ -271,6 +287,11 @@ class TelegramChannel:
             ),
             stop_reaction=options.stop_reaction,
         )
+
+    async def _follow_name(self) -> None:
+        while True:
+            await asyncio.sleep(_NAME_EVERY)
+            await self.refresh_name()
 
     async def _retry_until_accepted(self, method: str, **arguments: Any) -> Any:
         """Retry a call with backoff until it succeeds. Raises RefusedError for status 400."""

@@ -208,6 +208,12 @@ class Inflow:
                 signals += withdrawals(event, self._bot)
         return signals
 
+    def rename(self, username: str) -> None:
+        """Take another user name of the bot for its name in the next updates."""
+        if username != self._bot.username:
+            log.info("the bot has another user name", channel=self._bot.channel, bot=username)
+            self._bot = replace(self._bot, username=username)
+
     @property
     def kinds(self) -> list[str]:
         """The kinds of updates to request."""

@@ -132,7 +132,11 @@ class FakeMatrix(FakeServer, State):
             if request.headers.get("Authorization") != f"Bearer {self.token}":
                 return _error(401, "M_UNKNOWN_TOKEN", "unknown token")
             room = self._room(request) if "room" in request.match_info else None
-            invited = request.path.endswith(("/join", "/leave")) or "/join/" in request.path or "/account_data/" in request.path
+            invited = (
+                request.path.endswith(("/join", "/leave"))
+                or "/join/" in request.path
+                or "/account_data/" in request.path
+            )
             if room is not None and room.membership(BOT) != "join" and not invited:
                 return _error(403, "M_FORBIDDEN", "not in the room")
             return await handler(request)

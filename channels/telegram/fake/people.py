@@ -377,6 +377,12 @@ class People:
         before, chat_state.status = chat_state.status, "kicked"
         self._send_membership(chat_state, self._person(by), before, "kicked")
 
+    def rename_bot(self, username: str) -> None:
+        """Give the bot another user name. No update reports it."""
+        world = self.world
+        world.bot = replace(world.bot, username=username)
+        world.traits = replace(world.traits, username=username)
+
     def promote(self, chat: int, status: Status = "administrator", by: User = "Ada") -> None:
         """Set the bot's status in a group, also after it was removed."""
         chat_state = self.world.chats[chat]

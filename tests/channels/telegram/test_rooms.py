@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from channels.telegram.channel import TelegramChannel
 from channels.telegram.fake import FakeTelegram
 from gateway.testing.fake_models.script import Reply, Use
 from tests.channels.telegram.lab import Lab, lab, until
@@ -164,6 +165,25 @@ async def test_a_topic_that_the_bot_was_called_into_goes_on_without_a_mention(
         await answered(running, forum, 3)
         said = [text for text in fake.answers(forum) if text.startswith("You said")]
     assert said == ["You said: one", "You said: two", "You said: six"]
+    fake.transcript.check()
+
+
+async def test_a_bot_that_is_renamed_while_it_runs_sees_mentions_of_its_new_name(
+    tmp_path: Path, fake: FakeTelegram
+) -> None:
+    group = fake.group("Lab", "Ada", admin=True)
+    async with lab(tmp_path, fake, streaming=False) as running:
+        await until(lambda: fake.transcript.of("getUpdates"))
+        fake.rename_bot("new_bot")
+        channel = running.gateway.channels.get("telegram")
+        assert isinstance(channel, TelegramChannel)
+        await channel.refresh_name()
+        fake.say(group, f"{NAME} who is that?", "Ada")
+        fake.say(group, "@new_bot hello", "Ada")
+        fake.say(group, "/model@new_bot", "Ada")
+        await answered(running, group, 2)
+        assert fake.answers(group)[0] == "You said: hello"
+        assert fake.answers(group)[1].startswith("The model is")
     fake.transcript.check()
 
 
