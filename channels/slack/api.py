@@ -355,6 +355,7 @@ _PER_METHOD: Mapping[str, Limit] = {
     "chat.update": _TIER_3,
     "conversations.history": _BURSTS,
     "conversations.info": _TIER_3,
+    "conversations.open": _TIER_3,
     "conversations.replies": _BURSTS,
     "files.completeUploadExternal": _TIER_4,
     "files.delete": _TIER_3,

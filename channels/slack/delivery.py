@@ -107,7 +107,7 @@ class Delivery:
         page, address = outbound.page, outbound.address
         if isinstance(page, File):
             try:
-                if _is_response(address) and not address.chat.startswith("D"):
+                if is_response(address):
                     raise RefusedError("upload", _NOT_FOR_ALL)
                 return await self._upload(page, outbound)
             except RefusedError as refused:
@@ -115,7 +115,7 @@ class Delivery:
                 log.info("Slack refused a file", chat=address.chat, reason=str(refused))
                 note = f"⚠️ `{page.name.replace('`', '')}` could not be sent: `{refused}`"
                 page = Text(note, note)
-        if _is_response(address):
+        if is_response(address):
             return await self._respond_to_command(page, outbound)
         if not outbound.final and self.can_stream(address):
             placed = await self._start_stream(page, address)
@@ -178,7 +178,7 @@ class Delivery:
         A stream has no nonce until it ends; it is found as a newer message of the bot without one.
         """
         address, nonce = outbound.address, outbound.nonce
-        if _is_response(address):
+        if is_response(address):
             return None
         if not self.bot_user:
             raise PlacementDeferred("not signed in to the workspace yet", _NOT_SIGNED_IN_SECONDS)
@@ -431,7 +431,8 @@ def _objects(value: object) -> list[Json]:
     return [cast(Json, one) for one in cast(list[object], value) if isinstance(one, dict)]
 
 
-def _is_response(address: Address) -> bool:
+def is_response(address: Address) -> bool:
+    """Return whether only the author of a command sees its answer."""
     return address.reply_to is not None and "/" in address.reply_to
 
 

@@ -7,13 +7,15 @@ from collections.abc import Awaitable, Mapping
 
 import structlog
 from msgspec import Struct
+from msgspec.structs import replace
 
 from channels.slack.api import Api, Json, RefusedError
-from channels.slack.delivery import is_shared, list_messages, share, upload
+from channels.slack.delivery import is_response, is_shared, list_messages, share, upload
 from channels.slack.parse import APPROVE, QuestionPressed, button_value, order_of
 from channels.slack.render import escape
 from gateway import Answer, Choice, NotFoundError
 from gateway.channel import (
+    Address,
     ApprovalRequest,
     Host,
     InvalidRequestError,
@@ -65,12 +67,12 @@ class Questions:
         Long arguments are cut in the message; a file with the complete arguments is shared before the
         buttons.
         """
-        address = question.address
-        if posted := await self._find_tried(question):
+        address = await self._address(question)
+        if posted := await self._find_tried(question, address):
             return posted
         shown = _body(question, _buttons(question))
         if isinstance(question, ApprovalRequest) and _arguments(question)[1]:
-            await self._share_arguments(question)
+            await self._share_arguments(question, address)
         try:
             answer = await self._api.call(
                 "chat.postMessage",
@@ -86,18 +88,30 @@ class Questions:
             raise
         return _placed(answer)
 
-    async def _find_tried(self, question: Question) -> Placed | None:
+    async def _address(self, question: Question) -> Address:
+        """Return where a question is asked: if only its user sees the answer, in the chat with that user."""
+        address = question.address
+        if not is_response(address):
+            return address
+        user = (address.reply_to or "").partition("#")[2]
+        try:
+            opened = await self._api.call("conversations.open", users=user)
+            return replace(address, chat=str(opened["channel"]["id"]), reply_to=None)
+        except PlacementUncertain as error:
+            raise PlacementDeferred(str(error), 1.0) from error
+
+    async def _find_tried(self, question: Question, address: Address) -> Placed | None:
         """Return the place of a question that an earlier attempt may have posted, or None."""
         tried = question.restored or question.id in self._unknown
-        found = await self._find(question) if tried else None
+        found = await self._find(question, address) if tried else None
         self._unknown.discard(question.id)
         return found
 
-    async def _find(self, question: Question) -> Placed | None:
+    async def _find(self, question: Question, address: Address) -> Placed | None:
         """Return the place of a question that was posted, or None."""
         oldest, wanted = f"{question.created_at / 1000 - _CLOCK_SECONDS:.6f}", _metadata(question)
         try:
-            async for message in list_messages(self._api, question.address, oldest):
+            async for message in list_messages(self._api, address, oldest):
                 if message.get("metadata") == wanted:
                     return _placed(message)
         except RefusedError as refused:
@@ -109,8 +123,9 @@ class Questions:
         """Replace the buttons of a question by its outcome. Deletes the file of a question that was never
         posted.
         """
+        address = await self._address(question)
         if shown is None:
-            shown = await self._find_tried(question)
+            shown = await self._find_tried(question, address)
         attached = self._files.pop(question.id, None)
         if shown is None and attached is not None:
             await self._api.call("files.delete", file=attached.file)
@@ -118,7 +133,7 @@ class Questions:
             body = _body(question, [_context_block(_outcome(question, answer))])
             await self._api.call(
                 "chat.update",
-                channel=question.address.chat,
+                channel=address.chat,
                 ts=shown.platform_id,
                 metadata=_metadata(question),
                 **body,
@@ -152,7 +167,7 @@ class Questions:
         except (RefusedError, PlacementDeferred, PlacementUncertain) as error:
             log.info("the buttons of an unknown question could not be removed", reason=str(error))
 
-    async def _share_arguments(self, question: ApprovalRequest) -> None:
+    async def _share_arguments(self, question: ApprovalRequest, address: Address) -> None:
         """Share the complete arguments as a file, once for all attempts to post the question.
 
         Raises PlacementDeferred or RefusedError.
@@ -165,9 +180,9 @@ class Questions:
                 self._files.popitem(last=False)
         try:
             if attached.shared is None:
-                attached.shared = await is_shared(self._api, attached.file, question.address.chat)
+                attached.shared = await is_shared(self._api, attached.file, address.chat)
             if not attached.shared:
-                await share(self._api, attached.file, name, question.address)
+                await share(self._api, attached.file, name, address)
                 attached.shared = True
         except PlacementUncertain as error:
             attached.shared = None

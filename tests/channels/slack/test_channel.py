@@ -386,6 +386,27 @@ async def test_buttons_decide(tmp_path: Path) -> None:
     fake.transcript.check()
 
 
+async def test_a_question_about_an_answer_that_only_its_author_sees_is_asked_in_the_direct_chat(
+    tmp_path: Path,
+) -> None:
+    async with (
+        FakeSlack() as fake,
+        FakeModels() as models,
+        gateway_at(fake, tmp_path, models, (Shell(),), permissions={"shell": "ask"}) as gateway,
+    ):
+        whole = json.dumps({"command": "ls " + "x" * 3_000})
+        models.then(Reply((Use("shell", whole),), "tools"), Reply((Say("Done."),)))
+        await fake.command("general", "/bot-ask look").settled()
+        prompt = await prompt_in(fake, "@ada")
+        assert any(said.files for said in fake.messages("@ada"))
+        await fake.press("@ada", prompt.ts, "Allow once").settled()
+        await settled(gateway, "done")
+        await fake.until(lambda: any("✅ Allowed once" in text for text in fake.answers("@ada")))
+        assert fake.messages("general") == []
+        assert "Done." in fake.hidden("general")[-1].text
+    fake.transcript.check()
+
+
 async def test_a_button_from_before_a_restart_decides_and_a_second_press_removes_it(
     tmp_path: Path,
 ) -> None:
