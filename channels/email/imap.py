@@ -17,8 +17,8 @@ from msgspec import Struct
 
 from channels.email.options import Options
 
-SECONDS = 60.0
-"""Timeout of a command."""
+SECONDS, _SLOWEST = 60.0, 50_000
+"""Timeout of a command, and the bytes per second that a mail may need at worst."""
 _LINE_BYTES = 1_000_000
 _LITERAL = re.compile(rb"\{(\d{1,10})\}\r\n$")
 _SECTION = re.compile(rb"BODY\[([0-9A-Z.]*)\](?:<\d+>)? (?:\{(\d+)\}\r\n|\"((?:[^\"\\]|\\.)*)\")")
@@ -81,22 +81,23 @@ class Imap:
         """Return whether the open folder has a mail with this Message-ID."""
         return bool(await self._search(f"HEADER Message-ID {_quoted(message_id)}"))
 
-    async def fetch(self, uid: int, *sections: str) -> Fetched | None:
+    async def fetch(self, uid: int, *sections: str, size: int = 0) -> Fetched | None:
         """Return sections of a mail without marking it as read; None if it is gone.
 
-        A section may end with the number of its bytes: ``HEADER<1000>``.
+        A section may end with the number of its bytes: ``HEADER<1000>``. ``size`` is that of a large mail.
         """
         asked = [re.sub(r"^([^<]*)(<(\d+)>)?$", _peek, section) for section in sections]
-        for one in await self._command(f"UID FETCH {uid} (UID RFC822.SIZE {' '.join(asked)})"):
+        command = f"UID FETCH {uid} (UID RFC822.SIZE {' '.join(asked)})"
+        for one in await self._command(command, seconds=SECONDS + size / _SLOWEST):
             # Without the sections, whose text is that of any sender.
             plain = _SECTION.sub(b"", one.line)
-            number, size = (re.search(name + rb" (\d+)", plain) for name in (b"UID", b"RFC822.SIZE"))
-            if b" FETCH " not in plain or number is None or size is None or int(number[1]) != uid:
+            number, length = (re.search(name + rb" (\d+)", plain) for name in (b"UID", b"RFC822.SIZE"))
+            if b" FETCH " not in plain or number is None or length is None or int(number[1]) != uid:
                 continue
             literals, found = iter(one.literals), dict[str, bytes]()
             for name, literal, text in _SECTION.findall(one.line):
                 found[name.decode()] = next(literals) if literal else re.sub(rb"\\(.)", rb"\1", text)
-            return Fetched(uid, int(size[1]), found)
+            return Fetched(uid, int(length[1]), found)
         return None
 
     async def wait(self, seconds: float) -> None:
@@ -153,9 +154,11 @@ class Imap:
         lines = [one.line for one in await self._command(f"UID SEARCH {query}")]
         return [int(n) for line in lines if line.upper().startswith(b"* SEARCH") for n in line.split()[2:]]
 
-    async def _command(self, text: str, data: bytes | None = None) -> list[_Response]:
+    async def _command(
+        self, text: str, data: bytes | None = None, seconds: float = SECONDS
+    ) -> list[_Response]:
         """Send a command, and ``data`` when the server asks for it. Return the untagged responses."""
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(seconds):
             tag = await self._send(text)
             before: list[_Response] = []
             if data is not None:

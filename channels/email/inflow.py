@@ -149,7 +149,10 @@ class Inflow:
             return Skipped("the settings of the room")
         wanted = attention == "answer"
         whole = wanted and head.size <= largest_mail(self._options)
-        fetched = await imap.fetch(head.uid, "") if whole else await _excerpt(imap, head.uid, raw)
+        if whole:
+            fetched = await imap.fetch(head.uid, "", size=head.size)
+        else:
+            fetched = await _excerpt(imap, head.uid, raw)
         if fetched is None:
             return Skipped("it was deleted")
         most = self._options.file_bytes

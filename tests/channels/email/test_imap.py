@@ -80,3 +80,32 @@ def test_a_connection_is_used_before_routers_forget_it() -> None:
         idle = runner.run(follow())
     assert len(idle) > 10
     assert max(idle) < 240
+
+
+class SlowServer(QuietServer):
+    """A server that sends a mail of 12 MB with 100 kB in a second."""
+
+    def write(self, data: Any) -> None:
+        asyncio.get_running_loop().create_task(self._send(bytes(data).split()[0]))
+
+    async def _send(self, tag: bytes) -> None:
+        self._reader.feed_data(b"* 1 FETCH (UID 1 RFC822.SIZE 12000000 BODY[] {12000000}\r\n")
+        for _ in range(12):
+            await asyncio.sleep(10)
+            self._reader.feed_data(b"x" * 1_000_000)
+        self._reader.feed_data(b")\r\n" + tag + b" OK\r\n")
+
+
+def test_a_large_mail_may_take_longer_than_other_answers() -> None:
+    """If it ended in a timeout each time, no later mail would be read."""
+
+    async def fetch() -> int:
+        reader = asyncio.StreamReader(limit=2**24)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        writer = asyncio.StreamWriter(SlowServer(reader), protocol, reader, asyncio.get_running_loop())
+        found = await Imap(reader, writer, 2**24).fetch(1, "", size=12_000_000)
+        writer.close()
+        return 0 if found is None else len(found.sections[""])
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        assert runner.run(fetch()) == 12_000_000
