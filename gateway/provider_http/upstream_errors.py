@@ -44,6 +44,8 @@ ERROR_BODY_LIMIT = 64 * 1024
 ERROR_BODY_SECONDS = 5.0
 
 _WHOLE_BODY_LIMIT = 8 * 1024 * 1024
+_DAY_SECONDS = 3600.0
+"""Seconds after which a quota of a day is tried again: backends do not say when it begins anew."""
 
 _BY_STATUS: Mapping[int, type[ProviderError]] = {
     401: AuthFailedError,
@@ -288,6 +290,9 @@ def _word(value: Any) -> str:
 
 def _delay(details: Any) -> float | None:
     """Return the delay in the details of an RPC error (``google.rpc.RetryInfo``), such as "34.5s"."""
+    # Google gives such a delay, which does not help, also if its quota of the day is used up.
+    if "PerDay" in str(details):
+        return _DAY_SECONDS
     for detail in cast("list[Any]", details) if isinstance(details, list) else ():
         delay = cast("dict[str, Any]", detail).get("retryDelay") if isinstance(detail, dict) else None
         if isinstance(delay, str) and re.fullmatch(r"\d+(\.\d+)?s", delay):

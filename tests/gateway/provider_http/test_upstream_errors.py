@@ -21,6 +21,7 @@ from gateway.provider_http import (
     ServerFailedError,
     StreamTimeoutError,
 )
+from gateway.provider_http.call import RetryPolicy
 from gateway.provider_http.upstream_errors import (
     TEXT_LIMIT,
     parse_error_response,
@@ -143,6 +144,14 @@ def test_a_wait_may_stand_in_the_details_and_headers_outrank_it() -> None:
     assert (
         parse_error_response(429, {}, body.replace(b"34.5s", b"soon"), NOW).to_exception().retry_after is None
     )
+
+
+def test_a_quota_of_the_day_is_not_waited_for() -> None:
+    spent = {"violations": [{"quotaId": "GenerateRequestsPerDayPerProjectPerModel-FreeTier"}]}
+    error = {"code": 429, "message": "quota", "details": [spent, {"retryDelay": "34.5s"}]}
+    failure = parse_error_response(429, {}, msgspec.json.encode({"error": error}), NOW).to_exception()
+    assert (type(failure), failure.retry_after) == (RateLimitError, 3600)
+    assert RetryPolicy(ProviderConfig(id="google")).next_pause(failure, 1) is None
 
 
 @pytest.mark.parametrize(
