@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec import structs
+
 from plugins.cli_backends.adapters.protocol import (
     Event,
     Finished,
@@ -41,6 +43,8 @@ class AcpAdapter:
         self._session = request.session or ""
         self._resume_method = _LOAD
         self._accepts_images = self._prompted = False
+        self._cost_before = request.session_cost
+        self._session_cost: float | None = None
         self._called: set[str] = set()
         self._returned: set[str] = set()
         self._options: dict[str, Sequence[Mapping[str, Any]]] = {}
@@ -56,6 +60,11 @@ class AcpAdapter:
         if response := self._rpc.match_response(message):
             return self._handle_response(response)
         match message:
+            case {
+                "method": "session/update",
+                "params": {"update": {"sessionUpdate": "usage_update"} as update},
+            }:
+                return self._note_cost(update)
             case {"method": "session/update", "params": {"update": dict() as update}}:
                 return self._update_events(update) if self._prompted else []
             case {"method": "session/request_permission", "id": key, "params": dict() as params}:
@@ -94,7 +103,7 @@ class AcpAdapter:
             case (("session/load" | "session/resume"), _):
                 return [SessionOpened(self._session), Outgoing(self._prompt())]
             case "session/prompt", result:
-                return _finish_events(result)
+                return self._finish_events(result)
             case _:
                 return [Finished(f"{response.method}: a response without a session", "SESSION_ERROR")]
 
@@ -133,6 +142,31 @@ class AcpAdapter:
                 return self._tool_call(update)
             case _:
                 return []
+
+    def _note_cost(self, update: Mapping[str, Any]) -> list[Event]:
+        match update:
+            case {"cost": {"amount": int() | float() as amount, "currency": "USD"}} if self._prompted:
+                self._session_cost = float(amount)
+            case {"cost": {"amount": int() | float() as amount, "currency": "USD"}}:
+                self._cost_before = float(amount)
+            case _:
+                pass
+        return []
+
+    def _finish_events(self, result: Mapping[str, Any]) -> list[Event]:
+        """Return the usage and the end.
+
+        OpenCode counts the tokens of its last step only, and the cost of the whole session.
+        """
+        usage, total = _usage(result), self._session_cost
+        if total is not None:
+            spent = total - self._cost_before if total >= self._cost_before else total
+            usage = structs.replace(usage or Usage(0, 0), cost=spent, session_cost=total)
+        events: list[Event] = [] if usage is None else [usage]
+        reason = result.get("stopReason")
+        if reason in ("refusal", "cancelled"):
+            return [*events, Finished(f"the program stopped with reason {reason!r}")]
+        return [*events, Finished()]
 
     def _tool_call(self, call: Mapping[str, Any]) -> list[Event]:
         """Report a call with its first status that is not "pending": only then its arguments are complete."""
@@ -189,18 +223,14 @@ def _output(call: Mapping[str, Any]) -> str:
     return content_text(call.get("content")) or content_text(call.get("rawOutput"))
 
 
-def _finish_events(result: Mapping[str, Any]) -> list[Event]:
+def _usage(result: Mapping[str, Any]) -> Usage | None:
     match result:
         case {"usage": {"inputTokens": _} as used}:
             # The kinds of tokens do not overlap: the input excludes the cache, the output the reasoning.
             given = sum_counts(used, "inputTokens", "cachedReadTokens", "cachedWriteTokens")
             made = sum_counts(used, "outputTokens", "thoughtTokens")
-            usage = [Usage(given, made, sum_counts(used, "cachedReadTokens"))]
+            return Usage(given, made, sum_counts(used, "cachedReadTokens"))
         case {"_meta": {"quota": {"token_count": dict() as used}}}:
-            usage = [Usage(sum_counts(used, "input_tokens"), sum_counts(used, "output_tokens"))]
+            return Usage(sum_counts(used, "input_tokens"), sum_counts(used, "output_tokens"))
         case _:
-            usage = []
-    reason = result.get("stopReason")
-    if reason in ("refusal", "cancelled"):
-        return [*usage, Finished(f"the program stopped with reason {reason!r}")]
-    return [*usage, Finished()]
+            return None

@@ -116,6 +116,8 @@ def turn(asked):
         return answer(asked, stopReason="refusal")
     if "fail" in text:
         return out(jsonrpc="2.0", id=asked["id"], error={"code": 429, "message": "quota", "data": "later"})
+    if "cost" in text:
+        update("usage_update", used=5, size=9, cost={"amount": float(text.split()[-1]), "currency": "USD"})
     usage = {"inputTokens": 5, "cachedReadTokens": 2, "cachedWriteTokens": 1}
     usage |= {"outputTokens": 2, "thoughtTokens": 1}
     answer(asked, stopReason="end_turn", usage=usage)
@@ -271,6 +273,14 @@ async def test_000_07_claude_code_charges_a_resumed_session_once(
     await made.clear_session("c")
     result = await ask(made, "0.5")
     assert [*found, result.usage and result.usage.cost] == costs
+
+
+async def test_000_10_opencode_charges_what_the_session_cost_more(tmp_path: Path) -> None:
+    sessions, found = SessionFile(tmp_path / "sessions.json"), list[Usage | None]()
+    for total in ("0.25", "0.375"):
+        made = await backend(tmp_path, ACP, opencode.CLI, sessions=sessions)
+        found.append((await ask(made, f"cost {total}")).usage)
+    assert found == [Usage(8, 3, 2, 0.25, 0.25), Usage(8, 3, 2, 0.125, 0.375)]
 
 
 async def test_000_08_codex_logs_in_with_a_key_if_it_has_none(tmp_path: Path) -> None:
