@@ -135,7 +135,12 @@ class Server:
                 f"`trunkline mcp approve {self.name}`"
             )
         caller = None if user is None else (await _sdk("requests")).Caller(*user)
-        return await self._answer(session, session.call(definition, arguments, progress, caller))
+        try:
+            return await self._answer(session, session.call(definition, arguments, progress, caller))
+        except asyncio.CancelledError:
+            # The server may hang. Reading its lists shows that, and ends it in that case.
+            session.note_change()
+            raise
 
     async def prompt(self, name: str, arguments: Mapping[str, str]) -> str:
         """Return the text of a prompt, after a start if it does not run. Raises ToolError."""
@@ -282,7 +287,7 @@ class Server:
                     return
                 if session.has_changed:
                     session.has_changed = False
-                    await self._take(await session.offers())
+                    await self._take(await self._listing(session))
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(_LISTING_PAUSE):
                             while session.is_open:
@@ -291,6 +296,15 @@ class Server:
                     session.wake.set()
         finally:
             listening.cancel()
+
+    async def _listing(self, session: Session) -> Listing:
+        """Return the lists of a running server. Raises ToolError if it hangs."""
+        seconds = 2 * self.settings.timeout / 1000  # as for a call, which one-threaded servers finish first
+        try:
+            async with asyncio.timeout(seconds):
+                return await session.offers()
+        except TimeoutError:
+            raise ToolError(f"it did not answer within {seconds:g} s") from None
 
     async def _take(self, listing: Listing) -> None:
         waiting = await asyncio.to_thread(self.known.update, listing)

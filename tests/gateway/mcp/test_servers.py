@@ -96,6 +96,20 @@ async def test_a_killed_server_fails_its_call_at_once_and_the_next_call_starts_i
         assert len(servers.processes()) == 1
 
 
+async def test_a_server_that_hangs_is_ended_and_the_next_call_starts_it(servers: Servers) -> None:
+    async with servers.chat(timeout=5_000) as chat:
+        chat.model.then(Reply((Use("demo_run", '{"what": "hang"}'),), "tools"))
+        answer_id = await chat.accept("go")
+        await until((servers.folder / "hangs").exists)
+        await chat.say("/stop")
+        await chat.answer(answer_id)
+        await until(lambda: server(chat).problem)
+        await servers.gone()
+        assert "did not answer" in server(chat).problem
+        assert (await use(chat, "demo_add", a=1, b=2)).output == "3"
+        assert servers.starts == 2
+
+
 async def test_a_server_that_dies_again_and_again_is_started_again_later_and_says_why(
     servers: Servers,
 ) -> None:
