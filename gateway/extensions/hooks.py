@@ -27,6 +27,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
+from copy import deepcopy
 from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, Literal, cast
@@ -252,7 +253,9 @@ class Hooks:
         """Return the tool call to run, or the block that replaces it."""
         for hook in self._hooks["before_tool_exec"]:
             try:
-                answer = await hook.call(call, ctx)
+                # Of its own, because what a hook changes in place would run without being permitted.
+                given = msgspec.structs.replace(call, arguments=deepcopy(dict(call.arguments)))
+                answer = await hook.call(given, ctx)
             except PluginError as error:
                 log.warning("a hook raised; the call is blocked", error=str(error), session=ctx.session)
                 return ToolBlock(f"Error: {error}")
@@ -355,7 +358,8 @@ class Hooks:
         """Return the block of the first plugin that refuses a call, or None."""
         for hook in self._hooks["tool_execute_before"]:
             try:
-                answer = await hook.call(event, ctx)
+                # As in ``before_tool_exec``.
+                answer = await hook.call(msgspec.structs.replace(event, args=deepcopy(dict(event.args))), ctx)
             except PluginError as error:
                 log.warning("a hook raised; the call is blocked", error=str(error), session=ctx.session)
                 return ToolBlock(f"Error: {error}")
@@ -374,7 +378,7 @@ class Hooks:
         allowed: Plugin | None = None
         for hook in self._hooks["permission_ask"]:
             try:
-                answer = await hook.call(event, ctx)
+                answer = await hook.call(msgspec.structs.replace(event, args=deepcopy(dict(event.args))), ctx)
             except PluginError as error:
                 log.warning("a hook raised; the call is refused", error=str(error), session=ctx.session)
                 answer = False
