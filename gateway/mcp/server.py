@@ -21,6 +21,7 @@ from gateway.contract.tool import AskUser, ToolOutput
 from gateway.mcp.definitions import KnownTools, Listing
 from gateway.mcp.process import LocalProcess, first_of, running
 from gateway.settings import McpServerSettings
+from gateway.settings.secrets import without_passwords
 
 if TYPE_CHECKING:
     from gateway.mcp.requests import Completes
@@ -108,7 +109,7 @@ class Server:
             name=self.name,
             state=state if self.settings.enabled else "disabled",
             problem=self.problem,
-            source=self.settings.url or shlex.join(self.settings.command),
+            source=without_passwords(self.settings.url or shlex.join(self.settings.command)),
             tools=states.count("offered"),
             waiting=states.count("changed") + states.count("new"),
             left_out=self._left_out,
@@ -321,11 +322,11 @@ class Server:
         self._changed()
 
     def _fail(self, problem: str) -> None:
-        self.problem = problem
+        self.problem = without_passwords(problem)
         pause = _PAUSES[min(self._failures, len(_PAUSES) - 1)]
         self._failures += 1
         self._next_start = asyncio.get_running_loop().time() + pause
-        log.warning("an MCP server failed", server=self.name, reason=problem, pause=pause)
+        log.warning("an MCP server failed", server=self.name, reason=self.problem, pause=pause)
 
 
 async def _sdk(module: str) -> Any:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
+from urllib.parse import unquote, urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, field_validator
 
@@ -13,6 +14,7 @@ from gateway.settings.section import Section, not_blank
 MASK = "**********"
 
 _URL_PASSWORD = re.compile(r"(?<=://)([^/@:\s]*):[^/@\s]+(?=@)")
+_URL_PARAMETER = re.compile(r"(?<=[?&])([\w.-]+)=([^&#\s\"'`]+)")
 _SECRET_WORDS = {
     "token",
     "secret",
@@ -22,13 +24,31 @@ _SECRET_WORDS = {
     "credentials",
     "key",
     "keys",
+    "apikey",
     "authorization",
 }
 
 
 def without_passwords(text: str) -> str:
-    """Mask the passwords of URLs in a text."""
-    return _URL_PASSWORD.sub(rf"\1:{MASK}", text)
+    """Mask the passwords of URLs in a text, and their parameters with a secret's name."""
+
+    def masked(found: re.Match[str]) -> str:
+        return f"{found[1]}={MASK}" if sounds_secret(found[1]) else found[0]
+
+    return _URL_PARAMETER.sub(masked, _URL_PASSWORD.sub(rf"\1:{MASK}", text))
+
+
+def url_secrets(url: str) -> Iterator[str]:
+    """Yield what ``without_passwords`` masks in a URL; what is no URL has nothing of this kind."""
+    try:
+        parts = urlsplit(url)
+        yield unquote(parts.password or "")
+    except ValueError:
+        return
+    for name, value in _URL_PARAMETER.findall(f"?{parts.query}"):
+        if sounds_secret(name):
+            yield value
+            yield unquote(value)
 
 
 def secrets_in(environ: Mapping[str, str]) -> list[str]:

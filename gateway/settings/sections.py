@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
 from msgspec import Struct, structs
@@ -54,6 +54,7 @@ from gateway.settings.secrets import (
     check_token,
     sounds_secret,
     token_names,
+    url_secrets,
     without_passwords,
 )
 from gateway.settings.section import (
@@ -546,12 +547,12 @@ class Settings(BaseSettings):
             given += [value for name, value in server.env.items() if sounds_secret(name)]
         yield from (secret.get_secret_value() for secret in given if secret is not None)
         for url in (self.store.url, self.cluster.url):
-            yield unquote(urlsplit(url or "").password or "")
+            yield from url_secrets(url or "")
         for entry in self._origin.entries:
-            if sounds_secret(entry.path[-1]):
-                value: Any = entry.value
-                values = cast("list[Any]", value) if isinstance(value, list) else [value]
-                yield from (each for each in values if isinstance(each, str))
+            value: Any = entry.value
+            for each in cast("list[Any]", value) if isinstance(value, list) else [value]:
+                if isinstance(each, str):
+                    yield from (each,) if sounds_secret(entry.path[-1]) else url_secrets(each)
 
     @property
     def origin(self) -> Origin:

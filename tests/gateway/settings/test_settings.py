@@ -426,6 +426,19 @@ def test_no_secret_is_in_the_repr_or_shown(load: Load):
     assert TOKEN not in repr(effective(settings))
 
 
+def test_a_secret_in_the_address_of_a_server_is_masked(load: Load):
+    settings = load(
+        f"[mcp.search]\nurl = 'https://h/mcp?tavilyApiKey={TOKEN}%3D&lang=en&token=t'\n"
+        f"[providers.x]\nlike = 'openai'\nbase_url = 'https://u:{TOKEN}-p@h/v1?api-version=7&key={TOKEN}-k'\n"
+    )
+    shown = {row.key: row.value for row in effective(settings)}
+    assert TOKEN not in repr(shown)
+    assert shown["mcp.search.url"] == "https://h/mcp?tavilyApiKey=**********&lang=en&token=**********"
+    assert shown["providers.x.base_url"] == "https://u:**********@h/v1?api-version=7&key=**********"
+    assert {f"{TOKEN}=", f"{TOKEN}-p", f"{TOKEN}-k", "t"} <= set(settings.secrets())
+    assert "en" not in settings.secrets()
+
+
 def test_what_is_in_effect_says_where_it_was_written(load: Load):
     settings = load("[server]\nport = 1\n[plugins.notes]\nsize = '${N}'", N="5", TRUNKLINE_STEER="1")
     shown = {row.key: (row.value, row.source) for row in effective(settings)}
