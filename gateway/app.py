@@ -91,6 +91,7 @@ from gateway.session import OwnedSessions, Session, Sessions
 from gateway.session.log import SessionRow
 from gateway.session.redaction import Redactor
 from gateway.settings import Settings
+from gateway.settings.layers.own_files import own_files
 from gateway.settings.secrets import secrets_in
 from gateway.skills import SkillLibrary, SkillTools
 from gateway.store import Fence, Store
@@ -153,7 +154,7 @@ class Gateway:
         self.providers = ProviderRegistry(self._provider_config)
         self.models = Models(self.providers, ConfiguredModels.of(settings))
         self.profiles = Agents.of(settings, self.models)
-        self.processes = Processes(settings.plugins.sandbox)
+        self.processes = Processes(settings.plugins.sandbox, own=own_files(settings, environ or {}))
         """Confined processes; the first one that is needed starts what they need."""
         self.registry = PluginRegistry(self._context, lambda name: self.activator.settings(name), self.events)
         self.activator: PluginActivator = PluginActivator(self.registry, self.providers, settings)

@@ -149,6 +149,11 @@ class Shell(Plugin):
             return
         if not settings.roots:
             raise SettingsError("plugins.shell.roots is empty: name the folders that commands may run in")
+        own = await asyncio.to_thread(Path(ctx.cwd).resolve)
+        if own in settings.roots:
+            raise SettingsError(
+                f"plugins.shell.roots has {str(own)!r}, the data directory of the gateway; use a folder in it"
+            )
         kept = {name: value for name, value in ctx.environ.items() if name in _KEPT}
         self._environment = {**kept, **_SET, **settings.environment}
         self._environment["PATH"] = self._path(self._environment.get("PATH", os.defpath))

@@ -27,6 +27,7 @@ from gateway.files import SnapshotError, Watch
 from gateway.plugin_services.actions import PluginActions
 from gateway.session import Sessions
 from gateway.settings import Settings
+from gateway.settings.layers.own_files import OwnFiles
 from gateway.tables import PluginTables
 
 log = structlog.get_logger("trunkline.plugins")
@@ -59,6 +60,7 @@ class Brokers:
         announce: Callable[[str], Announce],
         models: Callable[[], CompletionService],
         run: RunProgram,
+        own: OwnFiles,
         secret: Callable[[str, str], str | None],
         notify: Callable[[str, str, NoticeLevel], None],
     ) -> None:
@@ -71,6 +73,7 @@ class Brokers:
         self._announce = announce
         self._models = models
         self._run = run
+        self._own = own
         self._secret = secret
         self._notify = notify
 
@@ -81,7 +84,7 @@ class Brokers:
         events = OwnedEvents(self._registry.events, name)
         services = BrokerServices(
             workspace=Path.cwd(),
-            closed=closed_to_plugins(self._settings),
+            own=self._own,
             private=self._settings.fetch.allow,
             events=events,
             sessions=sessions,
@@ -130,11 +133,6 @@ class Brokers:
     async def _send(self, plugin: str, session: str, text: str, key: str) -> None:
         found = await self._sessions.find(session)
         await self._announce(plugin)(found.address, text, key)
-
-
-def closed_to_plugins(settings: Settings) -> tuple[Path, ...]:
-    """Return what no granted folder opens: the gateway's data, and the settings file with its tokens."""
-    return settings.data_dir.resolve(), settings.file.resolve(), settings.file.absolute()
 
 
 class _LateModels:

@@ -36,7 +36,7 @@ from gateway.extensions.process.service import Processes
 from gateway.extensions.process.supervisor import ProcessEvent, ProcessSupervisor
 from gateway.extensions.registry import PluginRegistry
 from gateway.plugin_services.actions import PluginActions
-from gateway.plugin_services.brokers import Brokers, closed_to_plugins
+from gateway.plugin_services.brokers import Brokers
 from gateway.plugin_services.bundles import PartServices
 from gateway.plugin_services.grant_questions import GrantQuestions
 from gateway.plugin_services.jobs import Jobs
@@ -87,6 +87,7 @@ class ConfinedPlugins:
             announce,
             models,
             self._run_program,
+            processes.own,
             partial(_read_secret, PluginSecrets(settings.data_dir), sessions.redactor),
             lambda plugin, message, level: ConsoleUI().notify(f"{plugin}: {message}", level),
         )
@@ -94,7 +95,7 @@ class ConfinedPlugins:
     async def _run_program(
         self, argv: Sequence[str], data: bytes, seconds: float, confined: bool
     ) -> tuple[int, bytes, bytes]:
-        run = ProgramRunner(self._processes.launcher, Path.cwd(), closed_to_plugins(self._settings))
+        run = ProgramRunner(self._processes.launcher, Path.cwd(), self._processes.own)
         return await run(argv, data, seconds, confined=confined)
 
     def make(self, settings: Settings, admission: Admission, entry: str) -> ConfinedPlugin:

@@ -9,8 +9,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from msgspec import structs
-
 from gateway.contract.errors import ToolError
 from gateway.contract.messages import new_id
 from gateway.extensions.process.launcher import ConfinementError, Launcher
@@ -22,6 +20,8 @@ from gateway.extensions.process.profile import (
     program,
     program_mounts,
 )
+from gateway.extensions.process.service import protected
+from gateway.settings.layers.own_files import OwnFiles
 
 _ENVIRON = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": "/tmp"}  # noqa: S108 - its own
 _LIMITS = ProcessLimits(memory=1024 * MIB, files=256, file_bytes=256 * MIB, processes=64)
@@ -35,13 +35,13 @@ _REMOVE_SECONDS = 15.0
 class ProgramRunner:
     """Runs programs of plugins; see ``gateway.extensions.broker.programs.RunsPrograms``.
 
-    ``closed`` are folders and files of the gateway that are empty for them.
+    ``own`` are files of the gateway, which they cannot read or change.
     """
 
-    def __init__(self, launcher: Launcher, workspace: Path, closed: Sequence[Path] = ()) -> None:
+    def __init__(self, launcher: Launcher, workspace: Path, own: OwnFiles = OwnFiles()) -> None:  # noqa: B008 - frozen
         self._launcher = launcher
         self._workspace = workspace
-        self._closed = tuple(map(str, closed))
+        self._own = own
 
     async def __call__(
         self, argv: Sequence[str], data: bytes, seconds: float, *, confined: bool
@@ -59,7 +59,7 @@ class ProgramRunner:
 
     async def _confined(self, argv: Sequence[str], data: bytes) -> tuple[int, bytes, bytes]:
         mounts = (Mount(str(self._workspace), write=True), *program_mounts([argv[0]]))
-        profile = structs.replace(program(mounts, _LIMITS, environ=_ENVIRON), closed=self._closed)
+        profile = protected(program(mounts, _LIMITS, environ=_ENVIRON), self._own)
         with contextlib.ExitStack() as stack:
             pairs = [socket.socketpair() for _ in range(3)]
             for ours, theirs in pairs:

@@ -260,6 +260,17 @@ async def test_004_t21_a_program_in_a_root_is_not_one_of_the_path(tmp_path: Path
         assert "fake" not in (await run(chat, "git", "status")).output
 
 
+async def test_a_root_with_the_data_of_the_gateway_does_not_show_it(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    async with shelling(tmp_path, roots=[str(tmp_path)]) as chat:
+        rows = str(tmp_path / "data/trunkline.db")
+        script = f"echo made > work/new; ls data; cat {rows}; cp {rows} work; ls work"
+        found = await run(chat, "sh", "-c", script)
+    assert "new" in found.output.split()
+    assert "trunkline.db" not in found.output.split()
+    assert (tmp_path / "work/new").read_text() == "made\n"
+
+
 async def test_it_is_off_by_default_and_needs_roots(tmp_path: Path) -> None:
     async with chatting(tmp_path / "a", Shell()) as chat:
         assert "shell" not in {tool.name for tool in chat.gateway.registry.get_tools()}
@@ -269,6 +280,10 @@ async def test_it_is_off_by_default_and_needs_roots(tmp_path: Path) -> None:
             ({"shell": True, "roots": ["relative"]}, "not the absolute path of a folder"),
             ({"shell": True, "roots": ["/absent/folder"]}, "not the absolute path of a folder"),
             ({"shell": True, "roots": ["/tmp"], "seconds": 0}, r"plugins\.shell\.seconds"),
+            (
+                {"shell": True, "roots": [str(tmp_path / "4")]},
+                "the data directory of the gateway; use a folder",
+            ),
         )
     ):
         with pytest.raises((SettingsError, Exception), match=said):

@@ -34,6 +34,7 @@ from gateway.mcp.definitions import model_name
 from gateway.mcp.plugin import known_tools, login_file
 from gateway.settings import McpServerSettings, Settings, load_settings
 from gateway.settings.layers.editing import EditedFile
+from gateway.settings.layers.own_files import own_files
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the server in the settings.")]
 Names = Annotated[list[str] | None, typer.Argument(metavar="TOOL...", help="Names of tools; default: all.")]
@@ -158,7 +159,8 @@ class Operator:
         return "the running gateway uses it"
 
     async def _test(self, name: str) -> Tested | ToolError:
-        begun, processes = time.monotonic(), Processes(self.settings.plugins.sandbox)
+        begun = time.monotonic()
+        processes = Processes(self.settings.plugins.sandbox, own=own_files(self.settings, os.environ))
         self._server(name)
         async with asyncio.TaskGroup() as group:
             tasks = PluginTasks("mcp", group)

@@ -38,6 +38,7 @@ from gateway.extensions.broker.services import CompletionService, SendService, S
 from gateway.extensions.broker.values import KeyCall, ListCall, SecretCall, Secrets, SetCall, Values
 from gateway.extensions.deadlines import Deadline, gathering
 from gateway.fetching import Network
+from gateway.settings.layers.own_files import OwnFiles
 
 log = structlog.get_logger("trunkline.plugins")
 
@@ -47,13 +48,13 @@ _LONGEST_LINE = 8_192
 class BrokerServices(Struct, frozen=True, kw_only=True):
     """The services of the gateway that the broker of a plugin uses.
 
-    ``workspace`` is the gateway's working directory, ``closed`` are real paths of its own. ``private`` are
+    ``workspace`` is the gateway's working directory, ``own`` are its own files. ``private`` are
     the networks that requests may reach although they are not public. ``secret`` returns a secret of the
     plugin by name, ``facts`` those about a session that are not its text.
     """
 
     workspace: Path
-    closed: Sequence[Path] = ()
+    own: OwnFiles = OwnFiles()
     private: Sequence[Network]
     events: EventService
     sessions: SessionService
@@ -99,8 +100,8 @@ class Broker:
         """The clocks of the calls that the gateway makes, by session."""
         needs = manifest.capabilities
         self._grants = tuple(needs.grants())
-        workspace, closed = services.workspace, services.closed
-        files = Files(needs.filesystem, workspace, closed, gate, services.events, manifest.name)
+        own, events = services.own, services.events
+        files = Files(needs.filesystem, services.workspace, own, gate, events, manifest.name)
         self._programs = programs = Programs(needs.exec, gate, services.run)
         self._docker = needs.docker
         values = Values(needs.storage_mb, gate, services.table)

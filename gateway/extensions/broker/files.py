@@ -23,6 +23,7 @@ from gateway.events.types import FileDeleted, FileModified
 from gateway.extensions.admission.capabilities import FilesystemAccess
 from gateway.extensions.broker.gate import CapabilityDenied, Gate, Use
 from gateway.extensions.process.frames import Reply
+from gateway.settings.layers.own_files import OwnFiles
 
 WORKSPACE = "workspace"
 """The root that stands for the gateway's working directory."""
@@ -73,21 +74,21 @@ class _Place(Struct, frozen=True):
 class Files:
     """Files of one plugin. ``plugin`` is its name.
 
-    ``closed`` are folders and files of the gateway, which a root that is not in them does not open.
+    ``own`` are files of the gateway. What is closed of them is not opened by a root that is not in it.
     """
 
     def __init__(
         self,
         access: FilesystemAccess,
         workspace: Path,
-        closed: Sequence[Path],
+        own: OwnFiles,
         gate: Gate,
         events: EventService,
         plugin: str,
     ) -> None:
         self._access = access
         self._workspace = workspace
-        self._closed = tuple(str(path).casefold() for path in closed)
+        self._closed, self._guarded = _texts(own.closed), _texts(own.guarded)
         self._roots = [(root, self._folder(root)) for root in access.roots]
         self._gate = gate
         self._events = events
@@ -163,7 +164,7 @@ class Files:
         action = f"{verb} files in {place.root}" if place else f"{verb} {path}"
         restricted = place is not None and self._is_restricted(place.parts)
         refused = f"{path!r} is restricted by the manifest of the plugin" if restricted else ""
-        if place is not None and self._is_closed(place):
+        if place is not None and self._is_closed(place, verb):
             refused = f"{path!r} belongs to the gateway, whose data and settings are closed to plugins"
         use = Use(capability, path, grant, action, missing, session, (path,), refused)
         async with self._gate.using(use):
@@ -200,12 +201,19 @@ class Files:
         globs = [glob.casefold().rstrip("/") for glob in self._access.restricted]
         return any(fnmatchcase(text, glob) for text in (*paths, *tails, *lowered) for glob in globs)
 
-    def _is_closed(self, place: _Place) -> bool:
+    def _is_closed(self, place: _Place, verb: Verb) -> bool:
         path, root = (f"{one}/".casefold() for one in (place.path, place.root))
-        return any(path.startswith(f"{one}/") and not root.startswith(f"{one}/") for one in self._closed)
+        if verb != "read" and path.startswith(self._guarded):
+            return True
+        return any(path.startswith(one) and not root.startswith(one) for one in self._closed)
 
     def _folder(self, root: str) -> Path:
         return self._workspace if root == WORKSPACE else Path(root).expanduser().resolve()
+
+
+def _texts(paths: Sequence[Path]) -> tuple[str, ...]:
+    """Return how paths below these begin: as they are written, and without links."""
+    return tuple(f"{each}/".casefold() for path in paths for each in (path, path.resolve()))
 
 
 def _open_regular(base: int, parts: tuple[str, ...], flags: int) -> int:

@@ -218,15 +218,21 @@ class Confinement:
         self._set_flags(_AT_FDCWD, b"/", _RDONLY | _NOSUID | _NODEV | _NOEXEC, 0)
 
     def _attach_mounts(self, mounts: Sequence[tuple[str, bool, int]]) -> None:
-        """Attach the mounts of the profile, and hide what is closed in them."""
+        """Attach the mounts of the profile; hide what is closed in them, and protect what is guarded."""
         closed = set(self._profile["closed"]).difference(path for path, _, _ in mounts)
+        writable = [path for path, write, _ in mounts if write]
+        hidden: list[str] = []
         for path, write, tree in sorted((*mounts, *((path, False, -1) for path in closed))):
-            if tree < 0:
-                self._hide(path, [one for one, write, _ in mounts if write])
-            else:
+            if tree >= 0:
                 self._attach(tree, path, _NOSUID | _NODEV | (0 if write else _RDONLY))
-        for path in filter(os.path.isdir, closed):
+            elif not os.path.islink(path) and os.path.exists(path):
+                self._hide(path, writable)
+                hidden.append(path)
+        for path in filter(os.path.isdir, hidden):
             self._set_flags(_AT_FDCWD, path.encode(), _RDONLY, 0)  # what is mounted below it is there now
+        for path in filter(os.path.exists, sorted(self._profile["guarded"])):
+            self._pin(path, writable)
+            self._attach(self._copy_of(path), path, _NOSUID | _NODEV | _RDONLY)
 
     def _devices(self) -> Iterator[str]:
         if self._profile["devices"]:
@@ -298,18 +304,18 @@ class Confinement:
 
     def _hide(self, path: str, writable: Sequence[str]) -> None:
         """Put something empty in the place of a folder or a file."""
-        if os.path.islink(path) or not os.path.exists(path):
-            return
-        folders = [path[:at] for at, letter in enumerate(path) if letter == "/" and at]
-        for folder in folders:
-            # What is no mount could be renamed, and another one with other content be made in its place.
-            if any(folder.startswith(f"{one}/") for one in writable):
-                self._attach(self._copy_of(folder), folder, _NOSUID | _NODEV)
+        self._pin(path, writable)
         if os.path.isdir(path):
             self._attach(self._new_tmpfs(_ROOT_BYTES), path, _NOSUID | _NODEV)
             return
         os.close(os.open(_EMPTY, os.O_CREAT | os.O_RDONLY, 0o400))
         self._attach(self._copy_of(_EMPTY), path, _NOSUID | _NODEV | _RDONLY)
+
+    def _pin(self, path: str, writable: Sequence[str]) -> None:
+        """Make mounts of the folders above a path: others could be renamed, and made anew in their place."""
+        for folder in (path[:at] for at, letter in enumerate(path) if letter == "/" and at):
+            if any(folder.startswith(f"{one}/") for one in writable):
+                self._attach(self._copy_of(folder), folder, _NOSUID | _NODEV)
 
     def _set_flags(self, at: int, path: bytes, flags: int, how: int) -> None:
         attributes = struct.pack("QQQQ", flags, 0, 0, 0)
@@ -358,7 +364,12 @@ class Confinement:
         execute = _EXECUTE if self._profile["syscalls"] == "program" else 0
         for path, write in self._mounts():
             allowed = (every & ~_SPECIAL_FILES) | _EXECUTE if write else _READ_FILE | _READ_DIR | execute
-            yield from ((each, allowed) for each in self._beside_closed(path))
+            guarded = [one for one in self._profile["guarded"] if write and "mount" not in self._namespaces]
+            yield from ((each, allowed) for each in self._beside(path, (*self._closed(), *guarded)))
+            for one in guarded:
+                yield from (
+                    (each, _READ_FILE | _READ_DIR | execute) for each in self._beside(one, self._closed())
+                )
         if self._profile["devices"]:
             yield from ((path, _READ_FILE | _WRITE_FILE) for path in self._devices())
             if "mount" in self._namespaces and os.path.isdir("/proc/self"):
@@ -373,16 +384,19 @@ class Confinement:
         if self._profile["tmp_bytes"] and "mount" in self._namespaces:
             yield "/tmp", (every & ~_SPECIAL_FILES) | _EXECUTE
 
-    def _beside_closed(self, path: str) -> Iterator[str]:
-        """Yield a folder, or what is beside the closed paths in it where no mount hides these."""
-        closed: Sequence[str] = () if "mount" in self._namespaces else self._profile["closed"]
+    def _closed(self) -> Sequence[str]:
+        """Return the closed paths, where no mount hides them."""
+        return () if "mount" in self._namespaces else self._profile["closed"]
+
+    def _beside(self, path: str, closed: Sequence[str]) -> Iterator[str]:
+        """Yield a folder, or what is beside the closed paths in it."""
         if not any(each == path or each.startswith(f"{path}/") for each in closed):
             yield path
         elif path not in closed:
             for name in os.listdir(path):
                 below = f"{path}/{name}"
                 if not os.path.islink(below):
-                    yield from self._beside_closed(below)
+                    yield from self._beside(below, closed)
 
     def _seccomp(self) -> None:
         if self._profile["syscalls"] == "plugin":

@@ -62,6 +62,7 @@ class Profile(Struct, frozen=True):
     adds ``/dev/null`` and its like and ``/proc``; ``tmp_bytes`` is the size of a ``/tmp`` of its own.
     ``interactive`` adds terminals, ``/dev/shm`` and the loopback device, for programs that a user works in.
     ``closed`` are real paths in the mounts: folders and files that are empty, or cannot be opened.
+    ``guarded`` are real paths in writable mounts that can only be read.
     ``without`` switches layers off, by their names in ``child/confine.py`` or ``net namespace`` and so on.
     Only tests use it, to show that an attack can succeed; no setting reaches it.
     """
@@ -77,6 +78,7 @@ class Profile(Struct, frozen=True):
     limits: ProcessLimits = ProcessLimits()
     environ: Mapping[str, str] = {}
     closed: tuple[str, ...] = ()
+    guarded: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
 
 
@@ -181,7 +183,7 @@ def program_mounts(paths: Iterable[str], closed: Sequence[Path] = ()) -> Iterato
     for path in paths:
         for found in _chain(path):
             folder = found if os.path.isdir(found) else os.path.dirname(found)  # noqa: PTH112, PTH120
-            if folder in seen or folder == "/" or _is_below(folder, (*_SYSTEM, *map(str, closed))):
+            if folder in seen or folder == "/" or is_below(folder, (*_SYSTEM, *map(str, closed))):
                 continue
             seen.add(folder)
             if os.path.basename(folder) in ("bin", "sbin", "libexec"):  # noqa: PTH119
@@ -199,7 +201,7 @@ def around(mounts: Iterable[Mount], closed: Sequence[str], *, named: bool = Fals
     """
     for mount in mounts:
         path = os.path.realpath(mount.path)
-        if _is_below(path, closed):
+        if is_below(path, closed):
             if named and path not in closed:
                 yield mount
         elif next(closed_in(path, closed), None) is None:
@@ -212,7 +214,7 @@ def around(mounts: Iterable[Mount], closed: Sequence[str], *, named: bool = Fals
 def closed_in(path: str, closed: Iterable[str]) -> Iterator[str]:
     """Yield the closed folders that a folder contains, or is."""
     real = os.path.realpath(path)
-    yield from (folder for folder in closed if _is_below(folder, (real.rstrip("/"),)))
+    yield from (folder for folder in closed if is_below(folder, (real.rstrip("/"),)))
 
 
 def _chain(path: str) -> Iterator[str]:
@@ -239,5 +241,6 @@ def _interpreter_of(path: str) -> str:
     return found if found.startswith("/") else ""
 
 
-def _is_below(path: str, folders: Iterable[str]) -> bool:
+def is_below(path: str, folders: Iterable[str]) -> bool:
+    """Return whether a path is one of the folders, or in one."""
     return any(path == folder or path.startswith(f"{folder}/") for folder in folders)

@@ -17,6 +17,7 @@ import structlog
 from msgspec import structs
 
 from gateway.confinement import Confinement, run_confined
+from gateway.settings.layers.own_files import OwnFiles
 
 if TYPE_CHECKING:
     from gateway.confinement.programs import ProgramAccess, ProgramPrefix, RunningProgram
@@ -35,11 +36,18 @@ _PROGRAM_FILE_BYTES = 1 << 40
 
 
 class Processes:
-    """Starts confined processes. ``mode`` is that of a launcher which is made at its first use."""
+    """Starts confined processes. ``mode`` is that of a launcher which is made at its first use.
+
+    ``own`` are the gateway's own files, which no program reads or changes below a folder that it was given.
+    """
 
     def __init__(
-        self, mode: Literal["strict", "standard"] = "standard", launcher: Launcher | None = None
+        self,
+        mode: Literal["strict", "standard"] = "standard",
+        launcher: Launcher | None = None,
+        own: OwnFiles = OwnFiles(),  # noqa: B008 - frozen
     ) -> None:
+        self.own = own
         self._mode: Literal["strict", "standard"] = mode
         self._launcher = launcher
         self._unconfined = False
@@ -117,7 +125,7 @@ class Processes:
         launcher = self.launcher
         if launcher.missing_layers():
             return None
-        profile = _program(argv, environ, access)
+        profile = protected(_program(argv, environ, access), self.own)
         target = profiles.ProgramTarget(
             tuple(argv),
             str(cwd),
@@ -133,7 +141,8 @@ class Processes:
         """Return a prefix for a program that outlives the gateway; see ``ProcessService``."""
         from gateway.extensions.process.standalone import program_prefix
 
-        return await program_prefix(self.launcher, _program(argv, environ, access, interactive=True))
+        profile = _program(argv, environ, access, interactive=True)
+        return await program_prefix(self.launcher, protected(profile, self.own))
 
 
 def _script(script: Path, arguments: Sequence[str], limits: Confinement) -> tuple[Profile, ScriptTarget]:
@@ -186,3 +195,37 @@ def _program(
         *writable,
     )
     return structs.replace(profile, mounts=mounts)
+
+
+def protected(profile: Profile, own: OwnFiles) -> Profile:
+    """Return a profile of a program that reads no closed file of the gateway, and changes no guarded one.
+
+    Guarded folders that are missing in a writable folder are made, because the program could make them.
+    Raises ConfinementError if the profile names a closed path, or if the program could replace a link.
+    """
+    from gateway.extensions.process import profile as profiles
+    from gateway.extensions.process.launcher import ConfinementError
+
+    real = {mount.path: os.path.realpath(mount.path) for mount in profile.mounts}
+    writable = [real[mount.path] for mount in profile.mounts if mount.write]
+    closed = [os.path.realpath(path) for path in own.closed]
+    if named := next((path for path, target in real.items() if target in closed), None):
+        raise ConfinementError("access", f"{named} belongs to the gateway; choose another folder")
+    guarded = {path: os.path.realpath(path) for path in own.guarded}
+    guarded = {path: target for path, target in guarded.items() if profiles.is_below(target, writable)}
+    for path in (*own.closed, *own.guarded):
+        for link in filter(os.path.islink, (path, *path.parents)):
+            folder = os.path.realpath(link.parent)
+            if profiles.is_below(folder, writable) and not profiles.is_below(folder, guarded.values()):
+                raise ConfinementError(
+                    "access",
+                    f"the program could replace {link}, a link to files of the gateway; name its target in "
+                    "the settings, or choose a folder beside it",
+                )
+    try:
+        for path in guarded:
+            if not path.exists():
+                path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfinementError("access", f"a folder of the gateway cannot be made: {error}") from None
+    return structs.replace(profile, closed=tuple(closed), guarded=tuple(guarded.values()))

@@ -37,6 +37,7 @@ from gateway.extensions.admission.manifest import Admitted, Manifest
 from gateway.extensions.broker import Broker, BrokerServices, CapabilityDenied, Gate, Reply
 from gateway.extensions.deadlines import Limit
 from gateway.plugin_services.completions import Completion
+from gateway.settings.layers.own_files import OwnFiles
 
 
 class Grants:
@@ -148,7 +149,7 @@ class Box:
         self.gate = Gate(admitted, self.grants, self.log, self.stopped.append)
         services = BrokerServices(
             workspace=folder,
-            closed=(folder / "data", folder / "config/settings.toml"),
+            own=OwnFiles((folder / "data", folder / "config/settings.toml"), (folder / "config",)),
             private=(ip_network("127.0.0.0/8"),),
             events=bus,
             sessions=Sessions(),
@@ -299,6 +300,11 @@ async def test_the_gateways_own_files_are_closed_also_in_a_granted_folder(folder
                 await box.call(method, path=path, **more)
             box.gate._denials.clear()
     assert read(await box.call("fs.open", path="config/other")) == "config/other"
+    for path in ("config/other", "config", "config/trunkline.json", "Config/agents/helper.md"):
+        for method, more in (("fs.write", {"data": ""}), ("fs.delete", {})):
+            with pytest.raises(CapabilityDenied, match="belongs to the gateway"):
+                await box.call(method, path=path, **more)
+            box.gate._denials.clear()
     named = replace(FILES, roots=("workspace", str(folder / "data")))
     box = Box(folder, Capabilities(filesystem=named), granted=True)
     assert read(await box.call("fs.open", path="data/rows.db")) == "data/rows.db"

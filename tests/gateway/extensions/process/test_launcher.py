@@ -35,6 +35,8 @@ from gateway.extensions.process.profile import (
     program_mounts,
 )
 from gateway.extensions.process.scripts import run_script
+from gateway.extensions.process.service import protected
+from gateway.settings.layers.own_files import OwnFiles
 
 TREE = Path(__file__).parents[4]
 CHILD = TREE / "gateway/extensions/child"
@@ -412,6 +414,52 @@ async def test_a_closed_folder_and_file_are_not_in_a_mount(tmp_path: Path, witho
     assert (work / "state/data/rows").read_text() == "private"
     assert (work / "config/settings").read_text() == "private"
     assert (work / "src/made").read_text() == "made\n"
+
+
+@pytest.mark.parametrize("without", [(), SPACES], ids=["namespaces", "landlock"])
+async def test_a_program_changes_nothing_that_the_next_start_reads(
+    tmp_path: Path, without: tuple[str, ...]
+) -> None:
+    work = tmp_path / "work"
+    for folder in ("data", "config", "src"):
+        (work / folder).mkdir(parents=True)
+    (work / "data/rows").write_text("private")
+    (work / "config/trunkline.toml").write_text("private")
+    (work / "config/other").write_text("other")
+    own = OwnFiles(
+        (work / "data", work / "config/trunkline.toml", work / ".env"),
+        (work / "config", work / ".trunkline", work / "config/agents", tmp_path / "elsewhere"),
+    )
+    profile = protected(foreign(Mount(str(work), write=True)), own)
+    script = (
+        "cat data/rows config/trunkline.toml; rm -rf data config; mv config moved;"
+        " mkdir -p config/agents .trunkline; echo x > config/trunkline.json; echo x > config/other;"
+        " echo x > config/agents/a.md; echo x > .trunkline/trunkline.toml; ln -s src config/plugins;"
+        " cat config/other; echo made > src/made; exit 3"
+    )
+    profile = msgspec.structs.replace(profile, without=without)
+    status, output, _ = await run(profile, "/bin/sh", "-c", script, cwd=str(work))
+    assert (status, output.splitlines()[-1]) == (3, "other")
+    assert "private" not in output
+    assert (work / "data/rows").read_text() == (work / "config/trunkline.toml").read_text() == "private"
+    assert (work / "config/other").read_text() == "other"
+    assert sorted(path.name for path in (work / "config").iterdir()) == ["agents", "other", "trunkline.toml"]
+    assert [*(work / "config/agents").iterdir(), *(work / ".trunkline").iterdir()] == []
+    assert (work / "src/made").read_text() == "made\n"
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_program_gets_no_folder_that_is_the_gateways_and_no_link_to_one(tmp_path: Path) -> None:
+    work, kept = tmp_path / "work", tmp_path / "kept"
+    for folder in (work, kept):
+        folder.mkdir()
+    (work / "data").symlink_to(kept)
+    own = OwnFiles((work / "data",), (work / "config",))
+    with pytest.raises(ConfinementError, match=f"could replace {work}/data, a link to files of the gateway"):
+        protected(foreign(Mount(str(work), write=True)), own)
+    with pytest.raises(ConfinementError, match=f"{kept} belongs to the gateway; choose another folder"):
+        protected(foreign(Mount(str(kept))), own)
+    assert protected(foreign(Mount(str(work))), own).guarded == ()
 
 
 async def test_a_program_has_no_network_unless_it_is_granted() -> None:
