@@ -67,7 +67,10 @@ _STARTING: Mapping[str, Sequence[str]] = {
     "ag": ("--pager",),
     "bat": ("--pager",),
     "batcat": ("--pager",),
-    "cargo": ("--config", "--manifest-path", "-C", "-Z"),
+    "cargo": (
+        *("--artifact-dir", "--config", "--lockfile-path", "--manifest-path", "--open", "--out-dir"),
+        *("--target-dir", "-C", "-Z"),
+    ),
     "diff3": ("--diff-program",),
     "fd": _FD_OPTIONS,
     "fdfind": _FD_OPTIONS,
@@ -78,7 +81,8 @@ _STARTING: Mapping[str, Sequence[str]] = {
     ),
     "go": (
         *("-asmflags", "-C", "-compiler", "-exec", "-gccgoflags", "-gcflags", "-ldflags", "-modfile", "-o"),
-        *("-overlay", "-toolexec", "-vettool", "-pkgdir"),
+        *("-overlay", "-toolexec", "-vettool", "-pkgdir", "-blockprofile", "-coverprofile", "-cpuprofile"),
+        *("-http", "-memprofile", "-mutexprofile", "-outputdir", "-test", "-trace"),
     ),
     "install": ("--strip-program",),
     "npm": _SCRIPT_OPTIONS,

@@ -85,6 +85,9 @@ EXACT = [
     ("/usr/bin/cargo", "test", "--config", "build.rustc-wrapper='sh'"),
     ("/usr/bin/go", "test", "-exec", "sh"),
     ("/usr/bin/go", "build", "--toolexec=sh"),
+    ("/usr/bin/go", "test", "-coverprofile=/home/ada/.bashrc"),
+    ("/usr/bin/go", "test", "-test.cpuprofile", "/home/ada/.bashrc"),
+    ("/usr/bin/cargo", "build", "--target-dir", "/home/ada/bin"),
     ("/usr/bin/cat", "notes.txt"),
 ]
 
