@@ -216,7 +216,7 @@ def _read(settings: Settings, archive: tarfile.TarFile, *, force: bool) -> dict[
         _check(manifest, engine)
         held = lock(engine)
         try:
-            settings.data_dir.mkdir(parents=True, exist_ok=True)
+            settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             file = migrate.database_file(engine)
             beside = settings.data_dir if file is None else file.absolute().parent
             # Beside the files they replace: a rename works only within a file system.
