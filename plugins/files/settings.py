@@ -28,7 +28,12 @@ SECRETS = (
     "*/.git/*",
     "*/.config/trunkline/*",
     "trunkline.toml",
+    "trunkline.json*",
+    "*/config/agents/*",
+    "*/.trunkline/*",
+    "*/.agents/*",
 )
+"""Files with secrets, and those that decide what the gateway does from its next start on."""
 EXAMPLES = ("*.example", "*.sample", "*.template", "*.pub")
 
 SYSTEM = ("/dev", "/proc", "/sys")

@@ -149,6 +149,11 @@ def test_a_deep_and_a_wide_tree_end_the_walk_with_a_note(tmp_path: Path) -> None
         ("/r/server.key", True),
         ("/r/environment.py", False),
         ("/r/.env/readme", False),
+        ("/r/config/trunkline.json5", True),
+        ("/r/config/agents/helper.md", True),
+        ("/r/.trunkline/trunkline.toml", True),
+        ("/r/.agents/skills/x/SKILL.md", True),
+        ("/r/trunkline.md", False),
     ],
 )
 def test_names_that_may_hold_secrets(tmp_path: Path, path: str, secret: bool) -> None:
