@@ -28,7 +28,12 @@ _COOKIE_SECONDS = 30 * 86_400
 _CONFIRMED_MS = 5 * 60_000
 _MIN_CAPACITY = 1_000
 """Counted keys that are kept before expired ones are removed."""
+_KEPT_SECONDS = 365 * 86_400
+"""Seconds for which the end of a login is kept: much longer than its cookie counts, because clocks jump."""
+_MAX_OLD = 100
+"""Ends of old logins that one sign-out removes, at most."""
 _END = Write("insert-new", 114, t.ended_login, "id")
+_FORGET = Write("delete", 115, t.ended_login, "id")
 
 
 class Attempts:
@@ -237,9 +242,9 @@ class BrowserLogins:
         holder = self.auth.holder_of_cookie(cookie)
         if holder is None or self.auth.open:
             return
-        await self._store.write(
-            (_END, (_id(cookie),)), audit_op(holder.account, "chat.logout", holder.account)
-        )
+        old = [(_FORGET, (login,)) for login in await self._read_old()]
+        logout = audit_op(holder.account, "chat.logout", holder.account)
+        await self._store.write((_END, (_id(cookie),)), *old, logout)
         for listener in tuple(self._listeners):
             listener(_id(cookie))
 
@@ -253,6 +258,11 @@ class BrowserLogins:
 
         self._listeners.add(call)
         return lambda: self._listeners.discard(call)
+
+    async def _read_old(self) -> list[str]:
+        c = t.ended_login.c.id
+        query = select(c).where(c < str(int(time.time()) - _KEPT_SECONDS)).limit(_MAX_OLD)
+        return await self._store.read(lambda connection: list(connection.execute(query).scalars()))
 
     async def _is_ended(self, cookie: str) -> bool:
         c = t.ended_login.c.id

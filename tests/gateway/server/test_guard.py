@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,12 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import ClientSession
+from sqlalchemy import select
 from structlog.testing import capture_logs
 
 from gateway import Plugin
+from gateway.store import schema
+from gateway.store.writes import Write
 from gateway.testing.served import Served, serving
 
 pytestmark = pytest.mark.slow
@@ -311,6 +315,21 @@ async def test_many_sockets_at_once_are_told_apart(tmp_path: Path) -> None:
 
         codes = await asyncio.gather(*(one(TOKEN if n % 5 else "wrong") for n in range(20)))
         assert [codes[n] for n in range(20)] == [0 if n % 5 else 4001 for n in range(20)]
+
+
+async def test_a_sign_out_removes_the_ends_of_logins_that_are_a_year_old(tmp_path: Path) -> None:
+    async with serving(tmp_path, **GUARDED) as served:
+        store, ends = served.gateway.parts.store, Write("insert", 0, schema.ended_login, "id")
+        months = {n: f"{int(time.time()) - n * 30 * 86_400}.digest" for n in (2, 11, 13, 120)}
+        await store.write(*((ends, (login,)) for login in months.values()))
+        async with served.http.post(f"{served.url}/api/browser", headers=RIGHT) as answer:
+            cookie = answer.headers["Set-Cookie"].partition(";")[0]
+        asked = {"Cookie": cookie, "Origin": served.url}
+        async with ClientSession() as http, http.delete(f"{served.url}/api/browser", headers=asked) as answer:
+            assert answer.status == 204
+        kept = await store.read(lambda c: set(c.execute(select(schema.ended_login.c.id)).scalars()))
+        assert len(kept) == 3
+        assert kept > {months[2], months[11]}
 
 
 async def test_a_login_of_the_chat_page_that_was_ended_never_counts_again(tmp_path: Path) -> None:
