@@ -180,6 +180,7 @@ const deeds = {
   why: (answer) => answer && (client.askWhy(answer), views.thread.follow()),
   fork: (message) => client.fork(message).then((session) => session && goTo(session)),
   edit: edit,
+  compose: () => views.composer.focusInput(),
   unsent: ({ session, text }) => (views.composer.add(session, text), client.notify(t("edit.moved"))),
   regenerate: (answer) => client.regenerate(answer),
   version: (id) => client.switchTo(id),

@@ -32,6 +32,8 @@ export class MessageView extends HTMLElement {
   #again = actionButton("again", t("message.again"), () => this.#emit("regenerate", this.#message.id));
   #places = h("span", { class: "versions", role: "group", "aria-label": t("message.versions"), hidden: true });
   #form = null;
+  /** What had the focus before the form. */
+  #opener = null;
   /** Whether the text of the form was sent, and not refused so far. */
   #sent = false;
   /** The versions that begin here, if there are several. @type {import("./api.js").Version[] | null} */
@@ -87,6 +89,7 @@ export class MessageView extends HTMLElement {
   /** Let the user write another text in place of this message. @param {string} [kept] a text that was written before */
   edit(kept) {
     if (this.#form === null) {
+      this.#opener = document.activeElement;
       const field = h("textarea", { rows: "3", dir: "auto", "aria-label": t("message.edited") });
       field.value = kept ?? plainText(this.#message);
       const cancel = h("button", { type: "button", onclick: () => this.#closeForm() }, t("dialog.cancel"));
@@ -129,6 +132,7 @@ export class MessageView extends HTMLElement {
     this.#form.remove();
     this.#form = null;
     this.#body.hidden = false;
+    this.#opener.focus();
   }
 
   #renderVersions(versions) {
@@ -142,7 +146,10 @@ export class MessageView extends HTMLElement {
     back.addEventListener("click", () => this.showVersion(-1));
     on.addEventListener("click", () => this.showVersion(1));
     list.addEventListener("click", () => openVersions(list, versions, (id) => this.#emit("version", id)));
+    const focused = [...this.#places.children].indexOf(document.activeElement);
     this.#places.replaceChildren(back, list, on);
+    const again = this.#places.children[focused];
+    if (again) (again.disabled ? list : again).focus();
   }
 
   #emit(name, detail) {

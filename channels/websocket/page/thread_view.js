@@ -1,6 +1,7 @@
 /**
  * `<tl-thread>`: the messages of the open session. Scrolls with the newest text only while the user is at the
- * end; otherwise it shows a button that scrolls there. Sends `unsent` with the text of an edit whose message is gone.
+ * end; otherwise it shows a button that scrolls there. Sends `unsent` with the text of an edit whose message is gone, and
+ * `compose` when the focus goes to the message field.
  */
 import { announce } from "/shared/announcer.js";
 import { dayName } from "/shared/dates.js";
@@ -165,6 +166,13 @@ export class ThreadView extends HTMLElement {
     message?.focus({ preventScroll: true });
   }
 
+  /** Focus the message that took the place of the focused one; if there is none, or it was being edited, the message field. */
+  #focusInstead(message) {
+    if (!message?.matches("tl-message")) return this.dispatchEvent(new CustomEvent("compose", { bubbles: true }));
+    message.tabIndex = -1;
+    message.focus({ preventScroll: true });
+  }
+
   #enter(left) {
     for (const { id, unsent } of this.#openEdits()) this.#edits.set(id, { session: left, text: unsent });
     this.#revealed = this.#kept = null;
@@ -191,6 +199,8 @@ export class ThreadView extends HTMLElement {
   /** Draw the messages. Return the new finished blocks. */
   #renderList(thread, pending) {
     const fresh = [];
+    const focused = document.activeElement;
+    const place = [...this.#list.children].findIndex((child) => child.contains(focused));
     for (const { id, unsent } of this.#openEdits()) if (!(id in (thread?.messages ?? {}))) this.#edits.set(id, { session: this.#shown.session, text: unsent });
     const messages = (thread?.order ?? []).map((id) => thread.messages[id]).filter((message) => !message.hidden);
     const items = [...withDays(messages, thread?.gap), ...pending];
@@ -206,6 +216,7 @@ export class ThreadView extends HTMLElement {
       },
     );
     this.#restoreEdits(thread);
+    if (place >= 0 && !focused.isConnected) this.#focusInstead(focused.matches("textarea") ? null : this.#list.children[place]);
     return fresh;
   }
 

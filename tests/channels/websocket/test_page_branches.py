@@ -95,6 +95,38 @@ async def test_the_last_message_is_edited_by_the_keyboard(tmp_path: Path, browse
         await expect_talk(page, "uno", "You said: uno")
 
 
+async def test_the_focus_stays_in_the_conversation_when_its_version_changes(
+    tmp_path: Path, browser: Browser
+) -> None:
+    async with serving(tmp_path) as served, chat(browser, served.url) as page:
+        await say(page, "one")
+        await expect_talk(page, "one", "You said: one")
+        button = questions(page).get_by_role("button", name="Edit")
+        await button.focus()
+        await page.keyboard.press("Enter")
+        field = page.get_by_role("textbox", name="New text of the message")
+        await expect(field).to_be_focused()
+        await page.keyboard.press("Escape")
+        await expect(button).to_be_focused()
+        await page.keyboard.press("Enter")
+        await field.fill("eins")
+        await page.keyboard.press("Enter")
+        await expect_talk(page, "eins", "You said: eins")
+        await expect(message_field(page)).to_be_focused()
+        await expect(versions(page)).to_have_text(place(2, 2))
+        await versions(page).get_by_role("button", name="Previous version").focus()
+        await page.keyboard.press("Enter")
+        await expect_talk(page, "one", "You said: one")
+        await expect(questions(page)).to_be_focused()
+        await page.keyboard.press("]")
+        await expect_talk(page, "eins", "You said: eins")
+        await answers(page).get_by_role("button", name="Another answer").focus()
+        await page.keyboard.press("Enter")
+        await expect(versions(page)).to_have_count(1)
+        await expect(versions(page)).to_have_text(place(3, 3))
+        await expect(page.locator("body")).not_to_be_focused()
+
+
 async def test_each_version_has_a_draft_of_its_own(tmp_path: Path, browser: Browser) -> None:
     async with serving(tmp_path) as served, chat(browser, served.url) as page:
         await say(page, "one")
