@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import errno
 import os
 import posixpath
 import stat
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from fnmatch import fnmatchcase
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -33,6 +35,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 Verb = Literal["read", "write", "delete"]
+Opener = Callable[[int, tuple[str, ...], int], int]
 
 
 class PathCall(Struct, frozen=True, forbid_unknown_fields=True):
@@ -93,6 +96,8 @@ class Files:
         self._gate = gate
         self._events = events
         self._by = f"plugin:{plugin}"
+        self._writing = asyncio.Lock()
+        """Two calls at once must not mix their contents in one file."""
 
     async def open(self, call: PathCall) -> Reply:
         """Open a file for reading. The reply carries a descriptor."""
@@ -102,19 +107,20 @@ class Files:
     async def list(self, call: PathCall) -> list[Entry]:
         """Return the entries of a folder, sorted by name, without those that are restricted."""
         async with self._checked("read", call.path, call.session) as place:
-            descriptor = self._below(place, FOLDER, open_below)
-        try:
-            with os.scandir(descriptor) as found:
-                entries = [
-                    Entry(one.name, one.is_dir(follow_symlinks=False), _size(one))
-                    for one in found
-                    if not self._is_restricted((*place.parts, one.name))
-                ]
-        finally:
-            os.close(descriptor)
+            # In a thread, as all work that a plugin can make long: it would hold up every conversation.
+            entries = await asyncio.to_thread(self._entries, place)
         if len(entries) > _MOST_ENTRIES:
             raise InvalidRequestError(f"the folder {call.path!r} has more than {_MOST_ENTRIES:,} entries")
         return sorted(entries, key=lambda entry: entry.name)
+
+    def _entries(self, place: _Place) -> list[Entry]:
+        """Return the entries that are not restricted, at most one more than a listing may have."""
+        with self._opened(place, FOLDER, open_below) as descriptor, os.scandir(descriptor) as found:
+            shown = (one for one in found if not self._is_restricted((*place.parts, one.name)))
+            return [
+                Entry(one.name, one.is_dir(follow_symlinks=False), _size(one))
+                for one in islice(shown, _MOST_ENTRIES + 1)
+            ]
 
     async def write(self, call: WriteCall) -> int:
         """Write a file and return the number of bytes. Its folder must exist."""
@@ -123,33 +129,30 @@ class Files:
         except binascii.Error:
             raise InvalidRequestError("fs.write: data is not base64") from None
         flags = _WRITE | (os.O_APPEND if call.append else os.O_TRUNC)
-        async with self._checked("write", call.path, call.session) as place:
-            descriptor = self._below(place, flags, _open_regular)
-        try:
+        async with self._checked("write", call.path, call.session) as place, self._writing:
+            await asyncio.to_thread(self._put, place, flags, data)
+        self._events.emit(FileModified(call.session, place.path, by=self._by))
+        return len(data)
+
+    def _put(self, place: _Place, flags: int, data: bytes) -> None:
+        with self._opened(place, flags, _open_regular) as descriptor:
             view = memoryview(data)
             while view:
                 view = view[os.write(descriptor, view) :]
-        except OSError as error:
-            raise _failed(call.path, error) from None
-        finally:
-            os.close(descriptor)
-        self._events.emit(FileModified(call.session, place.path, by=self._by))
-        return len(data)
 
     async def delete(self, call: PathCall) -> None:
         """Delete a file."""
         async with self._checked("delete", call.path, call.session) as place:
             if not place.parts:
                 raise InvalidRequestError(f"{call.path!r} is a folder; only files can be deleted")
-            folder = _Place(place.declared, place.root, place.parts[:-1])
-            descriptor = self._below(folder, FOLDER, open_below)
-        try:
-            os.unlink(place.parts[-1], dir_fd=descriptor)
-        except OSError as error:
-            raise _failed(call.path, error) from None
-        finally:
-            os.close(descriptor)
+            async with self._writing:
+                await asyncio.to_thread(self._remove, place)
         self._events.emit(FileDeleted(call.session, place.path, by=self._by))
+
+    def _remove(self, place: _Place) -> None:
+        folder = _Place(place.declared, place.root, place.parts[:-1])
+        with self._opened(folder, FOLDER, open_below) as descriptor:
+            os.unlink(place.parts[-1], dir_fd=descriptor)
 
     @asynccontextmanager
     async def _checked(self, verb: Verb, path: str, session: str) -> AsyncGenerator[_Place]:
@@ -181,7 +184,18 @@ class Files:
         name, root = max(below, key=lambda one: len(one[1].parts))
         return _Place(name, root, normal.relative_to(root).parts)
 
-    def _below(self, place: _Place, flags: int, opener: Callable[[int, tuple[str, ...], int], int]) -> int:
+    @contextmanager
+    def _opened(self, place: _Place, flags: int, opener: Opener) -> Generator[int]:
+        """Open a place for as long as the block, whose OSError is one of the place."""
+        descriptor = self._below(place, flags, opener)
+        try:
+            yield descriptor
+        except OSError as error:
+            raise _failed(place.path, error) from None
+        finally:
+            os.close(descriptor)
+
+    def _below(self, place: _Place, flags: int, opener: Opener) -> int:
         try:
             base = os.open(place.root, FOLDER)
         except OSError as error:

@@ -6,6 +6,7 @@ import base64
 import os
 import shutil
 import sys
+import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from ipaddress import ip_network
 from pathlib import Path
@@ -330,6 +331,25 @@ async def test_an_unread_file_is_missing(folder: Path) -> None:
     box = Box(folder, Capabilities(filesystem=FILES), granted=True)
     with pytest.raises(NotFoundError):
         await box.call("fs.open", path="src/none")
+
+
+async def test_long_work_on_files_does_not_hold_up_the_event_loop(folder: Path) -> None:
+    """A plugin chooses the folder, which may have a million entries or be on a slow network."""
+    box = Box(folder, Capabilities(filesystem=FILES), granted=True)
+    threads: dict[str, set[int]] = {}
+    watched = {"os.scandir", "os.remove", "open"}
+
+    def note(event: str, _arguments: object) -> None:
+        if event in watched:
+            threads.setdefault(event, set()).add(threading.get_ident())
+
+    sys.addaudithook(note)  # a hook stays for the life of the process; it is idle from the end of the test on
+    await box.call("fs.list", path="src")
+    await box.call("fs.write", path="src/b.txt", data="")
+    await box.call("fs.delete", path="src/b.txt")
+    watched.clear()
+    assert threads.keys() >= {"os.scandir", "os.remove"}
+    assert threading.get_ident() not in threads["os.scandir"] | threads["os.remove"]
 
 
 @pytest.fixture
