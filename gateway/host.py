@@ -293,7 +293,7 @@ class Host:
         """
         session = await self.sessions.find(self._access.moved_chats.session_of(session_id))
         if session.row.root is not None:
-            # A nested run has no message of its own; its parent goes on with what it has said.
+            # A nested run has no message of its own; its parent continues with what it has said.
             self.sessions.close(session.id)
             return session.turn is not None
         audit = [audit_op(by, "answer.stop", session_id)] if by else []
@@ -421,7 +421,7 @@ def _complete(message: InboundMessage, uploads: Sequence[Content]) -> InboundMes
     voices = [one.audio for one in uploads if one.audio is not None]
     if len(voices) + (message.audio is not None) > 1:
         raise InvalidRequestError(
-            "uploads: a message can have one voice message; send the others by themselves"
+            "uploads: a message can have one voice message; send the others as separate messages"
         )
     message = structs.replace(message, parts=(*message.parts, *parts))
     return structs.replace(message, audio=voices[0], kind="audio") if voices else message

@@ -143,8 +143,8 @@ class _Output:
 class _LogFile(RotatingFileHandler):
     """Rotating log file that only the gateway's user can read.
 
-    If the directory is not writable or the disk is full, lines are lost and the gateway goes on. The first of
-    them is followed by the reason, on standard error.
+    If the directory is not writable or the disk is full, lines are lost and the gateway continues. The first
+    of them is followed by the reason, on standard error.
     """
 
     def __init__(self, path: Path, settings: LogSettings) -> None:

@@ -249,7 +249,7 @@ class Reminders(Plugin):
             return
         if answer.value == _AGAIN:
             key, reminder = asked["key"], _read(asked["reminder"])
-            # The time of the first call counts, which is what the user was told.
+            # The time of the first call counts, which is what the user was shown.
             due = asked.get("due") or round(self._clock()) + 60 * self._settings.again
             if "due" not in asked:
                 await self._asked.put(answer.key, {**asked, "due": due})

@@ -1,7 +1,7 @@
 """Client of Discord's REST API on top of discord.py. Its errors distinguish calls that were not applied from
 calls that may have been applied.
 
-discord.py has one base URL for the whole process, and waits and retries by itself. Here each bot has its own
+discord.py has one base URL for the whole process, and waits and retries on its own. Here each bot has its own
 base URL, and a rate limit is reported to the caller with the wait time, because only the caller knows if the
 call is still worth the wait.
 """

@@ -142,7 +142,7 @@ def grouped(uploads: Iterable[Upload]) -> list[tuple[Upload, ...]]:
 def _waveform(recording: Recording | None) -> dict[str, Any]:
     """Return the duration and the waveform of a voice message.
 
-    The recording is not decoded: the size of its encoded frames stands for their loudness.
+    The recording is not decoded: the size of its encoded frames represents their loudness.
     """
     if recording is None:
         return {}

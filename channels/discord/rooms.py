@@ -187,7 +187,7 @@ class Chats:
 async def concurrently(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Make calls at the same time, and return their results in order.
 
-    The first error ends the other calls. It is raised as it is, not in a group, so that callers can catch it.
+    The first error ends the other calls. It is raised itself, not in a group, so that callers can catch it.
     """
     try:
         async with asyncio.TaskGroup() as tasks:

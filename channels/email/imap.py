@@ -57,7 +57,7 @@ class Imap:
         self._most = most
         self._number = 0
         self._has_news = False
-        """True if the server told of new mail since the last ``uids_after``."""
+        """True if the server reported new mail since the last ``uids_after``."""
         self.capabilities: frozenset[str] = frozenset()
 
     async def select(self, folder: str) -> tuple[int, int]:

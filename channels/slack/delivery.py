@@ -264,7 +264,7 @@ class Delivery:
         except RefusedError as refused:
             if refused.error in _STREAM_ENDED:
                 self._note_end(ts)
-            else:  # the stream goes on, so that the edit with the final content has to end it
+            else:  # the stream continues, so that the edit with the final content has to end it
                 log.info("Slack refused to extend a stream", chat=chat, reason=str(refused))
             return False
         stream.confirmed, stream.sent = True, stream.sent + more

@@ -329,7 +329,7 @@ def _list(block: md.ItemList, depth: int) -> Iterator[Element | md.Table]:
     """Yield the elements of a list.
 
     A list element of Slack has only lines. What else an item contains (a nested list, code, a quote, a table)
-    follows as elements of their own, and the list goes on in a further one, with its numbers.
+    follows as elements of their own, and the list continues in a further one, with its numbers.
     """
     items: list[Element] = []
     first = block.start

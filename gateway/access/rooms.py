@@ -146,7 +146,7 @@ class SeenRooms:
         if len(self._stored) > _MAX_ROOMS:
             self._stored.popitem(last=False)
         row_id, group = ":".join(key), int(address.group)
-        # A message without the name leaves the stored name as it is.
+        # A message without the name does not change the stored name.
         named: Op = (NAME_ROOM, (row_id, said, group, now)) if said else (SEE_ROOM, (row_id, group, now))
         new: Op = (ADD_ROOM, (row_id, *key, said, group, now))
         self._store.submit([new, named]).add_done_callback(_ignore_result)

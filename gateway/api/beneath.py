@@ -1,7 +1,7 @@
 """Opening of files below a folder, so that no part of their path can lead out of it.
 
 The kernel refuses links, also those that are made meanwhile (``openat2``, ``RESOLVE_BENEATH``). Where it does
-not have that call, each part is opened by itself without following a link.
+not have that call, each part is opened separately, without following a link.
 """
 
 from __future__ import annotations

@@ -403,6 +403,6 @@ def root(
     ] = False,
 ) -> None:
     """A self-hosted chat bot gateway: connect one bot to every chat platform."""
-    # rich reads this variable by itself; typer does not.
+    # rich reads this variable; typer does not.
     if os.environ.get("NO_COLOR"):
         ctx.color = False

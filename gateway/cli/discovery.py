@@ -89,7 +89,7 @@ async def announce(settings: Settings, url: str) -> None:
                 f"{name}.{SERVICE}",
                 parsed_addresses=addresses,
                 port=parts.port,
-                # The server has no TLS of its own: a proxy that has it is another address.
+                # The server has no TLS; a proxy with TLS has another address.
                 properties={"txtvers": "1", "path": "/", "tls": "no"},
                 server=f"trunkline-{secrets.token_hex(4)}.local.",
             )

@@ -42,7 +42,7 @@ class ClientRequest(Struct, frozen=True, tag_field="kind", tag="client"):
 class ProgramRequest(Struct, frozen=True, tag_field="kind", tag="program"):
     """A request for the connection to a program on the machine of the node that gets it.
 
-    ``session`` names the program's folder. ``node``, ``host`` and ``boot_id`` tell where it was started, and
+    ``session`` names the program's folder. ``node``, ``host`` and ``boot_id`` say where it was started, and
     ``start_id`` is that of the node that asks. Nodes refuse a kind or version that they do not know.
     """
 

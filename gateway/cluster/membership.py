@@ -86,7 +86,7 @@ _NODE = Table(
     Column("certificate_step", Integer),
     Column("clock_seconds", Float, nullable=False, server_default="0"),
 )
-"""``revision`` is the newest schema that a node can work with, ``boot_id`` tells its machine until that is
+"""``revision`` is the newest schema that a node can work with, ``boot_id`` names its machine until that is
 started again. ``certificate_step`` is the last step of a rotation that a node has done; older versions know
 none. ``clock_seconds`` is how far a wrong clock is ahead of the database's, and 0 for one that is right. A
 column that is added needs a default, or to be nullable."""
@@ -173,7 +173,7 @@ class NodeRow(Struct, frozen=True):
     also has: since when, the number of its takeover, and how many seconds that took from the token until the
     gateway was ready. ``differs`` has the keys of the settings that are not those of the
     node that works. ``clock_seconds`` is how far its clock is ahead of the database's, negative if it is
-    behind; 0 if that is no more than the 2 s that are allowed.
+    behind; 0 if that is within the 2 s that are allowed.
     """
 
     name: str
@@ -440,7 +440,7 @@ class Membership:
     def _measure_clock(self, connection: Connection) -> None:
         before = self._clock()
         now = float(connection.execute(text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one())
-        # A slow answer, or a freeze meanwhile, is no difference.
+        # A slow answer, or a freeze in between, does not count as a difference.
         self.clock_seconds = max(before - now, 0) or min(self._clock() - now, 0)
 
     def _check_folder(self, cluster_id: str, *, new: bool) -> None:
@@ -591,7 +591,7 @@ class Membership:
         await self._run(lambda c: c.execute(text(change), {"start": self.start_id}))
 
     async def set_drained(self) -> None:
-        """Record that this node stands by, and does not wait for the token any more."""
+        """Record that this node is a standby, and does not wait for the token any more."""
         done = "UPDATE drain SET done = true WHERE start_id = :start AND NOT done"
         await self._run(lambda c: c.execute(text(done), {"start": self.start_id}))
 
@@ -673,7 +673,7 @@ class Membership:
 
 
 def read_boot_id() -> str:
-    """Return the id of the running kernel's start, which tells this machine; "" if the system has none."""
+    """Return the id of the kernel's start, which identifies this machine; "" if the system has none."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:
@@ -722,7 +722,7 @@ def advance_rotation(connection: Connection) -> Rotation:
 
     In the first step nodes accept the next certificate, too; in the second one they use it, and still accept
     the former one; after the third they accept no other, and have ended the connections of the former one.
-    Nodes and the command call it. A node that joins, or wakes, goes on at the step that it finds.
+    Nodes and the command call it. A node that joins, or wakes, continues at the step that it finds.
     """
     lock_requests(connection)
     found = read_rotation(connection)

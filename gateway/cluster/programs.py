@@ -239,7 +239,7 @@ def _open(transports: dict[asyncio.Transport, str]) -> list[asyncio.Transport]:
 def _connect(data_dir: Path, session: str) -> socket.socket:
     """Connect to the socket of a session, and of nothing else.
 
-    Raises ProcessLookupError if no program listens there, and another OSError if it cannot be told.
+    Raises ProcessLookupError if no program listens there, and another OSError if that cannot be found out.
     """
     if not _SESSION.fullmatch(session):
         raise PermissionError("this is not the name of a session")

@@ -28,7 +28,7 @@ DRAFTER = "drafter"
 FOLDER = "saved_agents"
 """Folder of saved drafts in the data directory."""
 NEW = "new"
-"""The word after /agent that asks for a draft, so it is no name of one."""
+"""The word after /agent that asks for a draft; no agent can have this name."""
 _LONGEST = 8_000
 """Most characters of a draft: the question must show all of it."""
 _LONGEST_DESCRIPTION = 2_000

@@ -18,7 +18,7 @@ class ProgramAccess(Struct, frozen=True):
     ``closed`` are folders that it must not reach, also where they are below folders that every program may
     read; what is in them can still be named in ``writable`` and ``readable``. ``programs`` are executables
     that it starts. ``memory_mb`` and ``cpus`` are for all of its processes together, ``cpu_seconds`` for
-    each; 0 is no limit.
+    each; 0 means no limit.
     """
 
     writable: tuple[Path, ...] = ()

@@ -235,7 +235,7 @@ class Feedback(Struct, frozen=True):
     Feedback on other messages, or of users who may not use the bot, is ignored. ``stops``: it also asks to
     stop the answer, if that is still being made.
 
-    A platform that reports every reaction by itself names it in ``sign``: each counts until it is taken back.
+    A platform that reports each reaction separately names it in ``sign``: each counts until it is taken back.
     ``none`` of an empty ``user`` takes back the sign of all users, or without a sign all feedback.
     """
 
@@ -276,7 +276,7 @@ class OutboundMessage(Struct, frozen=True, kw_only=True):
     result of ``Watermarks`` before the first attempt to place it. ``others`` are the ids of messages that
     were placed in the room since and are known not to be this one, ``elsewhere`` the rooms and ids of what
     the account placed in other rooms; only ``find`` gets them. ``response_mode`` is what the sender
-    asked for; a channel without speech output sends the answer as it is.
+    asked for; a channel without speech output sends the answer unchanged.
     """
 
     address: Address
@@ -440,7 +440,7 @@ class Streams(Protocol):
 
 @runtime_checkable
 class Drafts(Protocol):
-    """Can show a preview that places no message and disappears by itself."""
+    """Can show a preview that places no message, and that the platform removes."""
 
     async def draft(self, outbound: OutboundMessage) -> None: ...
 
@@ -507,7 +507,7 @@ class MessageLink(Struct, frozen=True):
 class ReadsLinks(Protocol):
     """Knows the links to messages of its platform, so that users can ask about a message by its link.
 
-    Pure. None for every text that is no such link.
+    Pure. Returns None for any other text.
     """
 
     def read_link(self, link: str) -> MessageLink | None: ...
@@ -541,8 +541,8 @@ class ShowsTyping(Protocol):
 class ShowsTitle(Protocol):
     """Can show the title of a conversation, such as the name of a thread that the bot opened.
 
-    ``address`` is that of the conversation's first message. A title that cannot be shown there is no error;
-    failures are logged.
+    ``address`` is that of the conversation's first message. A title that cannot be shown there is not an
+    error; failures are logged.
     """
 
     async def show_title(self, address: Address, title: str) -> None: ...

@@ -22,7 +22,7 @@ TextKind = Literal["text", "reasoning", "summary", "notice", "quote"]
 DisplayKind = Literal["file-read", "file-write", "diff", "shell"]
 T = TypeVar("T")
 
-_random_bits = random.Random().getrandbits  # noqa: S311 - ids are no secrets
+_random_bits = random.Random().getrandbits  # noqa: S311 - ids are not secret
 """A separate generator: seeding the shared one would repeat ids."""
 _MESSAGE_BYTES = 700
 """Memory overhead of a message besides its content, in bytes."""

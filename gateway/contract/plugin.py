@@ -137,7 +137,7 @@ class Compacting(Struct, frozen=True):
     """A summary that is about to be made of a session's earlier messages.
 
     ``trigger`` is ``auto`` if they no longer fit in the model's context, ``manual`` for /compact.
-    ``instructions`` tell what to keep. With a ``summary`` no model is called.
+    ``instructions`` say what to keep. With a ``summary`` no model is called.
     """
 
     trigger: Literal["auto", "manual"]
@@ -170,7 +170,7 @@ class SlashCommand(Struct, frozen=True):
     the text typed so far; those without that text are left out. ``execute`` may accept any other rest, too.
 
     With ``at_once`` it also runs while an answer of its conversation is being made, instead of after it. It
-    must only read: the answer goes on beside it.
+    must only read, because it runs at the same time as the answer.
     """
 
     name: str

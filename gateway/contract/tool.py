@@ -86,7 +86,7 @@ class AskUser(Protocol):
 class CallTool(Protocol):
     """Runs another tool of the turn within this call, with its own permission, approval and hooks.
 
-    Failures are results. The call is not recorded: after a crash it is not repeated by itself.
+    Failures are results. The call is not recorded: after a crash it is repeated only with the outer call.
     """
 
     async def __call__(self, tool: str, arguments: Mapping[str, Any]) -> ToolOutput: ...

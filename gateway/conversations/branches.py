@@ -145,7 +145,7 @@ class Branches:
         if not new.text.strip():
             raise InvalidRequestError("the edited message is empty")
         if new.text.startswith("/"):
-            raise InvalidRequestError("an edited message cannot be a command; send the command by itself")
+            raise InvalidRequestError("an edited message cannot be a command; send that as a new message")
 
         def edited() -> tuple[Message, InboundMessage]:
             old = next((m for _, m in session.log if m.id == message_id and is_prompt(m)), None)

@@ -166,7 +166,7 @@ class ChangeLog:
     async def revert(self, session: str, answers: Collection[str]) -> Reverted:
         """Give the files that these answers changed the contents that they had before.
 
-        A file that was changed since by another program stays as it is. A process that ends meanwhile goes on
+        A file that another program changed since is not changed. A process that ends meanwhile goes on
         with ``resume``; repeating a call is harmless.
         """
         return await self._move(session, answers, "", "reverting", "reverted")

@@ -144,7 +144,7 @@ class Shares:
         """
         if self._guesses.used_up(peer):
             raise TooManyRequestsError("too many wrong links; wait a minute")
-        # Found by its digest: the time of the search tells nothing about the link.
+        # Found by its digest: the time of the search reveals nothing about the link.
         digest, now = _digest(link if _LINK.fullmatch(link) else ""), self._clock()
         found = await self._store.read(lambda c: _read(c, digest, now)) if self.enabled else None
         if found is None:

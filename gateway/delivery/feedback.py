@@ -33,7 +33,7 @@ _address = msgspec.json.Decoder(Address).decode
 class FeedbackRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The feedback of one user on one answer. ``at`` is milliseconds; ``value`` is up, down or none.
 
-    ``sign`` is the reaction, if each counts by itself.
+    ``sign`` is the reaction, if each counts separately.
     """
 
     channel: str

@@ -150,7 +150,7 @@ class Lease:
     """The generation of one turn and its nested runs.
 
     The registry exchanges ``generation`` if the turn holds a replaced plugin for too long; so ask for it at
-    each call. ``branches`` is the number of its runs that go on at the same time.
+    each call. ``branches`` is the number of its runs at the same time.
     """
 
     def __init__(self, generation: Generation, changed: Callable[[], None]) -> None:

@@ -227,7 +227,7 @@ class Connection(asyncio.Protocol):
             waiter.set_result(None)
 
     async def _send(self, response: Response, head: bytes, body: bytes) -> None:
-        """Send a large body in slices, so that other streams go on; stop at a refusal."""
+        """Send a large body in slices, so that other streams continue; stop at a refusal."""
         self._sending = True
         self.transport.write(head)
         view = memoryview(body)

@@ -47,7 +47,7 @@ _FIRST = {
 
 
 class RegistrationRefused(PluginError):
-    """The server registers no clients by itself."""
+    """The server has no dynamic registration of clients."""
 
 
 async def log_in(settings: McpServerSettings, show: Callable[[str], None]) -> Login:

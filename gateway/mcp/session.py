@@ -275,7 +275,7 @@ async def pipes(process: LocalProcess, session: Session) -> AsyncGenerator[Any]:
                     message = session.guard.take(await _line(lines, session.guard))
                     if message is not None:
                         await received.send(SessionMessage(message))
-            # Before the SDK fails the open calls, so that these can tell an end from an answer.
+            # Before the SDK fails the open calls, so that these can distinguish an end from an answer.
             session.end()
 
     async def write() -> None:

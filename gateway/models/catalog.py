@@ -133,7 +133,7 @@ def release_date(model: str) -> str | None:
 
 
 _UNKNOWN_WINDOW = 128_000
-"""The context window of a model of which neither the settings nor any list tells it, in tokens."""
+"""The context window of a model that neither the settings nor any list gives, in tokens."""
 ANSWER_TOKENS = 16_384
 """Tokens that are kept free and paid in advance for an answer without ``max_tokens``."""
 _MOST_RESERVED = 32_000

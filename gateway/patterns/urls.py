@@ -45,7 +45,7 @@ class Web(Struct, frozen=True):
 
 
 class _Pattern(Struct, frozen=True):
-    """A parsed pattern; None stands for a part that it leaves out."""
+    """A parsed pattern; None is a part that it leaves out."""
 
     scheme: str | None
     host: str

@@ -412,11 +412,11 @@ class Intake:
             and not (
                 entry.answered
                 or entry.has_steps  # its tools have run, and would run again as part of another message
-                or entry.shown  # its pages would stay in the chat as they are
+                or entry.shown  # its pages would stay unchanged in the chat
                 or entry.silent
                 or entry.refused
                 or entry.interrupted == "stopped"
-                # An edit may need no answer, and a voice message gets a notice if it cannot be heard: that
+                # An edit may need no answer, and a voice message gets a notice if it has no transcript: that
                 # would be all for those merged with it.
                 or entry.inbound.revises is not None
                 or entry.inbound.kind == "audio"

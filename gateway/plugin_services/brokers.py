@@ -37,7 +37,7 @@ _FACTS = (
     *("channel", "owner", "messages", "input_tokens", "output_tokens", "cost"),
     *("created_at", "updated_at"),
 )
-"""What plugins are told about a session without a grant: no text, and no title, which is made of text."""
+"""What plugins get about a session without a grant: no text, and no title, which is made of text."""
 
 RunProgram = Callable[[Sequence[str], bytes, float, bool], Awaitable[tuple[int, bytes, bytes]]]
 """Runs a program with an input and a limit in seconds; the last argument is whether it is confined."""

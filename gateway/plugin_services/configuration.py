@@ -53,7 +53,7 @@ class PluginConfig(Struct, frozen=True):
 
     ``schema`` is the JSON Schema (2020-12) of ``values``, which have its defaults. ``given`` are the keys
     that the settings set, ``hidden`` those among them whose values are secret, in TOML notation; their values
-    are not in ``values``. ``secrets`` tells for each secret of the manifest whether it is set. ``problem``
+    are not in ``values``. ``secrets`` says for each secret of the manifest whether it is set. ``problem``
     says what is wrong with the values.
     """
 

@@ -78,7 +78,7 @@ class LivePlugins:
         """Read the settings and the lock again, and change one plugin accordingly.
 
         ``name`` is its name, or its entry in ``plugins.enabled``. Raises PluginError or SettingsError; then
-        what ran before goes on.
+        what ran before continues.
         """
         async with self._applying:
             try:

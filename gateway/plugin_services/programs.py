@@ -132,7 +132,7 @@ async def _discard(stream: asyncio.StreamReader) -> None:
 
 
 async def _remove(engine: str, container: str) -> None:
-    """End a container, which goes on without the program that started it."""
+    """End a container, which outlives the program that started it."""
     with contextlib.suppress(OSError, TimeoutError):
         async with asyncio.timeout(_REMOVE_SECONDS):
             removing = await asyncio.create_subprocess_exec(

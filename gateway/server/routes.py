@@ -172,7 +172,7 @@ class Route(Struct, frozen=True):
     explain: Callable[[bytes], None] | None = None
     """Raises a more exact error for a body that does not have the type of the handler's body."""
     types: Signature | None = None
-    """The types of a handler whose annotations do not tell them."""
+    """The types of a handler whose annotations do not have them."""
 
     @property
     def signature(self) -> Signature:

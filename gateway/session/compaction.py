@@ -1,6 +1,6 @@
 """Compaction: the part of a long conversation that a model still gets.
 
-A summary is a message of the log that stands for all messages up to a number. Those stay in the log, for
+For models, a summary replaces all messages of the log up to a number. Those stay in the log, for
 people. ``Context`` holds the rest for the model; the functions select what to prune, to cover and to leave
 out. Sizes are estimated tokens, counted once for each message, so that a turn costs the same in a long
 conversation. Nothing here calls a model or the store.

@@ -58,7 +58,7 @@ State = Literal["ok", "failed", "refused", "skipped", "waiting", "running", "cha
 for the steps that were lost when the gateway was killed before their commit."""
 
 UNRECORDED = "not recorded: gateway restarted"
-"""Name of the step that stands for steps that were lost."""
+"""Name of the step that replaces steps that were lost."""
 
 Value = str | int | float | bool
 Mask = Callable[[str], str]

@@ -30,7 +30,7 @@ _MOST_NEWEST = 5_000
 
 
 class _Text(Struct):
-    """The part of a stored message that tells commands from other messages."""
+    """The part of a stored message that distinguishes commands from other messages."""
 
     text: str = ""
 

@@ -100,7 +100,7 @@ class SessionChats:
     async def reply(self, text: str, quoted: str, owner: str, key: str) -> str | None:
         """Send a reply to a message of a session to that session, once for each ``key``.
 
-        Returns what the chat is told; None if the quoted message is of no session of this user.
+        Returns what the chat shows; None if the quoted message is of no session of this user.
         """
         found = _HEADING.match(quoted)
         record = None
@@ -169,7 +169,7 @@ class _SessionChat:
         self._edit_at = 0.0
         """The time of the event loop before which the message is not edited again."""
         self._judged = ""
-        """The content that was judged: each is told once."""
+        """The content that was judged: each is shown once."""
         self._asked: AskedQuestion | None = None
         """The question that is open in the chat."""
 
@@ -209,7 +209,7 @@ class _SessionChat:
             try:
                 verdict = await machine.judge(self._chats.classify, stalled)
             except (TrunklineError, TimeoutError) as error:
-                log.warning("a screen that stands still could not be judged", reason=str(error))
+                log.warning("a screen without changes could not be judged", reason=str(error))
         if verdict in ("waiting", "error", "done"):
             seconds = round(stalled.silent_ms / 1000)
             await self._session.tell("blocked", f"{_VERDICTS[verdict]} for {seconds} s.")

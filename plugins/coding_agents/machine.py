@@ -44,7 +44,7 @@ DONE_MS = 1500
 LOST_FACT_MS = 10_000
 """The same while a hook last said that the program works: a later report may be lost."""
 UNREAD_MS = 3_000
-"""Milliseconds after which a permission is shown that only a hook told of."""
+"""Milliseconds after which a permission is shown that only a hook reported."""
 TYPING_MS = 10_000
 """Milliseconds until typing is given up whose condition does not hold."""
 DROPPED_MS = 5_000

@@ -70,7 +70,7 @@ class SessionRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     which it continues. ``done_keys`` are those of requests that were done. ``blocked_at`` is the time since
     which the session waits for its user. ``asked`` and ``told`` count questions and notices. ``cost_usd``
     is what the program said that it has cost, None if it does not say. ``node`` is the node of a cluster
-    that started it and ``host`` the name of its machine; ``boot_id`` tells that machine until its next boot.
+    that started it, ``host`` the name of its machine, and ``boot_id`` identifies that until its next boot.
     """
 
     id: str

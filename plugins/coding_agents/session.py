@@ -246,7 +246,7 @@ class Session:
             number = self.state.next_id
             self.state = structs.replace(self.state, next_id=number + 1)
             if number > self.record.reserved:
-                # Durable before it is used: after a crash an id must not stand for other bytes.
+                # Durable before it is used: after a crash an id must not name other bytes.
                 await self._store(reserved=number + _ID_BLOCK)
             client = self._connected()
         self._note_activity()

@@ -24,7 +24,7 @@ _REFUSED = ("GIT binary patch", "Binary files ", "new file mode 12", "new file m
 
 class Hunk(Struct, frozen=True):
     """Lines that are replaced by others. ``line`` is their expected number, 0 if unknown; ``after`` is a line
-    that comes before them. ``ends`` tells whether the new file has an end of line at its end, if it is said.
+    that comes before them. ``ends`` says whether the new file has an end of line at its end, if it is said.
     """
 
     old: tuple[str, ...]

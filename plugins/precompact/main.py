@@ -38,7 +38,7 @@ def precompact(ctx: Context) -> Mapping[str, Any]:
         try:
             program, *arguments = shlex.split(command)
             done = await ctx.exec(program, arguments, input=told, timeout=timeout)
-        except Exception as error:  # noqa: BLE001 - whatever stopped it, the summary is made
+        except Exception as error:  # noqa: BLE001 - the summary is made after any failure
             ctx.log.warning(f"the PreCompact hook {command!r} failed: {error}")
             return ""
         if done.exit_code:

@@ -31,7 +31,7 @@ class Form:
         self._channel = channel
 
     async def open(self, asked: FormAsked) -> None:
-        """Open a form for a user, or tell the user why there is none."""
+        """Open a form for a user, or show the user why there is none."""
         try:
             async with asyncio.timeout(_TRIGGER_SECONDS):
                 problem = await self.problem(asked.message)
@@ -56,7 +56,7 @@ class Form:
         try:
             await self._api.post(response_url, json={"text": escape(text), "response_type": "ephemeral"})
         except (RefusedError, PlacementDeferred, PlacementUncertain) as error:
-            log.info("a user could not be told about a form", reason=str(error))
+            log.info("the reason why a form did not open could not be shown", reason=str(error))
 
 
 def _view(asked: FormAsked) -> Json:

@@ -28,7 +28,7 @@ class BotIdentity(Struct, frozen=True):
     stop_reaction: str = ""
     """Emoji of the reaction that stops an answer; none if empty."""
     groups: Mapping[str, str] = {}
-    """Ids of groups by the ids of the supergroups that they became; their conversations go on there."""
+    """Ids of groups by the ids of the supergroups that they became; their conversations continue there."""
 
 
 class GroupMigration(Struct, frozen=True):

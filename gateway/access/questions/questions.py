@@ -152,7 +152,7 @@ class Questions:
         """The latest questions that ended, the oldest first; also those of earlier processes."""
         self._held: dict[str, Held] = {}
         self._unclosed: list[Held] = []
-        """Questions that nobody waits for, and that an earlier process did not close."""
+        """Questions without a waiting turn, which an earlier process did not close."""
         self._tasks: asyncio.TaskGroup | None = None
         self._stopping = False
         self._waiting: list[asyncio.Task[Any]] = []
@@ -714,7 +714,7 @@ class Questions:
         await asyncio.sleep(seconds)
         again = await self._close_once(held, attempts)
         if again is not None:
-            # In a task of its own: the turn that asked goes on after the first attempt.
+            # In a task of its own: the turn that asked continues after the first attempt.
             self._spawn(partial(self._close, attempts=attempts, seconds=again), held)
             return
         held.closed = True

@@ -28,7 +28,7 @@ def python() -> Finding:
 
 
 def kernel() -> Finding:
-    """Report the features of the kernel that confine plugins. A missing one is no failure."""
+    """Report the features of the kernel that confine plugins. A missing one is not a failure."""
     if not sys.platform.startswith("linux"):
         return ok(
             "kernel", f"{platform.system()}: no Landlock, seccomp or user namespaces to confine plugins"
@@ -96,7 +96,7 @@ async def _attack(mode: Mode) -> tuple[list[Outcome], int]:
 
 
 def agents(mode: Mode = "standard") -> Finding:
-    """Confine a program as coding agents are, and report what is missing. A missing network is no failure."""
+    """Confine a program as coding agents are, and report what is missing. A network is not required."""
     try:
         layers = asyncio.run(_try_program(mode, network=False))
     except (ConfinementError, OSError) as error:
@@ -125,7 +125,7 @@ async def _try_program(mode: Mode, *, network: bool) -> tuple[str, ...]:
 
 
 def documents() -> Finding:
-    """Report whether PDF and Word documents can be read. That they cannot is no failure."""
+    """Report whether PDF and Word documents can be read. That they cannot is not a failure."""
     missing = [library for library in ("pypdf", "docx") if importlib.util.find_spec(library) is None]
     if missing:
         return ok("documents", "PDF and Word documents cannot be read: install trunkline[documents]")

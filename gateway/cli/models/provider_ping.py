@@ -99,7 +99,7 @@ def _ping_providers(names: list[str], *, as_json: bool, config: File) -> None:
 
 
 _CALL_SECONDS = 90.0
-"""Longer than a request may take, so that the gateway tells its outcome."""
+"""Longer than a request may take, so that the gateway reports its outcome."""
 
 
 async def ping(settings: Settings, environ: Mapping[str, str], names: Sequence[str]) -> list[PingResult]:

@@ -104,7 +104,7 @@ class Operator:
     def take_effect(self, name: str, *, changed: bool = True) -> str:
         """Let a running gateway apply the change of a plugin. Return when it takes effect.
 
-        Raises the error with which the gateway refused it; what ran before goes on.
+        Raises the error with which the gateway refused it; what ran before continues.
         """
         url = running_gateway(self.settings)
         if url is None:

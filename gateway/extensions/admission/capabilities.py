@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 Grant = str
 """A capability, or a capability and one of its values: ``filesystem.read:workspace``."""
 FROM_CONFIG = "config:"
-"""Begins an entry of an allow list that stands for a setting of the plugin, such as ``config:commands``."""
+"""Begins an entry of an allow list that means a setting of the plugin, such as ``config:commands``."""
 
 
 class FilesystemAccess(Struct, frozen=True, forbid_unknown_fields=True):

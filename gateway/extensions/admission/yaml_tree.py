@@ -117,7 +117,7 @@ class _Builder:
         """For each open node, the key of a mapping whose value comes next."""
 
     def take(self, event: Any, loader: Any) -> bool:
-        """Add an event. Return whether to go on."""
+        """Add an event. Return whether to continue."""
         name, line = type(event).__name__, event.start_mark.line + 1
         if name == "AliasEvent":
             self.complaints.append((line, f"*{event.anchor}: aliases are not allowed; write the value"))

@@ -51,7 +51,7 @@ class CompleteCall(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Conversations:
-    """Conversations of one plugin. ``is_open`` tells whether the plugin works in a session now."""
+    """Conversations of one plugin. ``is_open`` returns whether the plugin works in a session now."""
 
     def __init__(
         self,

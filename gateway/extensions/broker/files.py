@@ -28,7 +28,7 @@ from gateway.extensions.process.frames import Reply
 from gateway.settings.layers.own_files import OwnFiles
 
 WORKSPACE = "workspace"
-"""The root that stands for the gateway's working directory."""
+"""The name of the root that is the gateway's working directory."""
 _MOST_ENTRIES = 10_000
 _LONGEST_PATH = 4096
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK

@@ -4,7 +4,7 @@ It is a prefix of the program's own arguments: ``python -I -S -B standalone.py R
 ``gateway/extensions/process/standalone.py`` makes the request, which is JSON. There are three processes: the
 outer one, which ends as the program ends and takes it along when it is killed; the first one of the pid
 namespace, which collects orphans; and the program, which gets the terminal. SIGTSTP stops the program and all
-that it started, SIGCONT lets them go on.
+that it started, SIGCONT resumes them.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class ControlGroup:
             "cpu.max": f"{quota or 'max'} {_CPU_PERIOD}",
         }
         for parent in _own_groups():
-            # The file tells a cgroup from any other folder, such as the one that mounts version 1.
+            # The file distinguishes a cgroup from any other folder, such as the one that mounts version 1.
             folder = f"{root}{parent}"
             if os.path.exists(f"{folder}/cgroup.controllers") and self._make(
                 f"{folder}/trunkline-{os.getpid()}"

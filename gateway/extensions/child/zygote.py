@@ -130,7 +130,7 @@ class Zygote:
             status = _RUN[target["kind"]](target, request["profile"]["environ"], ready)
         except SystemExit as ended:
             status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-        except BaseException:  # noqa: BLE001 - the last one of this process, told on its stderr
+        except BaseException:  # noqa: BLE001 - the last one of this process, which its stderr reports
             traceback.print_exc()
         finally:
             sys.stdout.flush()

@@ -328,7 +328,7 @@ class ConfinedPlugin(Plugin):
         try:
             await self.process.call("deactivate", {}, DEACTIVATE_SECONDS)
         except (ProcessEnded, RemoteError, TimeoutError) as error:
-            log.info("a plugin did not end by itself", plugin=self.name, reason=str(error))
+            log.info("a plugin did not end when asked to", plugin=self.name, reason=str(error))
         await self.process.stop()
 
     async def find_problem(self) -> str:

@@ -229,7 +229,7 @@ class ProcessSupervisor:
             self._connection = self._child = None
             connection.close(f"plugin {self.name} was stopped")
             child.close()
-        # A process whose socket was closed for a violation may end by itself before it is killed for that.
+        # A process whose socket was closed for a violation may end before it is killed for that.
         broken = connection.violation and f"it broke the protocol: {connection.violation}"
         problem = child.problem or broken
         return problem or _ending(status, bytes(child.stderr)), bool(problem)

@@ -22,7 +22,7 @@ from gateway.settings.validation import resolve_key
 class SettingInfo(Struct, frozen=True):
     """A setting. ``value`` is the one in the sources now, ``running`` the one that the gateway works with.
 
-    Both are masked if it is a secret, and ``is_set`` tells whether it has one. ``source`` is a file with its
+    Both are masked if it is a secret, and ``is_set`` says whether it has one. ``source`` is a file with its
     line, a variable, ``command line`` or ``default``. ``choices`` are all values that it may have, if there
     are few. ``needs_restart`` says whether a change waits for the next start.
     """
@@ -123,7 +123,7 @@ class SettingReading:
         elif path == ENABLED:
             running = self._live.entries(row.value)
         elif is_key(path) or path in JOINED:
-            running = row.value  # a key is masked, whatever it is
+            running = row.value  # a key is always masked
         else:
             given = self._given_to(path[1])
             running = row.value if given is None else given.get(row.key)

@@ -60,7 +60,7 @@ class ShownChange(PlannedChange, frozen=True, kw_only=True):
 class ChangeOutcome(Struct, frozen=True):
     """A change that is in the settings file. ``problem`` says why a running plugin did not take it over.
 
-    Such a plugin goes on as it was, and the next start tries the change again.
+    Such a plugin continues unchanged, and the next start tries the change again.
     """
 
     needs_restart: bool

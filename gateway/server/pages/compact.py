@@ -30,7 +30,7 @@ def _compact(text: str, comments: tuple[str, ...]) -> str:
                 break
         if kept.startswith(comments):
             kept = ""
-        # A text over several lines has its own spaces: a template opens in this line, or a string goes on.
+        # A text over several lines has its own spaces: a template opens in this line, or a string continues.
         if kept.count("`") % 2 or kept.endswith("\\"):
             return text
         lines.append(kept)
@@ -38,6 +38,6 @@ def _compact(text: str, comments: tuple[str, ...]) -> str:
 
 
 def _after_comment(line: str) -> tuple[str, bool]:
-    """Return what follows a comment, and whether the comment goes on in the next line."""
+    """Return what follows a comment, and whether the comment continues in the next line."""
     _, end, rest = line.removeprefix("/*").partition("*/")
     return rest.lstrip(" \t"), not end

@@ -24,7 +24,7 @@ class Login(Struct, frozen=True, kw_only=True):
     """A login of the program's own.
 
     ``method`` is its id in the Agent Client Protocol, for machines with a browser. Without a browser the
-    program runs at the terminal with ``variables``, and ``steps`` tells the user what to do there. ``advice``
+    program runs at the terminal with ``variables``, and ``steps`` are what the user does there. ``advice``
     follows the error if the vendor refuses the login.
     """
 

@@ -110,7 +110,7 @@ def logged_in(home: str, environ: Mapping[str, str]) -> bool | None:
 def hook(report: Mapping[str, Any]) -> Fact | None:
     """Return the program's own session, from a report of ``notify`` after an answer.
 
-    The program does not wait for it, so it may come after the next text, and does not tell its end.
+    The program does not wait for it, so it may come after the next text, and does not report its end.
     """
     return Fact(session=said(report, "thread-id")) if said(report, "thread-id") else None
 

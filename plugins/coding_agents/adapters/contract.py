@@ -43,7 +43,7 @@ class AgentRequest(Struct, frozen=True, kw_only=True):
 
     ``version`` is that of the installed program, "" if not known. ``key`` and ``base_url`` are for the model
     service; ``session_id`` is a UUID that the program may use for its session. ``resume`` is the id of one to
-    continue, or ``LAST``: the last one of the folder, where the program has not told the id. ``hook`` is what
+    continue, or ``LAST``: the last one of the folder, if the program did not report it. ``hook`` is what
     the program runs to report its events.
     """
 

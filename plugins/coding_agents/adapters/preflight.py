@@ -28,7 +28,7 @@ class Preflight(Struct, frozen=True, kw_only=True):
     """The state of a program on this machine.
 
     ``known`` means that screens of this version are recorded; ``release_limit`` is the newest release that
-    the installed Node.js can run, "" without a limit; ``logged_in`` is None if only the program can tell.
+    the installed Node.js can run, "" without a limit; ``logged_in`` is None if only the program knows.
     """
 
     agent: str

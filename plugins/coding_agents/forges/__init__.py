@@ -71,7 +71,7 @@ class Forges:
         """Return the service of a repository.
 
         Raises InvalidRepoDomainError if the text is not the URL of a repository, and ForgeError if the
-        settings do not tell which service the host runs.
+        settings do not say which service the host runs.
         """
         place = locate(url)
         settings = self._find(place.host)

@@ -27,7 +27,7 @@ log = structlog.get_logger("trunkline.coding_agents")
 INTERVAL_MS = 60_000
 """Shortest time between two looks at a pull request."""
 HURRY_MS = 5_000
-"""Shortest time between two looks if webhooks tell of changes: they come in bursts."""
+"""Shortest time between two looks if webhooks report changes: they come in bursts."""
 LONGEST_PAUSE_MS = 3_600_000
 """Longest time between two looks, after failures."""
 MOST_COMMENTS = 30
@@ -101,7 +101,7 @@ class PullRequestWatch:
         self._report = report
         self._added = asyncio.Event()
         self._hurried: set[str] = set()
-        """Those of which a webhook told since the last look at them began. Only in memory: each is looked at
+        """Those that a webhook reported since the last look at them began. Only in memory: each is looked at
         once a minute without that."""
 
     async def add(self, url: str, pull: PullRequest, context: Mapping[str, Any]) -> None:

@@ -69,7 +69,7 @@ _CLEAR_STEP = 0.02
 class CommandIds:
     """The ids of all input that was accepted, so that repeated input is typed once.
 
-    Ids usually count upwards, so one number stands for most of them. If 1,024 of them are out of order, the
+    Ids usually count upwards, so one number represents most of them. If 1,024 of them are out of order, the
     gaps below them count as used.
     """
 

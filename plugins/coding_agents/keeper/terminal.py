@@ -30,7 +30,7 @@ _MOST_INPUT = 1024 * 1024
 LOOK_BACK = 8 * 1024
 """Bytes of output from which the position of the cursor is found."""
 CURSOR = b"\x1b[R"
-"""The answer that stands for the position of the cursor."""
+"""The answer that is replaced by the position of the cursor."""
 
 _ANSWERS = (
     (b"\x1b[c", b"\x1b[?62;22c"),

@@ -104,6 +104,6 @@ async def _attempt(work: Any) -> bool:
     except TrunklineError as error:
         if error.name not in ("ForbiddenError", "InvalidRequestError"):
             raise
-        log.warning("a chat cannot be told about coding agents", reason=str(error))
+        log.warning("a chat cannot get messages of coding agents", reason=str(error))
         return False
     return True

@@ -377,7 +377,7 @@ def _need_cryptography(index: PluginIndex) -> None:
 
 
 def notes(offer: Offer) -> list[str]:
-    """Return what an installer tells about an offer before it asks."""
+    """Return what an installer prints about an offer before it asks."""
     lines = [
         f"from {offer.index}: {'official' if offer.plugin.is_official(offer.release) else 'not official'}"
     ]

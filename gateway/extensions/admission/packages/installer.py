@@ -36,7 +36,7 @@ _PLACING = ".placing"
 class Prepared(Struct, frozen=True):
     """A plugin in a staging folder, with its manifest and hash. ``before`` is its entry in the lock.
 
-    ``offer`` is what an index says about it, if it is from one. ``notes`` tell what the conversion of a
+    ``offer`` is what an index says about it, if it is from one. ``notes`` list what the conversion of a
     plugin of Claude Code left out.
     """
 
