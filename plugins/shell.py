@@ -38,7 +38,7 @@ from gateway import (
     ToolOutput,
     tool_from,
 )
-from gateway.api import ProcessService, ProgramAccess, RunningProgram
+from gateway.api import ProcessService, ProgramAccess, ResultMetadata, RunningProgram
 
 log = structlog.get_logger("trunkline.shell")
 
@@ -223,7 +223,8 @@ class Shell(Plugin):
             return ToolOutput(f"{output.text()}\n[stopped: {process.problem}]".lstrip(), is_error=True)
         code = process.returncode
         ended = "" if code == 0 else f"\n[exit status {code}]"
-        return ToolOutput(f"{output.text()}{ended}".lstrip("\n") or "[no output]", is_error=code != 0)
+        text = f"{output.text()}{ended}".lstrip("\n") or "[no output]"
+        return ToolOutput(text, is_error=code != 0, metadata=ResultMetadata(exit_code=code))
 
     async def _start(
         self, planned: Planned, mark: str, output: int

@@ -1,4 +1,4 @@
-"""The names for plugins that have HTTP routes, websockets or metrics, change files, or run programs.
+"""The names for plugins that have HTTP routes, websockets or metrics, or use files or programs.
 
 In: the contract. Out: these names; ``extensions`` checks what plugins return, and ``server`` uses it. Plugins
 import this module.
@@ -15,6 +15,7 @@ from gateway.confinement.programs import (
     ProgramPrefix,
     RunningProgram,
 )
+from gateway.contract.messages import ResultMetadata
 from gateway.contract.plugin import ApiCall, ApiConnection, ApiRoute, ApiSocket, Figure
 from gateway.contract.tool import FileChange
 
@@ -35,6 +36,7 @@ __all__ = [
     "ProgramPrefix",
     "RawRequest",
     "RawResponse",
+    "ResultMetadata",
     "RunningProgram",
     "open_below",
 ]

@@ -62,10 +62,10 @@ class DisplayHints(Struct, frozen=True, omit_defaults=True):
 
 
 class ResultMetadata(Struct, frozen=True, omit_defaults=True):
-    """Measurements of a tool's run. ``untrusted``: the model has read content from outside, like a page.
+    """Measurements of a tool's run. A tool sets ``exit_code`` and ``bytes_read``, the gateway the others.
 
-    ``changed_files`` is the number of files that the call changed.
-    ``sessions`` are those of the nested runs that it started.
+    ``untrusted``: the model has read content from outside, like a page. ``changed_files`` is the number of
+    files that the call changed. ``sessions`` are those of the nested runs that it started.
     """
 
     exit_code: int | None = None

@@ -15,6 +15,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from gateway import AskFirst, Attachment, DisplayHints, Tool, ToolContext, ToolError, ToolOutput, tool_from
+from gateway.api import ResultMetadata
 from plugins.files import patches
 from plugins.files.changes import Change, Changes, stamp_of, summary
 from plugins.files.content import (
@@ -150,7 +151,7 @@ class FileTools:
             if kind := image_type(content.data):
                 return _picture(place, content.data, kind), None
             shown = numbered(as_text(place, content.data).text, offset, limit)
-            return ToolOutput(shown), content.stamp
+            return ToolOutput(shown, metadata=ResultMetadata(bytes_read=len(content.data))), content.stamp
 
         output, stamp = await self._run(show)
         if stamp is not None:
@@ -413,7 +414,8 @@ def _picture(place: Place, data: bytes, kind: str) -> ToolOutput:
     if len(data) > _MOST_IMAGE_BYTES:
         raise ToolError(f"{place.shown} is a picture of more than {_MOST_IMAGE_BYTES} bytes")
     attachment = Attachment(kind, base64.b64encode(data).decode(), visible(place.parts[-1]))
-    return ToolOutput(f"({kind}, {len(data)} bytes)", attachments=(attachment,))
+    metadata = ResultMetadata(bytes_read=len(data))
+    return ToolOutput(f"({kind}, {len(data)} bytes)", attachments=(attachment,), metadata=metadata)
 
 
 def _text_or_plain(place: Place, content: Content) -> Text:

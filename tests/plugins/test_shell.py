@@ -91,6 +91,8 @@ async def test_004_t15_a_command_runs_in_the_first_root_and_returns_its_output(t
         )
         assert found.is_error
         assert sorted(found.output.splitlines()) == ["[exit status 3]", "err", "out"]
+        assert found.metadata is not None
+        assert found.metadata.exit_code == 3
         assert (await run(chat, "true")).output == "[no output]"
 
 

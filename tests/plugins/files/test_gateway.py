@@ -166,7 +166,9 @@ async def test_004_t21_a_file_with_secrets_asks_although_reading_is_allowed(
 
 async def test_reading_is_free_and_writing_asks_without_rules(tmp_path: Path, root: Path) -> None:
     async with chatting(tmp_path / "data", permissions={}, **enabled(root)) as chat:
-        assert not (await call(chat, "read", path="src/a.py")).is_error
+        read = await call(chat, "read", path="src/a.py")
+        assert read.metadata is not None
+        assert (read.is_error, read.metadata.bytes_read) == (False, (root / "src/a.py").stat().st_size)
         for name, more in (("list", {}), ("glob", {"pattern": "*"}), ("grep", {"pattern": "x"})):
             assert not (await call(chat, name, **more)).is_error
         asked, result = await decide(chat, "always", "write", path="src/b", content="x")
