@@ -252,7 +252,7 @@ class Intake:
         for entry in entries:
             started = self._dispatcher.expect(session)
             entry.attempts = 0 if entry.recovered else started
-            self._dispatcher.announce(session, entry)
+            self._dispatcher.register(session, entry)
         opened = [op for entry in entries for op in (entry.reopen() if reopen else [entry.accept()])]
         committed = self._store.submit([session.put(), *ops, *opened])
 
@@ -262,7 +262,7 @@ class Intake:
                     self._dispatcher.forget(session, entry)
                 else:
                     session.saved = session.numbers_reserved = True
-                    self._dispatcher.deliver(session, entry)
+                    self._dispatcher.enqueue(session, entry)
 
         committed.add_done_callback(deliver)
         return committed
@@ -412,11 +412,11 @@ class Intake:
             and not (
                 entry.answered
                 or entry.has_steps  # its tools have run, and would run again as part of another message
-                or entry.shown  # its pages would stay unchanged in the chat
+                or entry.shown  # its pages would stay in the chat as they are
                 or entry.silent
                 or entry.refused
                 or entry.interrupted == "stopped"
-                # An edit may need no answer, and a voice message gets a notice if it has no transcript: that
+                # An edit may need no answer, and a voice message gets a notice if it cannot be heard: that
                 # would be all for those merged with it.
                 or entry.inbound.revises is not None
                 or entry.inbound.kind == "audio"
@@ -426,7 +426,7 @@ class Intake:
         ]
         # One of them may have killed the gateway. Tried one by one, only that one becomes a dead letter.
         # And a hook's answer to one message of a turn would count for all.
-        if not old or self._dispatcher.runner.hears_each or any(entry.attempts > 1 for entry in old):
+        if not old or self._dispatcher.runner.handles_each or any(entry.attempts > 1 for entry in old):
             return entries
         last = old[-1]
         last.late, last.merged = True, tuple(old[:-1])
@@ -483,7 +483,7 @@ class Intake:
             return _Arrival(session, entry, settled=True)
         session.overload_reported = entry.refused or session.overload_reported
         entry.attempts = self._dispatcher.expect(session)
-        self._dispatcher.announce(session, entry)
+        self._dispatcher.register(session, entry)
         # It may have left memory while the sessions of other messages were loaded.
         self._sessions.keep(session)
         return _Arrival(session, entry)
@@ -522,7 +522,7 @@ class Intake:
             if entry.refused and (entry.silent or entry.id not in inserted):
                 session.overload_reported = False  # this entry would have carried the notice
             if entry.id in inserted:
-                self._dispatcher.deliver(session, entry)
+                self._dispatcher.enqueue(session, entry)
             else:
                 self._dispatcher.forget(session, entry)
                 self._sessions.drop_if_empty(session)

@@ -60,7 +60,7 @@ class Mailbox:
         """An entry so far was a revision of another message."""
         self.revisions: list[Entry] = []
         """Revisions that stayed on disk, while a running read may still return what they replace."""
-        self.beside: set[str] = set()
+        self.asides: set[str] = set()
         """Ids of the commands beside the running answer that a running read may still return."""
         self.running: Entry | None = None
         self.worker: asyncio.Task[None] | None = None
@@ -236,7 +236,7 @@ class Dispatcher:
         self.waiting += 1
         return 1 if session.pending == 1 else 0
 
-    def announce(self, session: Session, entry: Entry) -> None:
+    def register(self, session: Session, entry: Entry) -> None:
         """Register the entry of an expected message, so that no read of the disk delivers it first."""
         self._arriving[session.id].add(entry.id)
         if entry.counted:
@@ -250,14 +250,14 @@ class Dispatcher:
             self._arrived(session, entry)
             self._uncount(entry)
 
-    def deliver(self, session: Session, entry: Entry) -> None:
+    def enqueue(self, session: Session, entry: Entry) -> None:
         """Queue a committed message that was expected."""
         self._arrived(session, entry)
         if entry.aside is None:
             entry.aside = (session.id, False) in self._mailboxes and self._acts_at_once(entry)
         mailbox = self._mailbox(session, entry.aside)
         if entry.aside:
-            self._mailboxes[session.id, False].beside.add(entry.id)
+            self._mailboxes[session.id, False].asides.add(entry.id)
         stays = mailbox.add(entry)
         if stays is not entry:
             self._uncount(entry)
@@ -378,7 +378,7 @@ class Dispatcher:
                 if mailbox.aside and not entry.aside:
                     # A hook made another text of the command: it waits like all others.
                     entry.attempts = self.expect(session)
-                    self.deliver(session, entry)
+                    self.enqueue(session, entry)
                 turns += 1
         finally:
             del self._mailboxes[session.id, mailbox.aside]
@@ -387,12 +387,12 @@ class Dispatcher:
 
     async def _load(self, mailbox: Mailbox, session: Session) -> None:
         """Bring the next messages of a session from disk to memory."""
-        mailbox.beside = {one.id for one in self._mailboxes.get((session.id, True), mailbox).all}
+        mailbox.asides = {one.id for one in self._mailboxes.get((session.id, True), mailbox).all}
         before = mailbox.stored.copy()
         quiet = session.id not in self._arriving
         backlogs = await self._inbox.load_backlogs(self._room, session.id)
         found = backlogs.get(session.id) or Backlog([], Counter())
-        known = {one.id for one in mailbox.entries} | mailbox.beside | self._arriving.get(session.id, set())
+        known = {one.id for one in mailbox.entries} | mailbox.asides | self._arriving.get(session.id, set())
         entries = [entry for entry in found.entries if entry.id not in known]
         loaded = Counter(entry.sender_key for entry in entries)
         # A message that was accepted during the read may or may not be in its result. The counts then only
@@ -409,7 +409,7 @@ class Dispatcher:
             mailbox.withdrawn.clear()
             mailbox.revisions.clear()
         if not entries:
-            await asyncio.sleep(0)  # those that are being accepted are delivered in the next step
+            await asyncio.sleep(0)  # those that are being accepted are queued in the next step
 
     async def _attempt(self, mailbox: Mailbox, session: Session, entry: Entry) -> None:
         """Answer one entry. Errors end here, as a dead letter, so that the next entries are answered."""

@@ -96,8 +96,8 @@ class Runner:
         return found is not None and found[0].at_once
 
     @property
-    def hears_each(self) -> bool:
-        """Return whether a plugin may change or answer each message by itself."""
+    def handles_each(self) -> bool:
+        """Return whether a plugin may change or answer each message, so that none are answered together."""
         return any(map(self._registry.current.hooks.uses, ("transform_user_input", "chat_message")))
 
     async def run(self, session: Session, entry: Entry) -> None:
