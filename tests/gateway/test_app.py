@@ -139,7 +139,7 @@ async def test_002_40_a_plugin_may_be_listed_with_its_settings(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("entry", ['{"nam": "b"}', '{"name": 5}', '{"name": "b", "config": 3}', "{}"])
-def test_002_40_a_wrong_entry_is_told_and_not_shown(tmp_path: Path, entry: str) -> None:
+def test_002_40_a_wrong_entry_is_reported_and_not_shown(tmp_path: Path, entry: str) -> None:
     file = tmp_path / "own.json"
     file.write_text(f'{{"plugins": {{"enabled": [{entry}]}}}}')
     with pytest.raises(SettingsError, match=r"own\.json:1: plugins\.enabled must list plugin names"):
@@ -294,7 +294,7 @@ async def test_a_permission_of_an_unknown_tool_is_refused(tmp_path: Path, name: 
 
 
 @pytest.mark.parametrize("name", ["bad_work", "late_work", "late-work@admin", "gone_anything"])
-async def test_a_permission_of_a_tool_that_may_come_is_told(tmp_path: Path, name: str) -> None:
+async def test_a_permission_of_a_tool_that_may_come_is_reported(tmp_path: Path, name: str) -> None:
     listed = {"enabled": ("bad", "gone", "late")} | {"bad": {"optional": True}, "gone": {"optional": True}}
     found = {"bad": BrokenTooled("bad"), "late": Silent("late")}
 
@@ -365,7 +365,7 @@ async def test_002_42_sessions_are_not_there_before_the_start(tmp_path: Path) ->
         assert await gateway.parts.sessions.list() == []
 
 
-async def test_002_42_a_plugin_that_submits_while_it_is_activated_is_told(tmp_path: Path) -> None:
+async def test_002_42_a_plugin_that_submits_while_it_is_activated_gets_an_error(tmp_path: Path) -> None:
     class Early(Noted):
         answer: Message | None = None
 
@@ -437,7 +437,7 @@ async def test_002_44_channels_stop_then_turns_then_plugins_then_providers(tmp_p
     assert [out.message.text for out in box.sent] == ["On the way."]
 
 
-async def test_stopping_goes_on_when_a_part_of_it_fails(tmp_path: Path) -> None:
+async def test_stopping_continues_when_a_part_of_it_fails(tmp_path: Path) -> None:
     class Clumsy(Noted):
         async def deactivate(self) -> None:
             raise ValueError("no")

@@ -145,7 +145,7 @@ async def test_a_hold_holds_its_key_alone():
     assert calls.made[-1] == (pytest.approx(30), "held")
 
 
-async def test_a_hold_is_told_and_never_made_shorter():
+async def test_a_hold_is_reported_and_never_made_shorter():
     calls = Calls(TELEGRAM)
     assert calls.pacer.held("all") == 0
     calls.pacer.hold("all", 30)
@@ -178,7 +178,7 @@ async def test_a_key_without_a_limit_waits_only_when_held():
         assert len(calls.made) == 200
 
 
-async def test_how_long_a_turn_would_take_is_told():
+async def test_how_long_a_turn_would_take_is_reported():
     calls = Calls({"all": Limit(2, 10)})
     assert calls.pacer.wait("all", ("chat", "1")) == 0
     await calls.call("x", "all")

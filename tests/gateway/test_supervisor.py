@@ -37,7 +37,9 @@ class Failing:
         raise NotImplementedError
 
 
-async def test_what_a_channel_says_by_name_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_what_a_channel_says_by_name_is_reported_in_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     refused = SettingsError("channels.x.token: is refused")
     grouped = ExceptionGroup("tasks", [ExceptionGroup("more tasks", [refused])])
     for failure, traced in ((refused, False), (grouped, False), (OSError("x"), True)):

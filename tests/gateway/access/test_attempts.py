@@ -30,7 +30,7 @@ def test_so_many_within_the_time_and_no_more() -> None:
     assert attempts.used_up("ada")
 
 
-def test_whoever_goes_on_does_not_get_away_with_it() -> None:
+def test_wrong_attempts_during_the_block_extend_it() -> None:
     clock = Clock()
     attempts = Attempts(2, 60, clock)
     for second in range(100):

@@ -29,7 +29,7 @@ async def move(platforms: Platforms, old: Room, new: Room, by: str = "lovelace")
     return await new.ask(by, f"/move {code_in(await old.ask('ada', '/move'))}")
 
 
-async def test_the_new_chat_goes_on_with_the_old_one_s_history(tmp_path: Path) -> None:
+async def test_the_new_chat_continues_with_the_old_one_s_history(tmp_path: Path) -> None:
     async with guarded(tmp_path) as (chat, platforms):
         old, new = platforms.room("1"), platforms.room("2", "away")
         await linked(chat)
@@ -214,7 +214,7 @@ async def test_only_admins_move_a_group_s_conversation(tmp_path: Path, user: str
             assert "The conversation continues here" in await group.ask(user, f"/move {code}")
 
 
-async def test_the_web_s_conversation_goes_on_in_a_chat(tmp_path: Path) -> None:
+async def test_the_web_s_conversation_continues_in_a_chat(tmp_path: Path) -> None:
     async with guarded(tmp_path) as (chat, platforms):
         await chat.say("my number is 7", "s", user="owner", role="admin")
         code = code_in((await chat.say("/move", "s", user="owner", role="admin")).text)

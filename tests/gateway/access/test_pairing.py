@@ -149,7 +149,7 @@ async def test_the_same_code_is_told_while_it_is_valid(access: Access, clock: Cl
     assert await code_for(access) != code
 
 
-async def test_the_store_holds_no_code_and_what_was_told_before_a_restart_still_works(
+async def test_the_store_holds_no_code_and_what_was_reported_before_a_restart_still_works(
     access: Access, store: Store, clock: Clock
 ) -> None:
     code = await code_for(access)

@@ -53,7 +53,7 @@ def test_agents_are_listed_with_what_holds_for_them(tmp_path: Path) -> None:
     assert ["support", "groq/openai/gpt-oss-120b"] in [line.split()[:2] for line in shown.stdout.splitlines()]
 
 
-def test_a_channel_with_an_agent_that_there_is_not_is_told_by_line(tmp_path: Path) -> None:
+def test_a_channel_with_an_agent_that_there_is_not_is_reported_by_line(tmp_path: Path) -> None:
     (tmp_path / "own.toml").write_text('[agents.support]\n[channels.telegram]\nagent = "suport"\n')
     done = trunkline("config", "check", "--config", "own.toml", home=tmp_path)
     assert done.returncode != 0

@@ -149,7 +149,7 @@ async def test_providers_are_reached_through_the_proxy_of_the_environment(tmp_pa
         (("azure",), "", 2, "providers.azure.base_url is missing"),
     ],
 )
-async def test_what_cannot_be_kept_is_told(
+async def test_what_cannot_be_kept_is_reported(
     tmp_path: Path, args: tuple[str, ...], stdin: str, status: int, said: str
 ) -> None:
     write(tmp_path, "")

@@ -62,7 +62,7 @@ def test_a_tool_shows_progress_status_and_duration(chat: Chat) -> None:
     assert "  Counted to 2." in terminal.lines
 
 
-def test_ctrl_c_stops_the_answer_and_the_chat_goes_on(chat: Chat) -> None:
+def test_ctrl_c_stops_the_answer_and_the_chat_continues(chat: Chat) -> None:
     terminal = chat()
     terminal.type("count slowly to 20\n")
     terminal.expect("1 of 20")
@@ -122,7 +122,7 @@ def test_always_is_not_asked_again(chat: Chat) -> None:
     assert "May calculator run" not in terminal.expect(ANSWERED)
 
 
-def test_a_line_that_ends_with_a_backslash_goes_on(chat: Chat, running: RunningGateway, home: Path) -> None:
+def test_a_line_that_ends_with_a_backslash_continues(chat: Chat, running: RunningGateway, home: Path) -> None:
     terminal = chat("lines")
     terminal.type("first\\\n")
     terminal.expect(r"\.\x1b\[0m")

@@ -38,14 +38,14 @@ def test_a_fake_runs_with_a_page_to_write_on(tmp_path: Path, platform: str) -> N
         process.communicate(timeout=PATIENCE)
 
 
-def test_its_options_are_told(tmp_path: Path) -> None:
+def test_its_options_are_reported(tmp_path: Path) -> None:
     done = trunkline("dev", "fake", "telegram", "--help", home=tmp_path)
     assert done.returncode == 0
     assert "--faults" in done.stdout
     assert done.stdout.startswith("usage: trunkline dev fake telegram ")
 
 
-def test_a_port_that_is_in_use_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_port_that_is_in_use_is_reported_in_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         done = trunkline("dev", "fake", "telegram", "--port", port, home=tmp_path)
@@ -60,7 +60,7 @@ def test_help_without_a_platform_names_the_platforms(tmp_path: Path) -> None:
     assert "Platforms: discord, slack, telegram" in done.stdout
 
 
-def test_a_platform_that_has_none_is_told_with_those_that_have(tmp_path: Path) -> None:
+def test_a_platform_that_has_none_is_reported_with_those_that_have(tmp_path: Path) -> None:
     done = trunkline("dev", "fake", "pigeon", home=tmp_path)
     assert done.returncode == 2
     assert "unknown fake platform 'pigeon'; choose from discord, slack, telegram" in done.stderr

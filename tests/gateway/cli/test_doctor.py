@@ -129,7 +129,7 @@ def test_the_gateway_of_another_directory_does_not_make_the_port_ok(tmp_path: Pa
         assert mistaken[name]["status"] == "fail"
 
 
-def test_wrong_settings_are_told_and_the_machine_is_looked_at(tmp_path: Path) -> None:
+def test_wrong_settings_are_reported_and_the_machine_is_looked_at(tmp_path: Path) -> None:
     found = findings(tmp_path, "modle = 'x/y'\n")
     assert "did you mean model" in found["settings"]["detail"]
     machine = {"python", "documents", "confinement", "agents", "kernel", "open files", "clock"}
@@ -163,7 +163,7 @@ def test_a_file_that_is_no_database_is_a_failure(tmp_path: Path) -> None:
     assert "restore a backup" in found["store"]["advice"]
 
 
-def test_an_old_schema_is_told_with_the_way_out(tmp_path: Path) -> None:
+def test_an_old_schema_is_reported_with_the_way_out(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     sqlite3.connect(tmp_path / "data/trunkline.db").execute("CREATE TABLE x (y)").connection.close()
     found = findings(tmp_path)
@@ -180,7 +180,7 @@ def test_a_store_address_that_is_none_is_a_failure(tmp_path: Path) -> None:
     assert found["store"]["status"] == "fail"
 
 
-def test_relaxed_durability_is_told() -> None:
+def test_relaxed_durability_is_reported() -> None:
     assert durability(Settings(durability="relaxed")).status == "warn"
     assert durability(Settings()).status == "ok"
 
@@ -214,7 +214,7 @@ def test_problems_that_plugins_find_are_failures(tmp_path: Path) -> None:
     assert "which is not a folder" in found["plugin files"]["detail"]
 
 
-def test_where_aliases_agents_and_chains_lead_is_told(tmp_path: Path) -> None:
+def test_where_aliases_agents_and_chains_lead_is_reported(tmp_path: Path) -> None:
     desk = 'base_url = "http://127.0.0.1:9/v1"\nmodels = ["small", "gpt-4o"]\n'
     found = findings(
         tmp_path,
@@ -272,7 +272,7 @@ async def test_a_wrong_key_is_a_failure_and_no_key_is_shown(tmp_path: Path) -> N
     assert (found["status"], "401" in found["detail"]) == ("fail", True)
 
 
-async def test_a_model_that_its_provider_does_not_list_is_told(tmp_path: Path) -> None:
+async def test_a_model_that_its_provider_does_not_list_is_reported(tmp_path: Path) -> None:
     async with FakeModels() as fake:
         found = await in_a_process(tmp_path, "openai/nothing", fake.openai_url, SECRET)
     assert (found["status"], "not one of" in found["detail"]) == ("warn", True)
@@ -299,7 +299,7 @@ async def in_a_process(home: Path, model: str, base_url: str, key: str) -> dict[
     return next(finding for finding in json.loads(done.stdout) if finding["name"] == "model")
 
 
-def test_a_clock_from_before_the_installation_is_told() -> None:
+def test_a_clock_from_before_the_installation_is_reported() -> None:
     assert clock(now=0.0).status == "warn"
     assert clock().status == "ok"
 

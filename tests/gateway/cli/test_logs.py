@@ -91,7 +91,7 @@ def following(home: Path) -> Iterator[Iterator[str]]:
         process.communicate()
 
 
-def test_following_goes_on_in_the_next_file(tmp_path: Path) -> None:
+def test_following_continues_in_the_next_file(tmp_path: Path) -> None:
     path = kept(tmp_path, {"event": "first"})
     with following(tmp_path) as events:
         assert next(events) == "first"

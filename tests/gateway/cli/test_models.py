@@ -116,14 +116,14 @@ async def test_a_part_of_a_name_or_a_pattern_chooses(
     assert list(await listed(tmp_path, pattern, "--provider", "desk")) == found
 
 
-async def test_nothing_that_fits_and_nobody_to_ask_are_told(tmp_path: Path) -> None:
+async def test_nothing_that_fits_and_nobody_to_ask_are_reported(tmp_path: Path) -> None:
     done = await models(tmp_path, "list", "zzz")
     assert (done.returncode, done.stderr.strip()) == (1, "no model matches 'zzz'")
     done = await models(tmp_path, "list", "--provider", "opnai")
     assert (done.returncode, done.stderr.strip()) == (1, "no provider 'opnai'; did you mean openai?")
 
 
-async def test_one_model_is_told_with_those_that_stand_in(tmp_path: Path, fake: FakeModels) -> None:
+async def test_one_model_is_reported_with_those_that_stand_in(tmp_path: Path, fake: FakeModels) -> None:
     done = await models(tmp_path, "info", "fake-small")
     assert done.returncode == 0, done.stderr
     told = {line[:12].strip(): line[12:].strip() for line in done.stdout.splitlines() if line.startswith(" ")}
@@ -135,13 +135,13 @@ async def test_one_model_is_told_with_those_that_stand_in(tmp_path: Path, fake: 
     assert told["fallbacks"] == "openai/gpt-4o, desk/fake-large"
 
 
-async def test_a_model_of_a_provider_that_is_not_set_up_is_told_too(tmp_path: Path) -> None:
+async def test_a_model_of_a_provider_that_is_not_set_up_is_reported_too(tmp_path: Path) -> None:
     told = json.loads((await models(tmp_path, "info", "gpt-4o", "--json")).stdout)
     assert told["model"]["model"] == "openai/gpt-4o"
     assert told["problem"] == "'gpt-4o' is a model of openai, which has no key; set OPENAI_API_KEY"
 
 
-async def test_a_model_that_its_provider_does_not_list_is_told_with_the_nearest(
+async def test_a_model_that_its_provider_does_not_list_is_reported_with_the_nearest(
     tmp_path: Path, fake: FakeModels
 ) -> None:
     done = await models(tmp_path, "info", "desk/fake-smal")

@@ -104,7 +104,7 @@ def test_checks_that_are_switched_off_are_not_taken_for_held(tmp_path: Path) -> 
     assert (done.returncode, "PYTHONOPTIMIZE" in done.stderr) == (2, True)
 
 
-async def test_an_adapter_that_does_wrong_is_told_by_column_and_reason(
+async def test_an_adapter_that_does_wrong_is_reported_by_column_and_reason(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     wrong = candidate(ProviderSetup("strange", openai.create, DIALECTS["google"]), "Chat Completions")
@@ -181,7 +181,7 @@ async def test_a_running_gateway_makes_and_books_test_calls(tmp_path: Path) -> N
         assert row.calls == 1
 
 
-async def test_what_goes_wrong_is_told_with_the_way_out(tmp_path: Path) -> None:
+async def test_what_goes_wrong_is_reported_with_the_way_out(tmp_path: Path) -> None:
     async with FakeModels(key="another") as fake:
         place = {"TRUNKLINE_PROVIDERS__GROQ__BASE_URL": fake.at("groq")}
         status, [refused] = await asked(tmp_path, GROQ_API_KEY=SECRET, **place)
@@ -200,7 +200,7 @@ async def test_what_goes_wrong_is_told_with_the_way_out(tmp_path: Path) -> None:
     )
 
 
-def test_nobody_to_ask_is_told_with_the_way_out(tmp_path: Path) -> None:
+def test_nobody_to_ask_is_reported_with_the_way_out(tmp_path: Path) -> None:
     done = trunkline("providers", "test", home=tmp_path)
     assert done.returncode == 1
     assert "ANTHROPIC_API_KEY" in done.stderr

@@ -202,7 +202,7 @@ async def test_a_request_over_rest_drains_the_node_that_works(cluster: Cluster, 
     cluster.telegram.transcript.check()
 
 
-async def test_the_console_goes_on_when_its_node_is_drained(own_browser: Browser, cluster: Cluster) -> None:
+async def test_the_console_continues_when_its_node_is_drained(own_browser: Browser, cluster: Cluster) -> None:
     first, second = cluster.node("one"), cluster.node("two")
     async with first:
         assert await first.start()

@@ -265,7 +265,7 @@ async def test_pages_rest_and_conversations_reach_the_node_that_works(cluster: C
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
-async def test_a_client_of_a_standby_goes_on_with_the_next_node_and_none_is_refused(
+async def test_a_client_of_a_standby_continues_with_the_next_node_and_none_is_refused(
     cluster: Cluster, how: signal.Signals
 ) -> None:
     cluster.models.then(Reply((Say("The first begins"), Stall())))

@@ -253,7 +253,7 @@ async def test_a_working_node_that_cannot_reach_rabbitmq_works_until_another_one
     assert (await town.calm())[0] == working
 
 
-async def test_standbys_that_reach_nothing_for_a_while_go_on_later(town: Town) -> None:
+async def test_standbys_that_reach_nothing_for_a_while_continue_later(town: Town) -> None:
     """One cannot reach the active node, and the other one neither PostgreSQL nor RabbitMQ."""
     working, (cut, other) = await town.calm()
     asked, name = len(town.cluster.models.requests), new_id()

@@ -111,7 +111,7 @@ async def test_004_t04_an_agreed_plan_is_carried_out_in_the_same_turn(tmp_path: 
         assert "exit_plan_mode" not in offered(chat)
 
 
-async def test_004_t04_without_agreement_plan_mode_goes_on(tmp_path: Path) -> None:
+async def test_004_t04_without_agreement_plan_mode_continues(tmp_path: Path) -> None:
     writer, user = Writer(), Answers(False)
     async with chatting(tmp_path, writer, user) as chat:
         await chat.say("/plan")

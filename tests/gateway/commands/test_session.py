@@ -90,7 +90,7 @@ async def test_a_command_that_fails_is_answered_with_an_error(
 
 
 @pytest.mark.parametrize("text", ["/nothing", "/nothing at all", "/"])
-async def test_an_unknown_command_is_told(tmp_path: Path, text: str) -> None:
+async def test_an_unknown_command_is_reported(tmp_path: Path, text: str) -> None:
     async with chatting(tmp_path) as chat:
         answer = (await chat.say(text)).text
         name = text.split()[0]

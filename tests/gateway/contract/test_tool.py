@@ -65,7 +65,7 @@ async def run(tool: Tool, **arguments: Any) -> Any:
     return await tool.execute(arguments, context())
 
 
-def test_002_15_name_docstring_and_annotations_are_what_the_model_is_told() -> None:
+def test_002_15_name_docstring_and_annotations_are_what_the_model_gets() -> None:
     definition = tool_from(weather).definition
     assert (definition.name, definition.description) == ("weather", "Tell the weather.\n\nIt is a guess.")
     properties = definition.parameters["properties"]
@@ -94,7 +94,7 @@ async def test_arguments_arrive_as_they_are_annotated_and_the_context_with_them(
         ({"place": {"city": "Oslo"}, "context": {}}, "context: Extra inputs are not permitted"),
     ],
 )
-async def test_wrong_arguments_are_told_by_name(arguments: dict[str, Any], told: str) -> None:
+async def test_wrong_arguments_are_reported_by_name(arguments: dict[str, Any], told: str) -> None:
     with pytest.raises(ToolError, match="wrong arguments for weather") as caught:
         await run(tool_from(weather), **arguments)
     assert told in str(caught.value)

@@ -99,7 +99,7 @@ async def test_004_t09_the_changes_of_turns_are_reverted_and_restored(
         assert contents(root, other) == before
 
 
-async def test_a_file_that_another_program_changed_stays_as_it_is(tmp_path: Path, root: Path) -> None:
+async def test_a_file_that_another_program_changed_stays_unchanged(tmp_path: Path, root: Path) -> None:
     async with chatting(tmp_path / "data", **enabled(root)) as chat:
         answer = await change(
             chat,
@@ -193,7 +193,7 @@ class Gitless(Gateway):
         super().__init__(*given, environ={"PATH": "/nowhere"}, **more)
 
 
-async def test_without_git_changes_are_made_and_the_reason_is_told(tmp_path: Path, root: Path) -> None:
+async def test_without_git_changes_are_made_and_the_reason_is_reported(tmp_path: Path, root: Path) -> None:
     async with chatting(tmp_path / "data", kind=Gitless, **enabled(root)) as chat:
         answer = await change(chat, use("write", path="a", content="1"))
         reason = "its contents could not be kept: git is not installed"

@@ -170,7 +170,7 @@ async def test_an_answer_grows_by_edits_of_one_message(store: Store) -> None:
     assert (board.room, board.edits, len(board.sent)) == ({"1": "Hello"}, 2, 1)
 
 
-async def test_the_end_is_told_even_if_it_looks_the_same(store: Store) -> None:
+async def test_the_end_is_reported_even_if_it_looks_the_same(store: Store) -> None:
     """A platform that was told of a stream has to be told of its end."""
     desk = await desk_for(store, board := Board())
     pages = await desk.pages()

@@ -498,7 +498,7 @@ class Working(Plugin):
 @pytest.mark.parametrize(
     ("own", "of_the_plugin", "told"), [(30, 60_000, "0.03"), (None, 40, "0.04"), (50, 40, "0.05")]
 )
-async def test_a_tool_that_misses_its_deadline_fails_and_the_turn_goes_on(
+async def test_a_tool_that_misses_its_deadline_fails_and_the_turn_continues(
     tmp_path: Path, own: int | None, of_the_plugin: int, told: str
 ) -> None:
     async def work() -> str:

@@ -190,7 +190,9 @@ def test_a_plugin_may_be_any_module_that_python_finds(tmp_path: Path) -> None:
         (PLUGIN + "plugin = Mine", "neither create"),
     ],
 )
-def test_a_file_that_is_no_plugin_is_told_with_its_name(tmp_path: Path, text: str | None, told: str) -> None:
+def test_a_file_that_is_no_plugin_is_reported_with_its_name(
+    tmp_path: Path, text: str | None, told: str
+) -> None:
     file = tmp_path / "odd.py"
     if text is not None:
         file.write_text(text)
@@ -199,7 +201,7 @@ def test_a_file_that_is_no_plugin_is_told_with_its_name(tmp_path: Path, text: st
     assert "odd.py" in str(caught.value)
 
 
-def test_a_plugin_that_is_nowhere_is_told_with_its_name() -> None:
+def test_a_plugin_that_is_nowhere_is_reported_with_its_name() -> None:
     with pytest.raises(PluginError, match="'no_such_plugin' cannot be loaded: ModuleNotFoundError"):
         load_plugin("no_such_plugin")
 
@@ -387,7 +389,7 @@ def test_a_package_cannot_replace_a_built_in_channel(pigeons: Pigeons) -> None:
         pigeon_at(settings, name="odd.name")
 
 
-def test_two_packages_with_one_name_are_told(pigeons: Pigeons) -> None:
+def test_two_packages_with_one_name_are_reported(pigeons: Pigeons) -> None:
     pigeons.install("loft", "pigeon = loft", PIGEON)
     pigeons.install("barn", "pigeon = barn", PIGEON)
     with pytest.raises(SettingsError, match=r"barn 1\.2 and loft 1\.2 both have a channel of this name"):

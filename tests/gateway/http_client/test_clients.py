@@ -121,7 +121,7 @@ async def test_connections_are_kept_and_used_again(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["httptools", "aiohttp"])
-async def test_a_large_body_arrives_whole_while_other_requests_go_on(kind: str) -> None:
+async def test_a_large_body_arrives_whole_while_other_requests_continue(kind: str) -> None:
     body = bytes(range(256)) * 40_000
     async with Server(say(OK)) as server, opened(open_client(kind)) as client:  # type: ignore[arg-type]
         async with asyncio.TaskGroup() as group:

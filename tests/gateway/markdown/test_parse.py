@@ -293,7 +293,7 @@ def test_no_word_is_lost(text: str):
 
 
 @given(st.text())
-def test_text_without_markup_stays_as_it_is(text: str):
+def test_text_without_markup_stays_unchanged(text: str):
     kept = "".join(mark for mark in text if mark.isalnum())
     assert said(parse_markdown("x" + kept)) == "x" + kept
 

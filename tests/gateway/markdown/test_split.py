@@ -75,12 +75,12 @@ def test_a_heading_goes_with_what_it_heads():
     assert split_markdown(text, 100) == ["a" * 50, "## Heading\n\n" + "b" * 60]
 
 
-def test_a_heading_too_long_goes_on_as_a_heading():
+def test_a_heading_too_long_continues_as_a_heading():
     first, second = split_markdown("## " + WORDS[:150], 100)
     assert (first[:3], second[:3]) == ("## ", "## ")
 
 
-def test_code_goes_on_under_the_same_fence():
+def test_code_continues_under_the_same_fence():
     pieces = split_markdown(f"~~~~python title\n{code(30)}~~~~", 120)
     assert all(piece.startswith("~~~~python") and piece.endswith("\n~~~~") for piece in pieces)
     blocks = [block for piece in pieces for block in parse_markdown(piece)]
@@ -137,7 +137,7 @@ def test_a_list_is_cut_between_its_items():
     assert [piece.count("- ") for piece in pieces] == [2, 2, 2]
 
 
-def test_the_numbers_of_a_list_go_on():
+def test_the_numbers_of_a_list_continue():
     pieces = split_markdown("".join(f"1. {'item ' * 9}\n" for _ in range(6)), 100)
     assert [piece[:2] for piece in pieces] == ["1.", "3.", "5."]
     pieces = split_markdown("".join(f"> 1) {'item ' * 9}\n" for _ in range(6)), 110)
@@ -159,7 +159,7 @@ def test_items_of_an_inner_list_are_outdented_after_a_cut_among_them():
     assert second.endswith("\n\n- last")
 
 
-def test_a_table_goes_on_under_its_header():
+def test_a_table_continues_under_its_header():
     rows = "".join(f"| row {number} | {'x' * 20} |\n" for number in range(9))
     pieces = split_markdown(f"| a | b |\n|---|--:|\n{rows}", 150)
     tables = [block for piece in pieces for block in parse_markdown(piece)]
@@ -256,7 +256,7 @@ def test_a_line_that_is_cut_does_not_become_a_fence():
     assert all(map(is_balanced, pieces))
 
 
-def test_a_quote_goes_on_as_a_quote():
+def test_a_quote_continues_as_a_quote():
     text = f"> > {WORDS}\n> > {WORDS}"
     assert all(piece.startswith("> > word") for piece in split_markdown(text, 100))
 
@@ -410,7 +410,7 @@ def test_only_as_many_pieces_are_made_as_are_wanted(most: int) -> None:
     assert measured < 20 * 200 * most
 
 
-def test_pieces_go_on_where_what_is_looked_at_ends() -> None:
+def test_pieces_continue_where_what_is_looked_at_ends() -> None:
     text = "".join(f"[{number}](https://example.org/{'x' * 400})\n\n" for number in range(60))
     pieces = split_markdown(text, 20, lambda piece: len(plain_text(parse_markdown(piece))) // 40, most=9)
     joined = "\n\n".join(pieces)

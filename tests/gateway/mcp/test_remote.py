@@ -179,7 +179,7 @@ async def test_a_remote_server_is_reached_by_the_proxy_of_the_environment(
     assert (asked.returncode, said.split(b":")[0]) == (0, b"far works"), said
 
 
-async def test_wrong_credentials_are_told_and_not_shown(tmp_path: Path) -> None:
+async def test_wrong_credentials_are_reported_and_not_shown(tmp_path: Path) -> None:
     async with serving(offering().streamable_http_app()) as port:
         wrong = {"Authorization": "Bearer something-else-that-is-wrong"}
         async with chat_with(tmp_path, f"http://127.0.0.1:{port}/mcp", headers=wrong) as chat:

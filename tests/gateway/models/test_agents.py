@@ -129,7 +129,7 @@ async def test_a_provider_that_nobody_brings_is_refused_at_the_start(tmp_path: P
     assert str(caught.value) == "agents.clerk.provider = 'scrpt' is not a provider; did you mean script?"
 
 
-async def test_a_tool_that_nobody_brings_is_told_in_the_log(
+async def test_a_tool_that_nobody_brings_is_reported_in_the_log(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with chatting(tmp_path, Office(), agents={"clerk": {"tools": ["stmp", "delegate"]}}):

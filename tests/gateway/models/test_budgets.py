@@ -193,7 +193,7 @@ async def test_a_budget_may_be_for_some_alone(tmp_path: Path, scope: str, only: 
         assert not model.calls
 
 
-async def test_a_chat_is_told_once_that_money_runs_low(tmp_path: Path) -> None:
+async def test_a_chat_gets_one_notice_that_money_runs_low(tmp_path: Path) -> None:
     budget = {"scope": "user", "per": "day", "warn": float(EACH), "stop": float(10 * EACH)}
     line = f"{format_usd(EACH)} of {format_usd(10 * EACH)} of your budget for today is spent; it resets on "
     async with paying(tmp_path, **budget) as (chat, model):
@@ -213,7 +213,7 @@ async def test_a_chat_is_told_once_that_money_runs_low(tmp_path: Path) -> None:
         assert (await chat.say("four")).text == "well", "not again after a restart"
 
 
-async def test_a_person_may_let_it_go_on_and_is_asked_again_after_as_much(tmp_path: Path) -> None:
+async def test_a_person_may_let_it_continue_and_is_asked_again_after_as_much(tmp_path: Path) -> None:
     budget = {"scope": "user", "per": "day", "ask": float(EACH)}
     async with paying(tmp_path, **budget) as (chat, model):
         answers(model, 4)

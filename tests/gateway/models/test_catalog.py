@@ -129,7 +129,7 @@ def test_every_name_means_what_it_means_to_the_library(catalog: Catalog) -> None
         ("whisper-large-v3", False),
     ],
 )
-def test_models_for_other_things_than_talking_are_told_by_their_names(model: str, talks: bool) -> None:
+def test_models_for_other_things_than_talking_are_recognised_by_their_names(model: str, talks: bool) -> None:
     assert is_chat_model(model) is talks
 
 
@@ -145,7 +145,7 @@ def test_models_for_other_things_than_talking_are_told_by_their_names(model: str
         ("mistral-large-2512", None),
     ],
 )
-def test_the_day_a_model_came_out_is_told_by_its_id(model: str, day: str | None) -> None:
+def test_the_day_a_model_came_out_is_read_from_its_id(model: str, day: str | None) -> None:
     assert release_date(model) == day
 
 
@@ -165,6 +165,6 @@ def test_facts_change_what_is_usual_at_a_provider() -> None:
     assert ModelFacts("m", "p").capabilities(usual) is usual
 
 
-def test_prices_of_the_settings_are_told_only_where_there_are_some() -> None:
+def test_prices_of_the_settings_are_reported_only_where_there_are_some() -> None:
     assert configured_rates(ModelSettings(tools=True)) is None
     assert configured_rates(ModelSettings(input_price=1.0)) == Rates(input=1.0)

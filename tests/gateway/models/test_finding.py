@@ -126,7 +126,7 @@ async def test_one_that_has_no_first_model_says_what_to_write() -> None:
         ("anthropc", [], "did you mean anthropic"),
     ],
 )
-async def test_004_34_a_name_that_nobody_has_is_told_with_the_nearest(
+async def test_004_34_a_name_that_nobody_has_is_reported_with_the_nearest(
     name: str, keys: Sequence[str], told: str
 ) -> None:
     with pytest.raises(ProviderResolutionError, match=told) as caught:

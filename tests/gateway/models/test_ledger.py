@@ -79,7 +79,7 @@ async def test_days_come_in_order_and_others_the_dearest_first(store: Store) -> 
     ] == ["t"]
 
 
-async def test_amounts_are_told_by_two_keys_and_by_message(store: Store) -> None:
+async def test_amounts_are_grouped_by_two_keys_and_by_message(store: Store) -> None:
     ledger = Ledger(store)
     ledger.record("1", ADA, DAY, "counted", Tokens(1, 1), 5)
     ledger.record("2", BOB, DAY + 1, "counted", Tokens(1, 1), 7)

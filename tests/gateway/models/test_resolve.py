@@ -57,7 +57,7 @@ async def test_004_34_a_name_without_a_provider_is_told_how_to_write_it(name: st
         await Models(registry()).resolve(name)
 
 
-async def test_004_34_an_unknown_provider_is_told_with_the_nearest_ones() -> None:
+async def test_004_34_an_unknown_provider_is_reported_with_the_nearest_ones() -> None:
     providers = registry()
     for name in ("openai", "openrouter", "anthropic"):
         providers.add_factory(name, Made)

@@ -88,7 +88,7 @@ def in_a_group(text: str) -> InboundMessage:
     return replace(message, address=replace(message.address, group=True))
 
 
-async def test_days_without_a_call_are_told_too(store: Store) -> None:
+async def test_days_without_a_call_are_reported_too(store: Store) -> None:
     ledger = Ledger(store)
     caller = Caller("s", "web", "web:ada", "main", "p", "m")
     for days in (40, 3, 1):
@@ -106,7 +106,7 @@ async def test_days_without_a_call_are_told_too(store: Store) -> None:
     assert (await usage_report(ledger, (), UsageQuery(days=60, user="web:bob"), EVENING)).total.calls == 0
 
 
-async def test_budgets_are_told_with_those_who_spent_most(store: Store) -> None:
+async def test_budgets_are_reported_with_those_who_spent_most(store: Store) -> None:
     ledger = Ledger(store)
     for person, amount in (("web:ada", 3), ("web:bob", 5)):
         caller = Caller("s", "web", person, "main", "p", "m")

@@ -90,7 +90,7 @@ async def test_004_39_who_stands_in_must_see_too(tmp_path: Path) -> None:
         assert [call.options.model for call in curious.second.calls] == ["sees", "blind"]
 
 
-async def test_where_nobody_can_see_it_is_told_with_the_failure(tmp_path: Path) -> None:
+async def test_where_nobody_can_see_it_is_reported_with_the_failure(tmp_path: Path) -> None:
     settings: dict[str, Any] = {
         "fallback": ["second/blind"],
         "models": {"second/blind": {"images": False}},
@@ -189,7 +189,9 @@ async def test_004_39_plugins_may_ask_what_a_model_can_do(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("provider", "known"), [("openai", 128_000), ("desk", None)])
-async def test_what_is_known_offline_is_told_too(tmp_path: Path, provider: str, known: int | None) -> None:
+async def test_what_is_known_offline_is_reported_too(
+    tmp_path: Path, provider: str, known: int | None
+) -> None:
     async with chatting(tmp_path) as chat:
         facts = await chat.gateway.models.facts(provider, "gpt-4o")
     assert facts.context_window == known

@@ -179,7 +179,7 @@ async def test_reported_tokens_decide_over_estimates(tmp_path: Path) -> None:
     assert [len(notices(answer)) for answer in answers] == [0, 1]
 
 
-async def test_a_turn_goes_on_after_a_summary_between_its_tool_calls(tmp_path: Path) -> None:
+async def test_a_turn_continues_after_a_summary_between_its_tool_calls(tmp_path: Path) -> None:
     async with small(tmp_path) as (chat, _):
         await fill(chat, 3)
         chat.model.then(*(Reply((Use("fetch", id=f"call_{n}"),), "tools") for n in range(2)))
@@ -258,7 +258,7 @@ async def test_for_a_smaller_stand_in_only_the_request_is_shortened(tmp_path: Pa
         (ContextLengthError("no"), "no"),
     ],
 )
-async def test_without_a_summary_nothing_is_lost_and_the_turn_goes_on(
+async def test_without_a_summary_nothing_is_lost_and_the_turn_continues(
     tmp_path: Path, reply: Reply | BaseException, reason: str
 ) -> None:
     async with small(tmp_path, small_model=None) as (chat, _):

@@ -110,7 +110,7 @@ async def test_004_37_what_a_failed_attempt_said_is_taken_back_and_there_is_one_
     assert assembler.message().text == answer.text
 
 
-async def test_004_40_when_nobody_answers_every_attempt_is_told(tmp_path: Path) -> None:
+async def test_004_40_when_nobody_answers_every_attempt_is_reported(tmp_path: Path) -> None:
     backups = Backups()
     async with chatting(tmp_path, backups, **CHAIN) as chat:
         chat.model.then(RateLimitError("slow down"))
@@ -237,7 +237,7 @@ def test_a_circuit_closes_again_by_itself_and_at_once_when_it_works() -> None:
     assert circuit.allows_call(131.0)
 
 
-async def test_a_chain_that_names_nobody_is_told_in_the_log_and_the_failure_in_the_chat(
+async def test_a_chain_that_names_nobody_is_reported_in_the_log_and_the_failure_in_the_chat(
     tmp_path: Path,
 ) -> None:
     async with chatting(tmp_path, fallback=["nobody/big"]) as chat:

@@ -115,7 +115,7 @@ async def test_a_wrong_case_that_two_tools_could_mean_is_unknown(tmp_path: Path)
         assert "Unknown tool: WORK" in (await outcome(chat, Use("WORK"))).output
 
 
-async def test_wrong_arguments_are_told_readably(tmp_path: Path) -> None:
+async def test_wrong_arguments_are_reported_readably(tmp_path: Path) -> None:
     async with chatting(tmp_path) as chat:
         result = await outcome(chat, Use("calculator", '{"expresion": 1}'))
         assert result.is_error

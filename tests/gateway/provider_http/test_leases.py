@@ -126,7 +126,7 @@ async def test_a_model_that_a_key_may_not_use_says_nothing_of_other_models() -> 
     assert got(many.acquire(CallRequest("s", "other"))).config.api_key == "a"
 
 
-async def test_a_key_that_is_too_busy_rests_as_long_as_it_was_told() -> None:
+async def test_a_key_that_is_too_busy_rests_as_long_as_the_provider_asked() -> None:
     time = Time()
     many = scheduler(time, api_keys=("a", "b"))
     lease = many.next_lease(got(many.acquire(ONE)), RateLimitError("slow", retry_after=20))

@@ -23,7 +23,7 @@ TEXT = {"type": "string"}
         {"type": "object", "properties": {"a": {"type": "array", "items": TEXT}, "b": True}},
     ],
 )
-def test_004_T13_what_is_sound_stays_as_it_is(sound: dict[str, Any]) -> None:
+def test_004_T13_what_is_sound_stays_unchanged(sound: dict[str, Any]) -> None:
     assert normalize_tool_schema(sound) == sound
 
 

@@ -84,7 +84,7 @@ def test_an_assistant_message_is_cut_into_steps(parts: list[Part], steps: list[S
         (ErrorPart("X", "m"), ""),
     ],
 )
-def test_a_part_is_told_in_words(part: Part, words: str) -> None:
+def test_a_part_is_written_in_words(part: Part, words: str) -> None:
     assert part_as_text(part) == words
 
 

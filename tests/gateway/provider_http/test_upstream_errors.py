@@ -112,7 +112,7 @@ def test_an_account_without_credit_is_no_bad_request(words: str) -> None:
         (b"{broken", "no reason given"),
     ],
 )
-def test_a_reason_is_found_wherever_it_is_told(body: bytes, words: str) -> None:
+def test_a_reason_is_found_wherever_it_is_reported(body: bytes, words: str) -> None:
     assert str(parse_error_response(400, {}, body, NOW).to_exception()).endswith(f": {words}")
 
 

@@ -30,7 +30,7 @@ def answer(request: ModelRequest) -> Reply | Refusal:
     return Reply((Say(said),), tokens=Tokens(tokens, 5))
 
 
-async def test_a_long_conversation_over_a_websocket_goes_on_and_its_readers_keep_everything(
+async def test_a_long_conversation_over_a_websocket_continues_and_its_readers_keep_everything(
     tmp_path: Path,
 ) -> None:
     """The window is not in any list: the first refusal tells it."""

@@ -127,7 +127,9 @@ async def test_a_route_needs_the_token_as_all_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shelf", [1, 2, 3, 4, 5])
-async def test_a_handler_that_fails_gives_an_error_and_the_server_goes_on(tmp_path: Path, shelf: int) -> None:
+async def test_a_handler_that_fails_gives_an_error_and_the_server_continues(
+    tmp_path: Path, shelf: int
+) -> None:
     settings: dict[str, Any] = {"plugins": {"library": {"tool_timeout_ms": 3_000}}}
     async with serving(tmp_path, Library(), **settings) as served:
         status, error = await served.ask("GET", f"{BASE}/broken/{shelf}")

@@ -102,7 +102,7 @@ def old_cookie(served: Served) -> dict[str, Any]:
     return {"name": cookie_name(host), "value": auth.cookie(now=time.time() - 600), "url": served.url}
 
 
-async def test_the_chat_page_asks_for_the_token_and_goes_on(browser: Chromium, tmp_path: Path) -> None:
+async def test_the_chat_page_asks_for_the_token_and_continues(browser: Chromium, tmp_path: Path) -> None:
     # The page refuses the first call, and the plugin is not there for the second one.
     async with (
         serving(tmp_path, server=SERVER) as served,

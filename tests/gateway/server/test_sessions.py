@@ -464,7 +464,7 @@ async def test_a_method_an_address_does_not_take_is_a_405(tmp_path: Path) -> Non
         assert (status, refused["error_name"]) == (405, "MethodNotAllowedError")
 
 
-async def test_a_model_that_fails_is_told_in_the_answer(tmp_path: Path) -> None:
+async def test_a_model_that_fails_is_reported_in_the_answer(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         served.models.then(Refusal(500, "boom"))
         await answered(served, "s", "Hi")

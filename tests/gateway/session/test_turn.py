@@ -230,7 +230,7 @@ async def test_004_25_a_stream_that_breaks_ends_in_an_error_part_and_cancelled(t
         assert [type(f).__name__ for f in frames[-2:]] == ["PartDelta", "Complete"]
 
 
-async def test_004_26_a_tool_that_fails_ends_as_an_error_and_the_model_goes_on(tmp_path: Path):
+async def test_004_26_a_tool_that_fails_ends_as_an_error_and_the_model_continues(tmp_path: Path):
     async with chatting(tmp_path, Tools()) as chat:
         await chat.say("first")
         watcher = await chat.watch()
@@ -246,7 +246,7 @@ async def test_004_26_a_tool_that_fails_ends_as_an_error_and_the_model_goes_on(t
         assert text == TextPart("Never mind.")
 
 
-async def test_004_27_generation_goes_on_without_readers_and_is_replayed(tmp_path: Path):
+async def test_004_27_generation_continues_without_readers_and_is_replayed(tmp_path: Path):
     async with chatting(tmp_path) as chat:
         await chat.say("first")
         watcher = await chat.watch()
@@ -267,7 +267,7 @@ async def test_004_27_generation_goes_on_without_readers_and_is_replayed(tmp_pat
         assert whole.message == await stored(chat, answer_id)
 
 
-async def test_004_28_a_rate_limit_is_announced_and_the_answer_goes_on(tmp_path: Path):
+async def test_004_28_a_rate_limit_is_announced_and_the_answer_continues(tmp_path: Path):
     async with FakeModels() as models:
         provider = {"openai": {"base_url": models.openai_url, "api_key": "k", "max_retries": 2}}
         async with chatting(tmp_path, model="openai/fake-small", providers=provider) as chat:

@@ -278,7 +278,9 @@ def test_camel_case_means_the_same(load: Load):
         ),
     ],
 )
-def test_an_unknown_key_is_told_with_the_nearest_right_one(refused: Callable[..., str], text: str, said: str):
+def test_an_unknown_key_is_reported_with_the_nearest_right_one(
+    refused: Callable[..., str], text: str, said: str
+):
     assert refused(text) == said
 
 
@@ -290,11 +292,11 @@ def test_an_unknown_key_is_told_with_the_nearest_right_one(refused: Callable[...
         ("TRUNKLINE_SERVR__PORT", "TRUNKLINE_SERVER__PORT"),
     ],
 )
-def test_a_mistyped_variable_is_told(refused: Callable[..., str], name: str, meant: str):
+def test_a_mistyped_variable_is_reported(refused: Callable[..., str], name: str, meant: str):
     assert refused(**{name: "1"}) == f"{name}: is not a setting; did you mean {meant}?"
 
 
-def test_an_unknown_key_in_a_table_of_variables_is_told(refused: Callable[..., str]):
+def test_an_unknown_key_in_a_table_of_variables_is_reported(refused: Callable[..., str]):
     said = refused(TRUNKLINE_SERVER__PROT="1")
     assert said == "TRUNKLINE_SERVER__PROT: server.prot is not a setting; did you mean server.port?"
 
@@ -343,11 +345,11 @@ def test_lines_are_right_in_json(tmp_path: Path):
         ),
     ],
 )
-def test_a_wrong_value_is_told_with_what_is_allowed(refused: Callable[..., str], text: str, said: str):
+def test_a_wrong_value_is_reported_with_what_is_allowed(refused: Callable[..., str], text: str, said: str):
     assert refused(text) == said
 
 
-def test_everything_wrong_is_told_at_once(refused: Callable[..., str]):
+def test_everything_wrong_is_reported_at_once(refused: Callable[..., str]):
     said = refused("tempo = 1\nmax_tokens = 0\n[server]\nport = 'x'", TRUNKLINE_LOG__LEVEL="loud")
     first, *lines = said.splitlines()
     assert first == "4 settings are wrong:"
@@ -391,7 +393,7 @@ def test_a_blank_secret_is_an_error(refused: Callable[..., str]):
         ("json", '{\n "token": "hunter2" "x"}', "2:21"),
     ],
 )
-def test_a_syntax_error_is_told_by_line_and_column(tmp_path: Path, suffix: str, text: str, place: str):
+def test_a_syntax_error_is_reported_by_line_and_column(tmp_path: Path, suffix: str, text: str, place: str):
     file = write(tmp_path / f"config/trunkline.{suffix}", text)
     with pytest.raises(SettingsError) as caught:
         load_settings(environ={}, cwd=tmp_path)
@@ -479,7 +481,7 @@ def test_an_account_s_rules_go_before_those_of_its_channel(load: Load):
     assert settings.rules("telegram.other") is None
 
 
-def test_a_wrong_rule_of_an_account_is_told_by_place(refused: Callable[..., str]):
+def test_a_wrong_rule_of_an_account_is_reported_by_place(refused: Callable[..., str]):
     said = refused("[channels.telegram.accounts.sales]\nallow = 'ada'")
     assert said.startswith("config/trunkline.toml:2: channels.telegram.accounts.sales.allow")
 
@@ -512,7 +514,7 @@ def test_everybody_is_no_admin(refused: Callable[..., str]):
     assert "channels.telegram.admins" in refused("[channels.telegram]\nadmins = '*'")
 
 
-def test_a_rule_of_no_role_is_told(refused: Callable[..., str], load: Load):
+def test_a_rule_of_no_role_is_reported(refused: Callable[..., str], load: Load):
     said = refused("[permissions]\n'shell@admn' = 'deny'")
     assert "'shell@admn': the suffix after @ must be" in said
     assert load(
@@ -544,7 +546,7 @@ def test_a_plugin_may_have_a_table_under_either_name(load: Load):
     assert (own.bot_token.get_secret_value(), own.poll_seconds) == ("b", 5)
 
 
-def test_a_channel_s_own_mistakes_are_told_by_place(load: Load):
+def test_a_channel_s_own_mistakes_are_reported_by_place(load: Load):
     settings = load(
         "[channels.telegram]\nbot_token = 't'\npoll_secnds = 5\n[plugins.telegram]\npoll_seconds = 'x'"
     )
@@ -581,7 +583,7 @@ def test_several_accounts_share_what_stands_beside_them_and_have_their_own(load:
     assert settings.accounts("websocket") == (None,)
 
 
-def test_a_mistake_in_an_account_is_told_with_its_name(load: Load):
+def test_a_mistake_in_an_account_is_reported_with_its_name(load: Load):
     settings = load("[channels.telegram.accounts.sales]\nbot_token = 'a'\npoll_secnds = 7\n")
     with pytest.raises(
         SettingsError, match=r"channels\.telegram\.accounts\.sales\.poll_secnds is not a setting"
@@ -589,7 +591,7 @@ def test_a_mistake_in_an_account_is_told_with_its_name(load: Load):
         settings.channel("telegram", TelegramSettings, "sales")
 
 
-def test_a_key_that_is_no_bare_word_is_told_as_it_is_written(tmp_path: Path) -> None:
+def test_a_key_that_is_no_bare_word_is_reported_as_it_is_written(tmp_path: Path) -> None:
     file = tmp_path / "own.toml"
     file.write_text('[models."openai/gpt-5.4"]\ntolls = true\nimages = "x"\n')
     with pytest.raises(SettingsError) as caught:
@@ -628,7 +630,7 @@ def test_durations_are_counted_in_the_unit_of_their_key(load: Load):
         ('[plugins.weather]\noptional = "perhaps"', "must be true or false"),
     ],
 )
-def test_a_duration_that_is_none_is_told(refused: Callable[..., str], text: str, said: str):
+def test_a_duration_that_is_none_is_reported(refused: Callable[..., str], text: str, said: str):
     assert said in refused(text)
 
 

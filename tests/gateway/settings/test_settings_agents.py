@@ -89,7 +89,7 @@ def test_a_file_that_is_named_has_its_agents_beside_it(tmp_path: Path) -> None:
         ("", "poet.md: an agent file needs settings between lines of ---, or a prompt"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_told_by_line(tmp_path: Path, text: str, told: str) -> None:
+def test_what_is_wrong_in_a_file_is_reported_by_line(tmp_path: Path, text: str, told: str) -> None:
     written(tmp_path / "config/agents", poet=text)
     with pytest.raises(SettingsError) as caught:
         loaded(tmp_path)

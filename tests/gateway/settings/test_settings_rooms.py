@@ -68,7 +68,7 @@ ACCOUNT = '[channels.x.accounts.work.rooms."-10"]\n'
         ('[channels.x]\nrooms = "deny"', 'channels.x.rooms = "deny" must be a table'),
     ],
 )
-def test_a_mistake_is_told_with_its_key_its_value_and_what_to_do(
+def test_a_mistake_is_reported_with_its_key_its_value_and_what_to_do(
     tmp_path: Path, text: str, said: str
 ) -> None:
     assert said in refused(tmp_path, text)

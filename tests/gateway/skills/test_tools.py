@@ -164,7 +164,7 @@ async def test_a_nested_run_is_narrowed_with_the_answer(desk: Desk) -> None:
         assert {tool.name for tool in nested.options.tools} <= {"work", "skill", "skill_file"}
 
 
-async def test_an_answer_that_goes_on_after_a_restart_stays_narrowed(desk: Desk) -> None:
+async def test_an_answer_that_continues_after_a_restart_stays_narrowed(desk: Desk) -> None:
     desk.skill(more="allowed-tools: [calculator]\n")
     async with chatting(desk.data, kind=desk.kind, limits={"drain_seconds": 0}) as chat:
         chat.model.then(use("skill", name="pdf-forms"), Reply((Gate(asyncio.Event()),)))

@@ -85,7 +85,7 @@ def results(parts: Sequence[Any]) -> list[tuple[str, bool]]:
     return [(part.output, part.is_error) for part in parts if isinstance(part, ToolResultPart)]
 
 
-async def test_a_tool_whose_result_is_known_is_not_run_again_and_one_that_had_begun_is_told(
+async def test_a_tool_whose_result_is_known_is_not_run_again_and_one_that_had_begun_is_reported(
     tmp_path: Path,
 ) -> None:
     answer_id, _ = await cut_off_at(tmp_path, 7)

@@ -69,7 +69,7 @@ async def test_a_unit_that_is_refused_does_not_spoil_the_others_of_its_batch(sto
     assert await channels(store) == {"a", "c", "d"}
 
 
-async def test_the_writer_goes_on_after_a_refusal(store: Store, fatal: list[BaseException]):
+async def test_the_writer_continues_after_a_refusal(store: Store, fatal: list[BaseException]):
     await store.write(put("a"))
     with pytest.raises(StoreError, match="refused"):
         await store.write(put("a"))

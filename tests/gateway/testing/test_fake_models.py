@@ -28,7 +28,7 @@ def test_a_text_is_cut_into_as_many_tokens_as_wanted(count: int, tokens: int) ->
     assert "".join(cut).startswith("one two three")
 
 
-async def test_alone_it_prints_its_address_and_repeats_what_it_is_told() -> None:
+async def test_alone_it_prints_its_address_and_repeats_what_it_gets() -> None:
     command = ("-m", "gateway.testing.fake_models.server", "--port", "0", "--tokens", "40", "--delay-ms", "1")
     process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None

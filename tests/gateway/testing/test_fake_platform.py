@@ -125,7 +125,7 @@ def test_a_finding_names_the_rule_of_the_type_that_was_meant(value: object, foun
     assert [(one.at, one.keyword, one.owner, one.field) for one in findings] == found
 
 
-def test_constants_that_select_nothing_are_told_with_those_that_do():
+def test_constants_that_select_nothing_are_reported_with_those_that_do():
     (finding,) = SCHEMAS.check([{"type": "star"}], "calls", "draw")
     assert finding.allowed == ("circle", "square")
 

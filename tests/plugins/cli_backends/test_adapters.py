@@ -208,7 +208,7 @@ async def test_000_08_09_10_it_asks_before_it_acts(
 
 @pytest.mark.parametrize(("cli", "body"), PLAYED)
 @pytest.mark.parametrize("trouble", ["fail", "refuse"])
-async def test_000_08_09_10_what_the_service_refuses_is_told(
+async def test_000_08_09_10_what_the_service_refuses_is_reported(
     cli: Cli, body: str, trouble: str, tmp_path: Path
 ) -> None:
     if (cli.name, trouble) == ("codex", "refuse"):

@@ -166,7 +166,7 @@ async def test_000_04_a_session_that_missed_an_answer_is_not_resumed(tmp_path: P
     assert noted(tmp_path, "prompts") == ["go", "before\n\ngo"]
 
 
-async def test_000_04_an_answer_that_was_cut_off_goes_on_where_it_was(tmp_path: Path) -> None:
+async def test_000_04_an_answer_that_was_cut_off_continues_where_it_was(tmp_path: Path) -> None:
     """The gateway died and makes the same answer again: the program is told, and does nothing twice."""
     sessions = SessionFile()
     made = await backend(tmp_path, ECHO, sessions=sessions)
@@ -522,7 +522,7 @@ async def test_000_25_the_other_codes(tmp_path: Path) -> None:
     assert gone(noted(tmp_path, "pids"))
 
 
-async def test_000_25_secrets_are_kept_out_of_what_is_told(tmp_path: Path) -> None:
+async def test_000_25_secrets_are_kept_out_of_what_is_reported(tmp_path: Path) -> None:
     body = 'print("error: bad key sk-very-secret", file=sys.stderr)\nsys.exit(1)'
     result = await ask(await backend(tmp_path, body, api_key="sk-very-secret"))
     assert result.error is not None

@@ -119,7 +119,7 @@ async def test_a_program_answers_as_a_model_does(tmp_path: Path) -> None:
         assert (tmp_path / "data" / "workspace").is_dir(), "it works in a folder of its own"
 
 
-async def test_what_others_answered_meanwhile_is_told(tmp_path: Path) -> None:
+async def test_what_others_answered_meanwhile_is_reported(tmp_path: Path) -> None:
     async with talking(tmp_path, bodies={"claude-code": ECHO}, model="claude-code/default") as chat:
         await chat.say("first")
         chat.gateway.model = "script/one"
@@ -223,7 +223,7 @@ async def test_stop_withdraws_what_a_program_asks(tmp_path: Path) -> None:
         assert not alive(noted(tmp_path / "bin", "pids")[0])
 
 
-async def test_a_failure_is_told_by_its_name(tmp_path: Path) -> None:
+async def test_a_failure_is_reported_by_its_name(tmp_path: Path) -> None:
     body = 'print("error: it is broken", file=sys.stderr)\nsys.exit(3)'
     async with talking(tmp_path, bodies={"claude-code": body}, model="claude-code/default") as chat:
         error = (await chat.say("go")).parts[-1]
@@ -326,7 +326,7 @@ async def test_004_35_every_program_stands_in(tmp_path: Path, name: str, trigger
                 assert not done or '[used calculator {"expression":"2 + 2"}: 4]' in done, (phase, done)
 
 
-async def test_changes_are_told_at_the_end(tmp_path: Path) -> None:
+async def test_changes_are_reported_at_the_end(tmp_path: Path) -> None:
     folder = tmp_path / "project"
     await asyncio.to_thread(subprocess.run, ["git", "init", "-q", str(folder)], check=True)
     body = 'prompt()\nopen("new.txt", "w").write("one\\n")\nsay("I wrote it.")\ndone()'
@@ -349,7 +349,7 @@ def test_000_18_new_commits_are_told_also_when_no_file_differs() -> None:
     ]
 
 
-async def test_000_18_a_commit_of_earlier_work_is_told_in_the_chat(tmp_path: Path) -> None:
+async def test_000_18_a_commit_of_earlier_work_is_reported_in_the_chat(tmp_path: Path) -> None:
     folder = tmp_path / "project"
     await asyncio.to_thread(subprocess.run, ["git", "init", "-q", str(folder)], check=True)
     (folder / "work.txt").write_text("done before\n")

@@ -227,7 +227,7 @@ async def test_a_connection_without_the_key_is_closed(terminal: Terminal, data: 
         (wire.MAX_FRAME + 1).to_bytes(4) + b"W",
     ],
 )
-async def test_an_attached_client_with_a_bad_frame_is_told_and_dropped(
+async def test_an_attached_client_with_a_bad_frame_gets_an_error_and_is_dropped(
     terminal: Terminal, data: bytes
 ) -> None:
     await terminal.start("cat")

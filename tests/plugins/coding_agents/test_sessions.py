@@ -277,7 +277,7 @@ async def test_one_key_types_a_text_once(tmp_path: Path) -> None:
     assert log.read_text() == "sent\n"
 
 
-async def test_a_program_that_ends_is_told_with_its_status(tmp_path: Path) -> None:
+async def test_a_program_that_ends_is_reported_with_its_status(tmp_path: Path) -> None:
     async with agents(tmp_path) as rig:
         session = await rig.spawn("exit 3")
         await session.ended.wait()
@@ -439,7 +439,7 @@ async def _leave_on(tmp_path: Path, node: str) -> str:
         return session.record.id
 
 
-async def test_a_session_on_another_machine_goes_on_and_is_used_when_its_node_works_again(
+async def test_a_session_on_another_machine_continues_and_is_used_when_its_node_works_again(
     tmp_path: Path,
 ) -> None:
     left = await _leave_on(tmp_path, "one")

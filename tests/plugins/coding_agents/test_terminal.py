@@ -182,7 +182,7 @@ async def test_the_driver_sets_the_size_within_limits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("frame", ["{", '{"type":"other"}', '{"type":"key"}', '{"type":"ack","n":"x"}', "[]"])
-async def test_a_wrong_frame_is_refused_and_the_terminal_goes_on(tmp_path: Path, frame: str) -> None:
+async def test_a_wrong_frame_is_refused_and_the_terminal_continues(tmp_path: Path, frame: str) -> None:
     session = FakeSession()
     async with serving(tmp_path, FakeAgents(session)) as served, watching(served) as client:
         await client.socket.send_str(frame)

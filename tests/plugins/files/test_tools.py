@@ -295,7 +295,7 @@ async def test_a_hard_link_outside_keeps_its_content(desk: Desk, root: Path, tmp
     assert (root / "inside").read_text() == "changed\n"
 
 
-async def test_a_read_only_file_stays_as_it_is(desk: Desk, root: Path) -> None:
+async def test_a_read_only_file_stays_unchanged(desk: Desk, root: Path) -> None:
     (root / "a").write_text("old")
     (root / "a").chmod(0o444)
     await desk("read", path="a")

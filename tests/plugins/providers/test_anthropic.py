@@ -277,7 +277,7 @@ async def test_002_38_images_reach_the_model() -> None:
     ]
 
 
-async def test_an_assistant_message_is_told_in_the_roles_of_the_wire() -> None:
+async def test_an_assistant_message_is_sent_in_the_roles_of_the_wire() -> None:
     picture = ToolResultPart("toolu_01A09q90qw90", "here", attachments=(Attachment("image/png", "aGk="),))
     spoken = assistant(
         TextPart("Let me see. "),

@@ -315,7 +315,7 @@ def test_addresses_are_those_of_the_region() -> None:
         ({"region": "r", "credentials": {"access_key_id": "x"}}, r"must both be set"),
     ],
 )
-async def test_settings_that_cannot_work_are_told(settings: dict[str, Any], said: str) -> None:
+async def test_settings_that_cannot_work_are_reported(settings: dict[str, Any], said: str) -> None:
     config = ProviderConfig(id="bedrock", **settings)
     with pytest.raises(SettingsError, match=said):
         await create(config).initialize(config)

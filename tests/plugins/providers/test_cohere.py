@@ -128,7 +128,7 @@ async def test_an_answer_that_was_broken_off_is_an_error(reason: str, named: typ
             await deltas_of(provider)
 
 
-async def test_tokens_that_are_not_billed_count_where_nothing_else_is_told() -> None:
+async def test_tokens_that_are_not_billed_count_where_nothing_else_is_reported() -> None:
     used = {"tokens": {"input_tokens": 70.0, "output_tokens": 5.0}}
     end = event(type="message-end", delta={"finish_reason": "STOP_SEQUENCE", "usage": used})
     async with FakeModels() as fake, connected(create, fake.at("cohere")) as provider:
@@ -147,7 +147,7 @@ def test_the_address_may_end_in_a_version(base_url: str) -> None:
     assert adapter.endpoint(ProviderConfig(id="cohere")) == "https://api.cohere.com"
 
 
-async def test_windows_of_models_are_told() -> None:
+async def test_windows_of_models_are_reported() -> None:
     async with FakeModels() as fake, connected(create, fake.at("cohere")) as provider:
         assert [model.context_window for model in await provider.list_models()] == [128_000, 128_000]
 

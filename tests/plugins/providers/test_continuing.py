@@ -65,7 +65,7 @@ STRANGE = (
 
 
 @pytest.mark.parametrize("setup", PROVIDER_SETUPS, ids=named)
-async def test_004_T13_what_only_other_protocols_know_is_told_in_a_way_that_this_one_takes(
+async def test_004_T13_what_only_other_protocols_know_is_sent_in_a_way_that_this_one_takes(
     setup: ProviderSetup,
 ) -> None:
     async with setup.running(max_retries=0) as (fake, provider):

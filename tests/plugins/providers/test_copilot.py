@@ -137,7 +137,7 @@ async def test_a_renewed_login_that_cannot_be_kept_is_good_all_the_same() -> Non
             assert text_of(await deltas_of(provider)) == "You said: Hi"
 
 
-async def test_a_login_that_is_refused_or_runs_out_is_told() -> None:
+async def test_a_login_that_is_refused_or_runs_out_is_reported() -> None:
     for tokens, said in (
         (FakeTokens(denied="access_denied"), "access_denied"),
         (FakeTokens(waits=10**9, patience=0.2), "the code was not entered in time"),
@@ -167,7 +167,7 @@ async def test_a_server_of_githubs_that_failed_is_no_matter_of_the_login() -> No
                 await deltas_of(provider)
 
 
-def test_credentials_that_mean_nothing_are_told() -> None:
+def test_credentials_that_mean_nothing_are_reported() -> None:
     with pytest.raises(SettingsError, match=r"providers\.copilot\.credentials\.token is not known"):
         create(ProviderConfig(id="copilot", credentials={"token": "x"}))
     with pytest.raises(

@@ -249,14 +249,14 @@ async def test_a_picture_of_many_megabytes_reaches_the_model() -> None:
     assert len(asked.body["messages"][0]["content"][1]["image_url"]["url"]) > 3_000_000
 
 
-async def test_files_are_told_with_their_path_and_lines() -> None:
+async def test_files_are_sent_with_their_path_and_lines() -> None:
     file = FilePart("src/a.py", "x = 1", "python", (3, 9))
     asked = await asked_with(user("See", file))
 
     assert asked.user_text == "See\n\nFile src/a.py, lines 3 to 9:\n```python\nx = 1\n```"
 
 
-async def test_an_assistant_message_is_told_in_the_roles_of_the_wire() -> None:
+async def test_an_assistant_message_is_sent_in_the_roles_of_the_wire() -> None:
     made = (Attachment("image/png", "aGk="), Attachment("text/csv", "", "t.csv"))
     spoken = assistant(
         TextPart("thinking", "reasoning"),

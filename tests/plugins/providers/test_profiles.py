@@ -201,7 +201,7 @@ async def test_a_secret_that_is_refused_is_named_and_not_shown() -> None:
         ({"client_id": "x", "client_secret": "y"}, r"credentials\.token_url is missing"),
     ],
 )
-def test_credentials_that_cannot_work_are_told(credentials: dict[str, str], said: str) -> None:
+def test_credentials_that_cannot_work_are_reported(credentials: dict[str, str], said: str) -> None:
     with pytest.raises(SettingsError, match=rf"providers\.mine\.{said}"):
         create(ProviderConfig(id="mine", base_url="http://x", credentials=credentials))
 

@@ -151,7 +151,7 @@ def test_a_library_that_is_not_installed_is_named_with_its_extra(name: str, libr
     assert said == f"provider '{name}' needs the extra {name}: pip install 'trunkline[{name}]'"
 
 
-def test_credentials_of_this_machine_are_found_and_their_lack_is_told() -> None:
+def test_credentials_of_this_machine_are_found_and_their_lack_is_reported() -> None:
     program = (
         "import asyncio\n"
         "from gateway import ProviderConfig\n"

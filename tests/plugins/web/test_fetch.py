@@ -82,7 +82,7 @@ async def test_004_t16_a_page_becomes_markdown_text_or_stays_html() -> None:
     ("content_type", "text"),
     [("text/plain", "plain"), ("application/json", "{}"), ("application/ld+json; charset=utf-8", "{}")],
 )
-async def test_text_of_other_types_stays_as_it_is(content_type: str, text: str) -> None:
+async def test_text_of_other_types_stays_unchanged(content_type: str, text: str) -> None:
     async with site({"/": answer(text, content_type)}) as url:
         assert (await READER.read(url, "markdown", 30)).text == text
 

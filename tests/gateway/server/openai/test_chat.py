@@ -87,7 +87,7 @@ async def test_an_answer_comes_whole_with_what_it_took(tmp_path: Path) -> None:
         ]
 
 
-async def test_a_limit_that_was_reached_is_told(tmp_path: Path) -> None:
+async def test_a_limit_that_was_reached_is_reported(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, client_of(served) as client:
         served.models.then(Reply((Say("Hel"),), "length"), Reply((Say("Hel"),), "length"))
         assert (await ask(client, "Hi")).choices[0].finish_reason == "length"
@@ -160,7 +160,7 @@ async def test_the_history_of_a_client_begins_a_session_of_its_own(tmp_path: Pat
         {"user": "s"},
     ],
 )
-async def test_a_named_session_goes_on_from_what_it_knows(tmp_path: Path, how: dict[str, Any]) -> None:
+async def test_a_named_session_continues_from_what_it_knows(tmp_path: Path, how: dict[str, Any]) -> None:
     async with serving(tmp_path) as served, client_of(served) as client:
         await ask(client, {"role": "system", "content": "Be brief."}, "One", **how)
         await ask(client, "One", {"role": "assistant", "content": "You said: One"}, "Two", **how)
@@ -255,7 +255,7 @@ async def the_time() -> ToolOutput:
     return ToolOutput("noon")
 
 
-async def test_our_own_tools_run_here_and_only_the_text_is_told(tmp_path: Path) -> None:
+async def test_our_own_tools_run_here_and_only_the_text_is_sent(tmp_path: Path) -> None:
     async with serving(tmp_path, Clock()) as served, client_of(served) as client:
         served.models.then(Reply((Say("Let me see."), Use("the_time")), "tools"), Reply((Say("Noon."),)))
         answer = await ask(client, "What time is it?", tool_choice="auto")
@@ -452,7 +452,7 @@ def _saying(served: Served, text: str) -> bool:
     return turn is not None and turn.assembler.message().text == text
 
 
-async def test_what_fails_in_mid_stream_is_told_there(tmp_path: Path) -> None:
+async def test_what_fails_in_mid_stream_is_reported_there(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, client_of(served) as client:
         served.models.then(Reply((Say("Hel"), Cut())))
         stream = await client.chat.completions.create(
@@ -469,7 +469,7 @@ async def _read(stream: openai.AsyncStream[ChatCompletionChunk], told: list[Chat
         told.append(chunk)
 
 
-async def test_what_another_provider_says_follows_what_was_told(tmp_path: Path) -> None:
+async def test_what_another_provider_says_follows_what_was_sent(tmp_path: Path) -> None:
     async with serving(tmp_path, fallback=["openai/fake-large"]) as served, client_of(served) as client:
         served.models.then(Reply((Say("Hel"), Cut())), Reply((Say("Hello."),)))
         text = text_of(await streamed(client, "Hi"))
@@ -479,7 +479,7 @@ async def test_what_another_provider_says_follows_what_was_told(tmp_path: Path) 
         assert whole == "Hello."
 
 
-async def test_when_nobody_answers_what_was_told_is_told_once(tmp_path: Path) -> None:
+async def test_when_no_provider_answers_what_was_sent_is_sent_once(tmp_path: Path) -> None:
     told = list[str]()
 
     async def listen(client: AsyncOpenAI) -> None:
@@ -540,7 +540,7 @@ async def _refused(client: AsyncOpenAI, model: str = SMALL, **how: Any) -> opena
         (500, openai.InternalServerError, "ServerFailedError"),
     ],
 )
-async def test_a_providers_failure_is_told_as_one(
+async def test_a_providers_failure_is_reported_as_one(
     tmp_path: Path, status: int, kind: type[openai.APIStatusError], code: str
 ) -> None:
     async with serving(tmp_path) as served, client_of(served) as client:

@@ -114,7 +114,7 @@ async def test_a_request_may_end_with_the_results_of_tools(tmp_path: Path, sessi
         assert len(seen[1]["tool_calls"]) == 2
 
 
-async def test_results_and_words_may_come_together_and_the_session_goes_on(tmp_path: Path) -> None:
+async def test_results_and_words_may_come_together_and_the_session_continues(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, client_of(served) as client:
         served.models.then(Reply((HERE,), "tools"), Reply((Say("Warm."),)), Reply((Say("Yes."),)))
         headers = {"X-Session-Id": "s"}

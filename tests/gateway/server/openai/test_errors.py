@@ -91,7 +91,7 @@ async def test_too_large_a_body_is_refused(tmp_path: Path) -> None:
         assert (status, refused["error"]["code"]) == (413, "request_too_large")
 
 
-async def test_what_is_not_there_is_told_in_the_same_words(tmp_path: Path) -> None:
+async def test_what_is_not_there_is_reported_in_the_same_words(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         for method, path, status in (("POST", "/v1/embeddings", 404), ("GET", CHAT, 405)):
             got, told = await served.ask(method, path)

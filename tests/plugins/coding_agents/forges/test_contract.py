@@ -164,7 +164,7 @@ async def test_a_forbidden_request_says_which_right_is_missing(fake: FakeForge, 
         (Scripted(429), None),
     ],
 )
-async def test_a_rate_limit_names_when_to_go_on(
+async def test_a_rate_limit_names_when_to_continue(
     fake: FakeForge, forge: Forge, answer: Scripted, retry_after: float | None
 ) -> None:
     fake.then(answer)

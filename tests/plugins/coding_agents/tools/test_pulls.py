@@ -19,7 +19,7 @@ async def pull_request(place: Place) -> None:
 
 
 @pytest.mark.parametrize("kind", ["github", "gitlab", "gitea"])
-async def test_checks_and_comments_are_told_and_the_button_lets_the_agent_fix_them(
+async def test_checks_and_comments_are_reported_and_the_button_lets_the_agent_fix_them(
     tmp_path: Path, kind: str
 ) -> None:
     async with coding(tmp_path, kind) as place:
@@ -64,7 +64,7 @@ async def test_not_now_changes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("state", ["merged", "closed"])
-async def test_the_end_of_a_pull_request_is_told_and_noted(tmp_path: Path, state: str) -> None:
+async def test_the_end_of_a_pull_request_is_reported_and_noted(tmp_path: Path, state: str) -> None:
     async with coding(tmp_path) as place:
         await place.ask(f"/agents new shell {place.repo} branch=fix echo right > src/auth.py")
         await place.until(lambda records: records[0].public_status == "completed")
