@@ -31,8 +31,6 @@ from gateway.trail import NO_TRAIL, TrailMode, begin_trail
 log = structlog.get_logger("trunkline.dispatcher")
 
 _LONGEST_PAUSE = 60.0
-_SUSPECT_ATTEMPTS = 3
-"""Attempts from which on a message may be the one that ends the gateway."""
 
 
 class PoisonedMessageError(TrunklineError):
@@ -200,8 +198,6 @@ class Dispatcher:
         self._arriving: defaultdict[str, set[str]] = defaultdict(set)
         """Ids of entries that are being committed and are not in their mailbox yet, by session."""
         self._workers: set[asyncio.Task[None]] = set()
-        self._suspect: asyncio.Task[None] | None = None
-        """The worker of the last suspect that began."""
         self._idle = asyncio.Event()
         self._idle.set()
         self.stopping = False
@@ -454,16 +450,11 @@ class Dispatcher:
             await self.runner.dead_letter(session, entry, died)
             return False
         await self._wait(mailbox, entry)
-        if entry.attempts >= _SUSPECT_ATTEMPTS:
-            # One after another: the attempts of the one that ends the gateway must not count for all that run
-            # then. Each waits for the one before it, but not for long: that may be waiting for a person.
-            before, self._suspect = self._suspect, mailbox.worker
-            if before not in (None, mailbox.worker):
-                await asyncio.wait({before}, timeout=self.longest_wait)
         if not entry.to_answer:
             return True
         entry.attempts += 1
-        # Random: of the messages that ran when the gateway died, each may be the first of the next attempts.
+        # Random: of the messages that ran when the gateway died, those that are due after the one that ended
+        # it are not counted again then, and those that are due before it have time to be answered.
         pause = retry_pause(entry.attempts, self.longest_wait, jitter=-1)
         entry.not_before = now_ms() + round(pause * 1000)
         begun = entry.trail.start(entry.attempts, entry.received_at, recovered=entry.recovered)

@@ -89,6 +89,9 @@ def test_what_is_deleted_or_edited_during_a_read_is_not_merged_into_an_answer() 
 def test_the_pauses_between_attempts_double_up_to_a_minute() -> None:
     assert [retry_pause(n) for n in range(1, 11)] == [0, 1, 2, 4, 8, 16, 32, 60, 60, 60]
     assert [retry_pause(n, longest=5) for n in (1, 2, 3, 4, 5, 5_000)] == [0, 1, 2, 4, 5, 5]
+    spread = [retry_pause(8, jitter=-1) for _ in range(100)]
+    assert max(spread) <= 60
+    assert max(spread) - min(spread) > 6
 
 
 @pytest.mark.parametrize("jump", [-3_600_000, 0, 3_600_000])

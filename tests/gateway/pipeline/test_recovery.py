@@ -20,7 +20,7 @@ from gateway.contract.errors import InvalidStateError
 from gateway.events.types import SessionResumed
 from gateway.session.frames import Event
 from gateway.testing.chat import Chat, chatting, written
-from gateway.testing.fake_models.script import Gate, Reply, Say
+from gateway.testing.fake_models.script import Gate, Reply
 from gateway.testing.served import until
 
 
@@ -211,36 +211,3 @@ async def test_nothing_is_accepted_before_the_inbox_is_read(tmp_path: Path) -> N
 
     async with chatting(tmp_path, kind=Eager) as chat:
         assert (await chat.say("hi")).text == "You said: hi"
-
-
-async def test_messages_that_ran_at_several_crashes_are_tried_one_after_another(tmp_path: Path) -> None:
-    await leave(tmp_path, "a", "b")
-    with closing(sqlite3.connect(tmp_path / "trunkline.db")) as database, database:
-        database.execute("UPDATE inbox SET attempts = 3, not_before = 0")
-    async with restarted(tmp_path) as chat:
-        gate = asyncio.Event()
-        chat.model.then(Reply((Gate(gate), Say("Done."))))
-        go(chat)
-        await until(lambda: len(chat.model.calls) == 1)
-        await chat.say("c 0", "c")
-        assert len(asked(chat, "a") + asked(chat, "b")) == 1
-        gate.set()
-        await until(lambda: len(asked(chat, "a") + asked(chat, "b")) == 2)
-
-
-class Impatient(SlowlyLoading):
-    """Does not wait for the messages before."""
-
-    async def recover(self) -> None:
-        self.parts.dispatcher.longest_wait = 0
-        await super().recover()
-
-
-async def test_a_message_that_takes_long_holds_up_no_other_for_ever(tmp_path: Path) -> None:
-    await leave(tmp_path, "a", "b")
-    with closing(sqlite3.connect(tmp_path / "trunkline.db")) as database, database:
-        database.execute("UPDATE inbox SET attempts = 3, not_before = 0")
-    async with chatting(tmp_path, kind=Impatient, limits={"drain_seconds": 0}) as chat:
-        chat.model.then(*(Reply((Gate(asyncio.Event()),)) for _ in "ab"))
-        go(chat)
-        await until(lambda: len(chat.model.calls) == 2)
