@@ -10,7 +10,7 @@ export class TokenForm extends HTMLElement {
     if (this.firstChild) return;
     const form = h(
       "form",
-      { class: "card", role: "dialog", "aria-modal": "true", "aria-labelledby": "token-title" },
+      { class: "card" },
       h("img", { src: "/shared/icon.svg", alt: "", width: 40, height: 40 }),
       h("h2", { id: "token-title" }, t("token.title")),
       h("p", { class: "muted" }, t("token.text")),
@@ -20,6 +20,9 @@ export class TokenForm extends HTMLElement {
       h("button", { type: "submit", class: "primary" }, t("token.connect")),
     );
     form.addEventListener("submit", (event) => this.#submit(event));
+    this.setAttribute("role", "dialog");
+    this.setAttribute("aria-modal", "true");
+    this.setAttribute("aria-labelledby", "token-title");
     this.append(form);
   }
 

@@ -9,7 +9,7 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 
 from gateway.testing.served import serving
-from tests.e2e.page_browser import act, answers, chat, say, session_of
+from tests.e2e.page_browser import act, answers, chat, questions, say, session_of
 from tests.e2e.page_scripts import answering, asking_leave, every_part, picture
 from tests.e2e.page_server import PageServer
 from tests.plugins.coding_agents.fake_session import FakeAgents, FakeSession
@@ -54,6 +54,27 @@ async def test_axe_finds_nothing_in_an_answer(
         await expect(tasks.nth(2)).to_have_accessible_name("first")
         await expect(answers(page).locator("math")).to_have_count(2)
         await expect(answers(page).locator(".math math mfrac")).to_be_visible()
+        assert await violations(page, axe) == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_axe_finds_nothing_in_the_login_and_in_messages_that_were_not_sent(
+    browser: Browser, axe: str, scheme: Any
+) -> None:
+    server = PageServer(answering("Hi."), token="t" * 32)
+    how: dict[str, Any] = {"connected": False, "bypass_csp": True, "color_scheme": scheme, **PHONE}
+    async with server.running(), chat(browser, server.url, **how) as page:
+        field = page.get_by_label("Token", exact=True)
+        await expect(page.get_by_role("dialog", name="Access token")).to_be_visible()
+        assert await violations(page, axe) == []
+        await field.fill("t" * 32)
+        await page.keyboard.press("Enter")
+        await expect(field).to_be_hidden()
+        await say(page, "refuse this")
+        await expect(questions(page).locator("footer")).to_contain_text("Not sent")
+        server.ignore_messages = True
+        await say(page, "on its way")
+        await expect(questions(page).last.locator("footer")).to_have_text("Sending…")
         assert await violations(page, axe) == []
 
 
