@@ -131,9 +131,15 @@ class EventStream:
         self._chunked = False
 
     async def begin(self, first: bytes) -> None:
-        """Send the response headers together with the first bytes of the body."""
+        """Send the response headers together with the first bytes of the body.
+
+        Raises ConnectionResetError if the client disconnected, or asks for the headers alone.
+        """
         self.begun = True
         self._writer = await self.response.prepare(self._request)
+        if self._request.method == "HEAD":
+            # Without this, ``put`` would send a body, and the stream would never end.
+            raise ConnectionResetError("a response to HEAD has no body")
         self._chunked = self.response.headers.get("Transfer-Encoding") == "chunked"
         await self.response.write(first)
         self.writes += 1

@@ -328,6 +328,23 @@ async def test_a_stream_that_cannot_be_is_refused_by_name(
         assert (got, refused["error_name"]) == (status, names[status])
 
 
+@pytest.mark.parametrize("path", ["/api/now/events", "/api/events", "/api/sessions/s/events"])
+async def test_a_request_for_the_headers_of_a_stream_ends(tmp_path: Path, path: str) -> None:
+    async with serving(tmp_path) as served, served.socket() as client:
+        await client.say("Hi", session="s")
+        await client.until("complete")
+        host, _, port = served.url.removeprefix("http://").partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        async with asyncio.timeout(60):
+            for request in (f"HEAD {path}", "GET /healthz"):
+                writer.write(f"{request} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
+                head = await reader.readuntil(b"\r\n\r\n")
+                # The second answer begins where a body would follow the first one.
+                assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+            assert b"application/json" in head
+        writer.close()
+
+
 async def test_streams_end_with_the_server(tmp_path: Path) -> None:
     async with asyncio.TaskGroup() as tasks:
         async with serving(tmp_path) as served:
