@@ -18,6 +18,7 @@ from sqlalchemy.exc import DatabaseError
 
 from gateway.contract.errors import StoreError
 from gateway.store import migrate
+from gateway.store.engine import is_temporary, open_error
 from gateway.store.schema import metadata
 
 FORMAT = 1
@@ -37,21 +38,21 @@ _TABLES = (*sorted(metadata.tables), "alembic_version")
 
 
 def find_problems(engine: Engine) -> Iterator[str]:
-    """Read the whole database; yield its problems, nothing for a sound one."""
+    """Read the whole database, of any revision; yield its problems, nothing for a sound one.
+
+    Raises StoreError if it cannot be read now, for example because another program has locked it.
+    """
     try:
         lost, revision = migrate.find_damage(engine), migrate.current(engine)
     except DatabaseError as error:
+        if is_temporary(error):
+            raise open_error(engine, error) from None
         lost, revision = str(error.orig).strip().splitlines()[0], None
     if lost is not None:
         yield lost
         return
-    if revision != migrate.head():
-        yield (
-            f"its schema is at revision {revision or 'none'}, this version needs {migrate.head()}; "
-            "run: trunkline db upgrade"
-        )
-        return
-    yield from _find_missing_columns(engine)
+    if revision == migrate.head():
+        yield from _find_missing_columns(engine)
     try:
         yield from (
             _find_damaged_pages(engine)
@@ -59,6 +60,8 @@ def find_problems(engine: Engine) -> Iterator[str]:
             else _find_unreadable_tables(engine)
         )
     except DatabaseError as error:
+        if is_temporary(error):
+            raise open_error(engine, error) from None
         yield str(error.orig).strip().split("\n")[0]
 
 
@@ -82,7 +85,7 @@ def _find_damaged_pages(engine: Engine) -> Iterator[str]:
 
 def _find_unreadable_tables(engine: Engine) -> Iterator[str]:
     """Read every value of every table, which makes the server check its pages."""
-    for name in _TABLES:
+    for name in sorted({*_TABLES} & {*inspect(engine).get_table_names()}):
         try:
             with engine.connect() as connection:
                 connection.execute(text("SET LOCAL statement_timeout = 0"))

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from gateway.app import die
 from gateway.cli.gateway_client import call, running_gateway
 from gateway.cli.options import REFUSED, fail, give_up, refuse
-from gateway.cli.store_reader import existing_file, is_locked, store_file
+from gateway.cli.store_reader import check_store, is_locked, store_file
 from gateway.contract.errors import StoreError, TrunklineError
 from gateway.settings import Settings
 from gateway.store import Store
@@ -34,8 +34,8 @@ class GatewayOrStore:
         return _or_fail(lambda: call(self.settings, method, path, body))
 
     def run_in_store(self, work: Callable[[Store], Awaitable[T]]) -> T:
-        """Open the store, which must exist, run ``work`` in it and return the result."""
-        _or_fail(lambda: existing_file(self.settings))
+        """Open the store, run ``work`` in it and return the result. A store of another version is refused."""
+        _or_fail(lambda: check_store(self.settings))
         return _or_fail(lambda: work_in_store(self.settings, work))
 
 

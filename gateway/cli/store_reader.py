@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import os
 import sqlite3
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -44,24 +46,36 @@ def reading(settings: Settings, *, any_schema: bool = False) -> Generator[Connec
         engine.dispose()
 
 
+def check_store(settings: Settings) -> None:
+    """Raise StoreError unless there is a store with the schema of this version; opening one migrates it."""
+    with reading(settings):
+        pass
+
+
 def reader(settings: Settings) -> Engine:
     """Return an engine with read-only connections. Raises StoreError when there is no store yet."""
 
-    file = existing_file(settings)
-    if file is None:
-        return open_engine(settings.store_url, "relaxed").execution_options(postgresql_readonly=True)
-    address = f"{file.absolute().as_uri()}?mode=ro"
-    # Not in the URL of the engine, which errors show.
-    opened = partial(sqlite3.connect, address, uri=True, check_same_thread=False)
-    return create_engine(URL.create("sqlite", database=str(file.absolute())), creator=opened)
-
-
-def existing_file(settings: Settings) -> Path | None:
-    """Return the SQLite file of the settings, None for a server. Raises StoreError when there is none yet."""
     file = store_file(settings)
     if file is not None and not file.exists():
         raise StoreError(f"{file} does not exist yet; `trunkline run` creates it")
-    return file
+    if file is None:
+        return open_engine(settings.store_url, "relaxed").execution_options(postgresql_readonly=True)
+    # The address is not in the URL of the engine, which errors show.
+    return create_engine(URL.create("sqlite", database=str(file.absolute())), creator=partial(_open, file))
+
+
+def _open(file: Path) -> sqlite3.Connection:
+    """Open a SQLite file to read it. Raises PermissionError for a file of another user."""
+    connection = sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA schema_version").fetchone()
+    except sqlite3.OperationalError:
+        # A reader writes beside the file, too: the index of the write-ahead log.
+        for path, wanted in ((file, os.R_OK), (file.absolute().parent, os.W_OK)):
+            if os.geteuid() and not os.access(path, wanted, effective_ids=True):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path)) from None
+        raise
+    return connection
 
 
 def store_file(settings: Settings) -> Path | None:

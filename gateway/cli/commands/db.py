@@ -10,6 +10,7 @@ from sqlalchemy.exc import DatabaseError
 
 from gateway.cli.database_copy import find_problems
 from gateway.cli.options import FAILED, AsJson, File, refuse, settings_from, to_json
+from gateway.cli.output import quiet
 from gateway.cli.store_reader import reader, store_file
 from gateway.contract.errors import StoreError
 from gateway.settings import Settings
@@ -37,8 +38,11 @@ def upgrade(as_json: AsJson = False, config: File = None) -> None:
 
     settings = settings_from(config)
     try:
-        with open_locked(settings.store_url, settings.durability) as base:
+        with quiet(), open_locked(settings.store_url, settings.durability) as base:
             before = None if base.created else migrate.current(base.engine)
+            if before in migrate.revisions()[:-1]:
+                text = f"upgrading from {before} to {migrate.head()}; an interrupted upgrade changes nothing"
+                typer.echo(text, err=True)
             changed = migrate.upgrade(base.engine) or base.created
     except StoreError as error:
         refuse(error)

@@ -21,7 +21,7 @@ from gateway.cli.gateway_client import call
 from gateway.cli.models.provider_info import idle_gateway, warn_of_failed_plugins
 from gateway.cli.options import FAILED, REFUSED, AsJson, File, fail, fail_without_testing, settings_from
 from gateway.cli.output import echo_json, plain
-from gateway.cli.store_reader import reading
+from gateway.cli.store_reader import check_store
 from gateway.contract.errors import StoreError, StoreLockedError, TrunklineError
 from gateway.models import Ledger, prices_of
 from gateway.probes import MeterOf, PingResult, metered
@@ -122,8 +122,7 @@ async def _booking(
 ) -> AsyncGenerator[MeterOf | Literal["gateway"] | None]:
     """Yield what books requests: the store, ``gateway`` if that owns the store, None without a store."""
     try:
-        with reading(settings):
-            pass
+        check_store(settings)
         store = Store.open(settings.store_url, settings.durability, die)
     except StoreLockedError:
         yield "gateway"

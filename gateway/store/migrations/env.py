@@ -1,5 +1,6 @@
 """The script that Alembic runs: the migrations, on a given connection."""
 
+import structlog
 from alembic import context
 from sqlalchemy.exc import DatabaseError
 
@@ -8,6 +9,8 @@ from gateway.store.engine import is_temporary
 from gateway.store.schema import metadata
 
 context.configure(connection=context.config.attributes["connection"], target_metadata=metadata)
+# Of a large database it takes minutes, in which the gateway answers nothing.
+structlog.get_logger("trunkline").info("migrating the database; an interrupted migration changes nothing")
 try:
     with context.begin_transaction():
         context.run_migrations()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from gateway.store import migrate
+from gateway.store.engine import open_engine
 from tests.gateway.cli.processes import gateway, trunkline
 
 
@@ -33,6 +35,19 @@ def test_upgrade_makes_the_database_once(tmp_path: Path):
         0,
         f"the database is up to date: {migrate.head()}\n",
     )
+
+
+def test_an_upgrade_that_may_take_minutes_is_announced(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    older = migrate.revisions()[-2]
+    engine = open_engine(f"sqlite:///{tmp_path}/data/trunkline.db")
+    with engine.begin() as connection:
+        migrate.run_migrations(connection, older)
+    engine.dispose()
+    done = trunkline("db", "upgrade", "--json", home=tmp_path, TRUNKLINE_LOG__LEVEL="info")
+    assert json.loads(done.stdout) == {"from": older, "to": migrate.head(), "changed": True}
+    announced = f"upgrading from {older} to {migrate.head()}; an interrupted upgrade changes nothing\n"
+    assert (done.returncode, done.stderr) == (0, announced)
 
 
 def test_status_counts_what_is_in_it(tmp_path: Path):
@@ -135,6 +150,42 @@ def test_no_command_that_reads_creates_a_database(tmp_path: Path, words: tuple[s
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"{where} does not exist yet; `trunkline run` creates it\n"
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("words", READING, ids=" ".join)
+def test_no_command_that_reads_migrates_a_database(tmp_path: Path, words: tuple[str, ...]) -> None:
+    trunkline("db", "upgrade", home=tmp_path)
+    older = migrate.revisions()[-2]
+    at_revision(tmp_path, older)
+    done = trunkline(*words, home=tmp_path, TRUNKLINE_SERVER__PORT="1")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"the store has schema {older}, this version needs {migrate.head()}; run: trunkline db upgrade\n"
+    )
+    found = json.loads(trunkline("db", "status", "--json", home=tmp_path).stdout)
+    assert found["revision"] == older
+
+
+@pytest.mark.parametrize("revision", [migrate.revisions()[-2], "9001"])
+def test_another_revision_is_no_damage(tmp_path: Path, revision: str) -> None:
+    trunkline("db", "upgrade", home=tmp_path)
+    at_revision(tmp_path, revision)
+    done = trunkline("db", "check", home=tmp_path)
+    assert (done.returncode, done.stdout) == (0, f"{tmp_path}/data/trunkline.db: no damage found\n")
+
+
+@pytest.mark.parametrize("command", ["check", "status"])
+def test_a_server_or_a_file_that_cannot_be_read_now_is_no_damage(tmp_path: Path, command: str) -> None:
+    trunkline("db", "upgrade", home=tmp_path)
+    with closing(sqlite3.connect(tmp_path / "data/trunkline.db", isolation_level=None)) as holder:
+        holder.execute("PRAGMA locking_mode = EXCLUSIVE")
+        holder.execute("BEGIN EXCLUSIVE")
+        done = trunkline("db", command, home=tmp_path)
+    assert (done.returncode, done.stdout) == (75, "")
+    assert "database is locked" in done.stderr
+    server = "postgresql://me:hunter2@127.0.0.1:1/chat"
+    done = trunkline("db", command, home=tmp_path, TRUNKLINE_STORE__URL=server)
+    assert (done.returncode, done.stdout) == (75, "")
 
 
 def test_a_gateway_of_another_data_directory_is_not_asked(tmp_path: Path) -> None:
