@@ -132,10 +132,13 @@ class SettingsFile:
         entries: Mapping[KeyPath, Entry] = {each.path: each for each in self._started.reread().entries}
         written = [((*path, *inner), each) for inner, each in _leaves(value)] if value is not None else []
         for key, wanted in written:
-            found = entries.get(key)
+            # A key below, in a higher source, makes a table of a value: then there is no entry of this key.
+            below = (each for each in entries.values() if each.path[:-1][: len(key)] == key and wanted != {})
+            found = entries.get(key) or next(below, None)
             kept = None if found is None else found.written or found.value
-            if found is not None and kept not in (wanted, str(wanted)):
-                raise SettingsError(f"{dotted(key)} is also set in {found.place}, which overrides the file")
+            if found is not None and (found.path != key or kept not in (wanted, str(wanted))):
+                name = dotted(found.path)
+                raise SettingsError(f"{name} is also set in {found.place}, which overrides the file")
 
 
 def needs_proof(path: KeyPath, value: Any = None) -> bool:

@@ -141,3 +141,12 @@ def test_a_file_with_a_byte_order_mark_is_changed(project: Path):
     file.write_text("\ufeff[server]\nport = 81\n")
     assert run("set", "server.port", "82", cwd=project).returncode == 0
     assert file.read_text() == "[server]\nport = 82\n"
+
+
+def test_a_value_in_place_of_a_table_is_refused_although_a_variable_hides_it(project: Path):
+    file = project / "config/trunkline.toml"
+    before = file.read_text()
+    done = run("set", "server", "5", cwd=project, MY_TOKEN="hunter2", TRUNKLINE_SERVER__PORT="82")
+    said = "server.port is also set in TRUNKLINE_SERVER__PORT, which overrides the file\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
+    assert file.read_text() == before
