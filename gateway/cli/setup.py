@@ -38,7 +38,7 @@ from gateway.models.credentials import CredentialStore
 from gateway.models.providers import default_model
 from gateway.settings import Settings, load_settings
 from gateway.settings.layers.editing import EditedFile
-from gateway.settings.secrets import sounds_secret
+from gateway.settings.secrets import keep_owner, sounds_secret
 
 ProviderId = Annotated[
     str | None, typer.Option(help="Model provider, such as anthropic.", show_default=False)
@@ -315,10 +315,13 @@ def platforms() -> dict[str, Questions]:
 def _write_secret(folder: Path, name: str, secret: str) -> Path:
     """Write a secret to its own file in the data directory, which `trunkline backup` includes."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    file = folder / name
-    file.touch(mode=0o600)
-    file.write_text(f"{secret}\n", encoding="utf-8")
-    return file
+    path = folder / name
+    with os.fdopen(
+        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8"
+    ) as file:
+        keep_owner(file.fileno(), folder)
+        file.write(f"{secret}\n")
+    return path
 
 
 @asynccontextmanager

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from gateway.contract.errors import SettingsError
 from gateway.contract.provider import ApiKey, Credential, OAuth
+from gateway.settings.secrets import keep_owner
 
 MIN_PRIORITY = 1
 """Lowest accepted priority of a keyring backend; lower ones store nothing, or store it unencrypted."""
@@ -265,6 +266,7 @@ class CredentialStore:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(self._path.with_suffix(".lock"), os.O_WRONLY | os.O_CREAT, 0o600)
         try:
+            keep_owner(lock, self._path.parent)
             fcntl.flock(lock, fcntl.LOCK_EX)
             entries = self._entries()
             before = dict(entries)
@@ -279,6 +281,7 @@ class CredentialStore:
         fresh = self._path.with_suffix(".new")
         fresh.unlink(missing_ok=True)
         with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            keep_owner(file.fileno(), self._path.parent)
             file.write(text + b"\n")
             file.flush()
             os.fsync(file.fileno())

@@ -1,9 +1,12 @@
-"""Secrets in settings: their type, the tokens of the server, and masking secrets in text."""
+"""Secrets in settings: their type, the tokens of the server, masking secrets in text, owners of files."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import unquote, urlsplit
 
@@ -60,6 +63,17 @@ def sounds_secret(name: str) -> bool:
     """Return whether a name denotes a secret: ``bot_token`` and ``apiKey`` do, ``max_tokens`` does not."""
     spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|-", "_", name)
     return not _SECRET_WORDS.isdisjoint(spaced.lower().split("_"))
+
+
+def keep_owner(descriptor: int, like: Path) -> None:
+    """Give a file that root writes the owner of ``like``: its directory, or the file that it replaces.
+
+    Commands of root must not leave files that a service with a user of its own cannot read.
+    """
+    if os.geteuid() == 0:
+        found = like.stat()
+        with suppress(OSError):  # a container may lack this user
+            os.fchown(descriptor, found.st_uid, found.st_gid)
 
 
 def _not_blank(secret: SecretStr | None) -> SecretStr | None:

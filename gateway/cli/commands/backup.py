@@ -7,8 +7,8 @@ import shutil
 import tarfile
 import tempfile
 import time
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,7 +30,10 @@ from gateway.cli.options import REFUSED, AsJson, File, fail, refuse, settings_fr
 from gateway.cli.store_reader import reader, store_file
 from gateway.commands.agent_draft import FOLDER as AGENTS
 from gateway.contract.errors import StoreError
+from gateway.extensions.admission.secrets import FOLDER as SECRETS
+from gateway.mcp.plugin import FOLDER as MCP
 from gateway.settings import Settings
+from gateway.settings.secrets import keep_owner
 from gateway.store import migrate
 from gateway.store.engine import lock, open_engine, open_error, sync
 from gateway.store.schema import metadata
@@ -40,7 +43,12 @@ _MANIFEST = "trunkline.json"
 _DATABASES = {"sqlite": "trunkline.db", "postgresql": "trunkline.sql"}
 """Name of the database in an archive, by its kind."""
 _FOLDER = "data/"
-_AGENT = ".md"
+_FOLDERS: Mapping[str, tuple[str, ...]] = {
+    AGENTS: (".md",),
+    SECRETS: (".json",),
+    MCP: (".json", ".login"),
+}
+"""Subdirectories of the data directory that a backup contains, with the suffixes of their files."""
 _LARGEST_MANIFEST = 65_536
 _NOT_KEPT = (".lock", ".new", ".before-restore", "-wal", "-shm", ".tar.gz", ".partial")
 """Suffixes of files in the data directory that a backup leaves out."""
@@ -59,9 +67,9 @@ def backup(
 ) -> None:
     """Back up the database and the data directory to one archive. The gateway may run meanwhile.
 
-    The archive contains conversations, credentials and the agents that `/agent new` saved; only you can read
-    it. It does not contain settings, environment variables, keys in a keyring, or other subdirectories of the
-    data directory.
+    The archive contains conversations, credentials, secrets of plugins, approved tools and logins of MCP
+    servers, and the agents that `/agent new` saved; only you can read it. It does not contain settings,
+    environment variables, keys in a keyring, or other subdirectories of the data directory.
 
     \b
     Examples:
@@ -186,16 +194,17 @@ def _readable(engine: Engine) -> Generator[None]:
 
 
 def _files(settings: Settings) -> Iterator[Path]:
-    """Yield the files of the data directory besides the database, such as credentials, and saved agents."""
+    """Yield the files of the data directory besides the database, such as credentials, and of `_FOLDERS`."""
 
     database = store_file(settings)
     for path in sorted(settings.data_dir.glob("*")):
         ours = database is not None and path.absolute() == database.absolute()
         if path.is_file() and not path.is_symlink() and not ours and not path.name.endswith(_NOT_KEPT):
             yield path
-    for path in sorted((settings.data_dir / AGENTS).glob(f"*{_AGENT}")):
-        if path.is_file() and not path.is_symlink():
-            yield path
+    for folder, suffixes in _FOLDERS.items():
+        for path in sorted((settings.data_dir / folder).glob("*")):
+            if path.suffix in suffixes and path.is_file() and not path.is_symlink():
+                yield path
 
 
 def _sync_and_rename(partial: Path, target: Path) -> None:
@@ -229,7 +238,11 @@ def _read(settings: Settings, archive: tarfile.TarFile, *, force: bool) -> dict[
                     _check_free(settings, engine, others)
                 # Before the database: a file in place of a folder must stop the restore early.
                 for name in others:
-                    (settings.data_dir / name).parent.mkdir(exist_ok=True)
+                    (settings.data_dir / name).parent.mkdir(mode=0o700, exist_ok=True)
+                    _keep_owner((settings.data_dir / name).parent, settings.data_dir)
+                    _keep_owner(Path(kept, name), settings.data_dir)
+                for path in (database, beside / f"{database.name}.lock"):
+                    _keep_owner(path, beside)
                 former = _put_database(engine, database)
                 for name in others:
                     Path(kept, name).replace(settings.data_dir / name)
@@ -276,19 +289,19 @@ def _extracted(archive: tarfile.TarFile, folder: Path, kept: Path, kind: str) ->
     """
     database, others = folder / _DATABASES[kind], list[str]()
     for member in archive:
-        name = Path(member.name.removeprefix(_FOLDER)).name
+        inner = member.name.removeprefix(_FOLDER)
+        name = Path(inner).name
         if not member.isfile() or not name:
             continue
-        agent = f"{AGENTS}/{name}"
         if member.name == database.name:
             _extract(archive, member, database)
-        elif member.name == f"{_FOLDER}{name}":
-            others.append(name)
-            _extract(archive, member, kept / name)
-        elif member.name == f"{_FOLDER}{agent}" and name.endswith(_AGENT):
-            others.append(agent)
-            Path(kept, AGENTS).mkdir(exist_ok=True)
-            _extract(archive, member, kept / agent)
+        elif member.name == f"{_FOLDER}{name}" or (
+            inner != member.name
+            and any(inner == f"{each}/{name}" and name.endswith(ends) for each, ends in _FOLDERS.items())
+        ):
+            others.append(inner)
+            (kept / inner).parent.mkdir(exist_ok=True)
+            _extract(archive, member, kept / inner)
     if not database.exists():
         raise StoreError(f"the archive lacks {database.name}")
     if kind == "sqlite":
@@ -303,6 +316,16 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) ->
         shutil.copyfileobj(source, file)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _keep_owner(path: Path, folder: Path) -> None:
+    """Give a restored file the owner of its directory; see ``keep_owner``."""
+    with suppress(FileNotFoundError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        try:
+            keep_owner(descriptor, folder)
+        finally:
+            os.close(descriptor)
 
 
 def _check_free(settings: Settings, engine: Engine, names: list[str]) -> None:

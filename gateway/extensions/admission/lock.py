@@ -115,6 +115,8 @@ class Lock:
         draft = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
         try:
             with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+                # It has no secrets. An operator writes it as root, and a service reads it as its own user.
+                os.fchmod(file.fileno(), 0o644)
                 file.write(self.dumps())
                 file.flush()
                 os.fsync(file.fileno())

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from gateway.contract.errors import SettingsError, TrunklineError
 from gateway.settings.loader import load_settings
+from gateway.settings.secrets import keep_owner
 
 
 class EditedFile:
@@ -125,6 +126,7 @@ class EditedFile:
             mode = stat.S_IMODE(self.path.stat().st_mode) if self.path.exists() else 0o644
             descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                keep_owner(descriptor, self.path if self.path.exists() else self.path.parent)
                 os.fchmod(descriptor, mode)
                 file.write(text)
                 file.flush()

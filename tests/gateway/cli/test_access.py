@@ -15,7 +15,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gateway.cli import app
-from tests.gateway.cli.processes import environment
+from gateway.cli.store_reader import reader
+from gateway.extensions.admission.secrets import PluginSecrets
+from gateway.settings import Settings
+from gateway.store.engine import open_engine
+from gateway.store.migrate import upgrade
+from tests.gateway.cli.processes import environment, trunkline
 
 REMEDY = "run the command as the user of the gateway, for example with sudo"
 OTHER = 65534
@@ -70,6 +75,23 @@ def test_a_backup_of_files_that_may_not_be_read_does_not_blame_the_archive(as_an
     assert done.stderr.endswith(f": Permission denied; {REMEDY}\n")
 
 
+def test_a_database_beside_which_nothing_may_be_written_is_not_called_damaged(closed: Path) -> None:
+    engine = open_engine(f"sqlite:///{closed}/trunkline.db")
+    upgrade(engine)
+    engine.dispose()
+    for path in (closed, *closed.iterdir()):
+        path.chmod(0o755)
+    read = reader(Settings(data_dir=closed))
+    os.seteuid(OTHER)
+    try:
+        with pytest.raises(PermissionError) as refused:
+            read.connect()
+    finally:
+        os.seteuid(0)
+        read.dispose()
+    assert refused.value.filename == str(closed)
+
+
 def test_the_doctor_says_so_and_looks_at_the_machine(as_another_user: Run, closed: Path) -> None:
     done = as_another_user("doctor", "--json")
     found = {finding["name"]: finding for finding in json.loads(done.stdout)}
@@ -81,6 +103,34 @@ def test_the_doctor_says_so_and_looks_at_the_machine(as_another_user: Run, close
         "advice": REMEDY,
     }
     assert found["clock"]["status"] == "ok"
+
+
+def test_what_root_writes_for_a_service_belongs_to_its_user(closed: Path, tmp_path: Path) -> None:
+    file, archive = closed.parent / "own.toml", str(tmp_path / "b.tar.gz")
+    file.write_text("[channels.telegram]\nenabled = false\n")
+    (closed / "saved_agents").mkdir()
+    (closed / "saved_agents/poet.md").write_text("---\ndescription: Writes verse\n---\nYou write verse.\n")
+
+    def run(*words: str) -> None:
+        options = {"home": closed.parent, "stdin": "sk-123456789", "TRUNKLINE_DATA_DIR": str(closed)}
+        done = trunkline(*words, "--config", str(file), **options)
+        assert done.returncode == 0, done.stderr
+
+    run("db", "upgrade")
+    for path in (file, closed, *closed.rglob("*")):
+        path.chmod(0o700)
+        os.chown(path, OTHER, OTHER)
+    run("backup", archive)
+    shutil.rmtree(closed / "saved_agents")
+    (closed / "trunkline.db.lock").unlink()
+    run("restore", archive, "--force")
+    run("auth", "login", "openai", "--key-stdin", "--no-check")
+    run("config", "set", "timezone", "UTC")
+    run("setup", "--channel", "slack", "--set", "bot_token=x", "--set", "app_token=x", "--no-check")
+    PluginSecrets(closed).put("weather", "API_TOKEN", "hunter22")
+    found = {path.name: path.stat().st_uid for path in (file, *closed.rglob("*"))}
+    assert {"trunkline.db", "keys.json", "own.toml", "poet.md", "secret-slack-bot_token"} <= found.keys()
+    assert set(found.values()) == {OTHER}, found
 
 
 LOGGING = """

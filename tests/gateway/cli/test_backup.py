@@ -99,6 +99,24 @@ def test_saved_agents_are_restored(tmp_path: Path) -> None:
     assert "Writes verse" in listed.stdout, listed.stderr
 
 
+def test_secrets_of_plugins_and_approvals_of_mcp_servers_are_restored(tmp_path: Path) -> None:
+    kept = ("mcp/search.login", "mcp/time.json", "plugin_secrets/weather.json")
+    for name in (*kept, "mcp/time.part", "workspaces/x.json"):
+        file = tmp_path / "data" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(name)
+    backed_up(tmp_path)
+    shutil.rmtree(tmp_path / "data")
+    done = trunkline("restore", "b.tar.gz", "--json", home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    contents = json.loads(done.stdout)["contents"]
+    assert sorted(contents[1:]) == [f"data/{name}" for name in kept]
+    for name in kept:
+        file = tmp_path / "data" / name
+        assert (file.read_text(), file.stat().st_mode & 0o777) == (name, 0o600)
+        assert file.parent.stat().st_mode & 0o777 == 0o700
+
+
 def test_an_empty_file_is_replaced_without_force(tmp_path: Path) -> None:
     backed_up(tmp_path)
     (tmp_path / "data/trunkline.db").write_bytes(b"")

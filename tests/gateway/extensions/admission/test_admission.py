@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -263,6 +264,12 @@ def test_a_lock_that_others_can_write_or_that_is_a_link_is_not_read(desk: Desk) 
     lock.rename(lock.with_name("other.toml"))
     lock.symlink_to("other.toml")
     assert "cannot be read" in refusal(desk, "audit")
+
+
+def test_a_service_with_a_user_of_its_own_can_read_the_lock(desk: Desk) -> None:
+    desk.project()
+    desk.installer.approve("audit", (), "operator")
+    assert stat.S_IMODE(desk.admission.lock_file.stat().st_mode) == 0o644
 
 
 def test_a_failed_change_of_the_lock_changes_nothing(desk: Desk) -> None:
