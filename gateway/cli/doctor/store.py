@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from gateway.tables.clock import find_jump
 
 _GIB = 1 << 30
 _TOO_LITTLE, _LITTLE = _GIB // 10, _GIB
+_OLDEST_SQLITE = (3, 35)
 _UPGRADE = "run: trunkline db upgrade (a starting gateway does it too)"
 
 
@@ -38,6 +40,8 @@ def store(settings: Settings) -> Iterator[Finding]:
     else:
         yield from _opened(settings)
     yield durability(settings)
+    if file is not None:
+        yield from sqlite()
     yield from room((file or settings.data_dir / "x").absolute().parent)
 
 
@@ -125,7 +129,36 @@ def durability(settings: Settings) -> Finding:
         return fail("durability", str(error), "ask the administrator of the database server")
     except StoreError as error:
         return fail("durability", str(error), "connect to the database server to check it")
+    file = store_file(settings)
+    if file is not None and _is_in_memory(file.absolute().parent):
+        return warn(
+            "durability",
+            f"{file.absolute().parent} is in memory (tmpfs): a restart of the machine loses all messages",
+            "choose a data_dir on a disk",
+        )
     return ok("durability", "full: acknowledged messages survive a power loss")
+
+
+def _is_in_memory(folder: Path) -> bool:
+    """Return whether a directory, or the one in which it will be created, is on a tmpfs of Linux."""
+    try:
+        mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+    except OSError:
+        return False
+    kinds = {mount[1]: mount[2] for mount in mounts}
+    path = folder.resolve()
+    return next((kinds[str(each)] for each in (path, *path.parents) if str(each) in kinds), "") == "tmpfs"
+
+
+def sqlite(found: tuple[int, ...] = sqlite3.sqlite_version_info) -> Iterator[Finding]:
+    """Find a SQLite that lacks RETURNING. Python brings it along, or uses that of the system."""
+    if found < _OLDEST_SQLITE:
+        shown, oldest = (".".join(map(str, version)) for version in (found, _OLDEST_SQLITE))
+        yield fail(
+            "sqlite",
+            f"this Python has SQLite {shown}; the gateway needs {oldest} or newer",
+            "use another Python, for example of a newer system, or PostgreSQL",
+        )
 
 
 def room(folder: Path) -> Iterator[Finding]:

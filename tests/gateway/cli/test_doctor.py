@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from gateway.cli import app
 from gateway.cli.doctor.machine import clock
 from gateway.cli.doctor.plugins import OWN_COMMANDS
-from gateway.cli.doctor.store import durability, schema
+from gateway.cli.doctor.store import durability, schema, sqlite
 from gateway.contract.messages import now_ms
 from gateway.extensions.process.attacks import ATTACKS, CONTROLS
 from gateway.settings import Settings
@@ -183,6 +183,18 @@ def test_a_store_address_that_is_none_is_a_failure(tmp_path: Path) -> None:
 def test_relaxed_durability_is_reported() -> None:
     assert durability(Settings(durability="relaxed")).status == "warn"
     assert durability(Settings()).status == "ok"
+
+
+@pytest.mark.skipif(not os.path.ismount("/dev/shm"), reason="needs a tmpfs")
+def test_a_database_in_memory_is_a_warning() -> None:
+    in_memory = durability(Settings(data_dir=Path("/dev/shm/trunkline/data")))
+    assert (in_memory.status, "is in memory (tmpfs)" in in_memory.detail) == ("warn", True)
+
+
+def test_a_sqlite_that_is_too_old_is_a_failure() -> None:
+    (found,) = sqlite((3, 34, 1))
+    assert (found.status, "SQLite 3.34.1; the gateway needs 3.35" in found.detail) == ("fail", True)
+    assert list(sqlite((3, 35, 0))) == []
 
 
 def test_a_directory_that_cannot_be_written_is_a_failure(tmp_path: Path) -> None:
