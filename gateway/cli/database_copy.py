@@ -108,7 +108,7 @@ def copy_file(source: Path, target: Path) -> None:
             reader.backup(writer, pages=-1)
         check_file(target)
     except sqlite3.Error as error:
-        raise StoreError(f"cannot copy {source}: {error}") from None
+        raise StoreError(f"cannot copy {source} to {target.parent}: {error}") from None
 
 
 def check_file(path: Path) -> None:

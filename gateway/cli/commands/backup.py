@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
+from rich.console import Console
 from sqlalchemy import Engine, inspect
 from sqlalchemy.exc import DatabaseError
 
@@ -84,7 +85,13 @@ def backup(
     if target.exists():
         fail(f"{target} exists; choose another name or remove it")
     try:
-        names = _write(settings, target)
+        # Beside the archive: the place of temporary files may be in memory, or too small for a database.
+        staging = tempfile.TemporaryDirectory(prefix=".trunkline-backup-", dir=target.absolute().parent)
+    except OSError as error:
+        fail(f"cannot write {target}: {error.strerror}")
+    try:
+        with staging as folder, Console(stderr=True).status(f"writing {target}"):
+            names = _write(settings, target, Path(folder))
     except StoreError as error:
         refuse(error)
     except OSError as error:
@@ -116,7 +123,7 @@ def restore(
 
     settings = settings_from(config)
     try:
-        with tarfile.open(file, "r:gz") as archive:
+        with tarfile.open(file, "r:gz") as archive, Console(stderr=True).status(f"restoring {file}"):
             found = _read(settings, archive, force=force)
     except StoreError as error:
         refuse(error)
@@ -134,28 +141,31 @@ def restore(
 # --- writing -------------------------------------------------------------------------------------------
 
 
-def _write(settings: Settings, target: Path) -> list[str]:
-    """Write an archive; return the names of its members."""
+def _write(settings: Settings, target: Path, folder: Path) -> list[str]:
+    """Write an archive, with ``folder`` for the copy of the database; return the names of its members."""
 
     partial = _partial(target)
-    with tempfile.TemporaryDirectory(prefix="trunkline-") as folder:
-        manifest, copy = _copied(settings, Path(folder))
-        described = Path(folder, _MANIFEST)
-        described.write_bytes(msgspec.json.encode(manifest))
-        try:
-            partial.unlink(missing_ok=True)
-            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as raw, tarfile.open(fileobj=raw, mode="w:gz") as archive:
-                archive.add(described, _MANIFEST)
-                archive.add(copy, copy.name)
-                for path in _files(settings):
-                    archive.add(
-                        path, f"{_FOLDER}{path.relative_to(settings.data_dir).as_posix()}", recursive=False
-                    )
-                names = [name for name in archive.getnames() if name != _MANIFEST]
-            _sync_and_rename(partial, target)
-        finally:
-            partial.unlink(missing_ok=True)
+    manifest, copy = _copied(settings, folder)
+    described = folder / _MANIFEST
+    described.write_bytes(msgspec.json.encode(manifest))
+    try:
+        partial.unlink(missing_ok=True)
+        # The default level of compression takes three times as long, for an archive that is 3 % smaller.
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with (
+            os.fdopen(descriptor, "wb") as raw,
+            tarfile.open(fileobj=raw, mode="w:gz", compresslevel=6) as archive,
+        ):
+            archive.add(described, _MANIFEST)
+            archive.add(copy, copy.name)
+            for path in _files(settings):
+                archive.add(
+                    path, f"{_FOLDER}{path.relative_to(settings.data_dir).as_posix()}", recursive=False
+                )
+            names = [name for name in archive.getnames() if name != _MANIFEST]
+        _sync_and_rename(partial, target)
+    finally:
+        partial.unlink(missing_ok=True)
     return names
 
 

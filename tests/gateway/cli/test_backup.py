@@ -68,6 +68,7 @@ def backed_up(home: Path) -> Path:
     """A backup of a new SQLite database."""
     assert trunkline("db", "upgrade", home=home).returncode == 0
     assert trunkline("backup", "b.tar.gz", home=home).returncode == 0
+    assert list(home.glob(".trunkline-*")) == []
     return home / "b.tar.gz"
 
 
@@ -115,6 +116,13 @@ def test_secrets_of_plugins_and_approvals_of_mcp_servers_are_restored(tmp_path: 
         file = tmp_path / "data" / name
         assert (file.read_text(), file.stat().st_mode & 0o777) == (name, 0o600)
         assert file.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_directory_that_does_not_exist_is_one_clear_line(tmp_path: Path) -> None:
+    backed_up(tmp_path)
+    done = trunkline("backup", "nowhere/b.tar.gz", home=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "cannot write nowhere/b.tar.gz: No such file or directory\n"
 
 
 def test_an_empty_file_is_replaced_without_force(tmp_path: Path) -> None:
