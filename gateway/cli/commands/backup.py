@@ -85,6 +85,11 @@ def backup(
     if target.exists():
         fail(f"{target} exists; choose another name or remove it")
     try:
+        # First: a user who may not read the database hears that, and not that the archive cannot be written.
+        reader(settings).dispose()
+    except StoreError as error:
+        refuse(error)
+    try:
         # Beside the archive: the place of temporary files may be in memory, or too small for a database.
         staging = tempfile.TemporaryDirectory(prefix=".trunkline-backup-", dir=target.absolute().parent)
     except OSError as error:

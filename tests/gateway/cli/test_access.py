@@ -126,7 +126,8 @@ def test_what_root_writes_for_a_service_belongs_to_its_user(closed: Path, tmp_pa
     run("restore", archive, "--force")
     run("auth", "login", "openai", "--key-stdin", "--no-check")
     run("config", "set", "timezone", "UTC")
-    run("setup", "--channel", "slack", "--set", "bot_token=x", "--set", "app_token=x", "--no-check")
+    tokens = ("--set", "bot_token=xoxb-1", "--set", "app_token=xapp-1")
+    run("setup", "--channel", "slack", *tokens, "--no-check")
     PluginSecrets(closed).put("weather", "API_TOKEN", "hunter22")
     found = {path.name: path.stat().st_uid for path in (file, *closed.rglob("*"))}
     assert {"trunkline.db", "keys.json", "own.toml", "poet.md", "secret-slack-bot_token"} <= found.keys()
