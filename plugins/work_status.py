@@ -25,11 +25,12 @@ from gateway import (
     TurnContext,
     UsageEvent,
 )
-from gateway.api import Figure
+from gateway.api import Display, Figure
 from gateway.events import TurnFinished
 
 NOTE = "work_status.note"
 """The type of the messages that the plugin appends."""
+SLOW = Display(badge="slow", color="yellow")
 _KEY = re.compile(r"f\d{1,2}|(?=.+\+)(ctrl\+)?(alt\+)?(meta\+)?(shift\+)?([^\s+A-Z]|[a-z]{2,})")
 
 
@@ -118,7 +119,9 @@ class WorkStatus(Plugin):
             ctx.messages.inject_next(Message(session_id=ctx.session, role="user", parts=(text,)))
         elif seconds >= self._settings.note_after_seconds:
             text = TextPart(f"Answered in {seconds:.0f} s with {run.tokens:,} tokens.")
-            note = Message(session_id=ctx.session, role="assistant", parts=(text,), custom_type=NOTE)
+            note = Message(
+                session_id=ctx.session, role="assistant", parts=(text,), custom_type=NOTE, display=SLOW
+            )
             ctx.messages.append(note)
 
     def _hear(self, activity: Activity) -> None:

@@ -1,4 +1,4 @@
-"""The names for plugins that have HTTP routes, websockets or metrics, or use files or programs.
+"""Names for plugins with HTTP routes, websockets or metrics, or that use files, programs or labels.
 
 In: the contract. Out: these names; ``extensions`` checks what plugins return, and ``server`` uses it. Plugins
 import this module.
@@ -15,7 +15,7 @@ from gateway.confinement.programs import (
     ProgramPrefix,
     RunningProgram,
 )
-from gateway.contract.messages import ResultMetadata
+from gateway.contract.messages import Display, ResultMetadata
 from gateway.contract.plugin import ApiCall, ApiConnection, ApiRoute, ApiSocket, Figure
 from gateway.contract.tool import FileChange
 
@@ -26,6 +26,7 @@ __all__ = [
     "ApiConnection",
     "ApiRoute",
     "ApiSocket",
+    "Display",
     "Figure",
     "FileChange",
     "NodeService",

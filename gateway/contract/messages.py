@@ -187,7 +187,11 @@ class Metadata(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Display(Struct, frozen=True, omit_defaults=True):
-    """Hints for showing a message. ``hidden`` messages are kept and reach the model, but are not shown."""
+    """Hints for showing a message of a plugin.
+
+    ``badge`` and ``prefix`` (Markdown) stand before its text. The web page colours its edge: red, green or
+    yellow. ``hidden`` messages are kept and reach the model, but are not shown.
+    """
 
     color: str | None = None
     prefix: str | None = None

@@ -22,7 +22,7 @@ from gateway.contract.errors import (
     SettingsError,
     is_cancellation_requested,
 )
-from gateway.contract.messages import Message
+from gateway.contract.messages import Display, Message, TextPart
 from gateway.contract.plugin import (
     Figure,
     MessageRenderer,
@@ -445,15 +445,21 @@ class PluginRegistry:
         return self.contributions.keys("mention")
 
     def render(self, message: Message) -> str | None:
-        """Render a message by its type's renderer; None without one, or if it fails."""
+        """Return the Markdown that replaces a message for readers: its label and its renderer's text.
+
+        None if it has neither, or if the renderer fails. A label needs a renderer or a message of text alone.
+        """
         renderer = None if message.custom_type is None else self.get_renderer(message.custom_type)
+        label = "" if message.display is None else _label(message.display)
         if renderer is None:
-            return None
+            is_text = all(isinstance(part, TextPart) for part in message.parts)
+            return label + message.text if label and is_text else None
         try:
-            return renderer(message)
+            text = renderer(message)
         except Exception:
             log.exception("a renderer failed", custom_type=message.custom_type)
             return None
+        return None if text is None else label + text
 
     async def collect_figures(self) -> tuple[Mapping[str, Sequence[Figure]], Sequence[str]]:
         """Return the metrics of all plugins by full name, and the plugins that failed to give theirs."""
@@ -478,6 +484,11 @@ class PluginRegistry:
                 detail = f"tool {tool.name!r} is already registered by {taken[tool.name]!r}"
                 raise AlreadyRegisteredError(f"plugin {plugin.name!r}: {detail}")
             taken[tool.name] = plugin.name
+
+
+def _label(display: Display) -> str:
+    badge = display.badge and f"`{display.badge.replace('`', '')}`"
+    return "".join(f"{text} " for text in (badge, display.prefix) if text)
 
 
 async def _awaited(answer: Any) -> None:

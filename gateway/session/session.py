@@ -559,7 +559,7 @@ class Session:
 
     def rendered(self, message: Message) -> Message:
         """Return a message as platforms show it: with the text of its renderer, if it has one."""
-        rendered = None if message.custom_type is None else self._render(message)
+        rendered = self._render(message)
         return message if rendered is None else replace(message, parts=(TextPart(rendered),))
 
     def _append(self, message: Message) -> None:
@@ -601,7 +601,7 @@ class Session:
                 self.events.emit(kind(self.id, message.id, message.role, message.text))
 
     def _frame(self, message: Message) -> MessageFrame:
-        return MessageFrame(message, None if message.custom_type is None else self._render(message))
+        return MessageFrame(message, self._render(message))
 
     def _put_row(self, seq: int) -> Op:
         row = self.row

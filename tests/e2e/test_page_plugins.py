@@ -20,12 +20,15 @@ from gateway import (
     Tool,
     tool_from,
 )
+from gateway.api import Display
 from gateway.extensions.admission.admission import Admission
 from gateway.extensions.admission.packages.installer import Installer
 from gateway.settings import load_settings
 from gateway.testing.fake_models.script import Gate, Reply, Say, Use
 from gateway.testing.served import serving
 from tests.e2e.page_browser import answers, chat, message_field, say, session_of, words
+
+EDGE = "(body) => getComputedStyle(body).borderInlineStartWidth"
 
 
 class Keeping(Plugin):
@@ -55,6 +58,24 @@ async def test_002_23_a_renderer_writes_the_messages_of_its_type(browser: Browse
         await expect(answers(page).nth(1).locator("strong")).to_have_text("raining")
         await page.reload()
         await expect(words(answers(page).nth(1))).to_have_text("It is raining.")
+
+
+async def test_a_message_has_the_label_and_the_colour_that_its_plugin_chose(
+    browser: Browser, tmp_path: Path
+) -> None:
+    async with serving(tmp_path) as served, chat(browser, served.url) as page:
+        await say(page, "Hi")
+        await expect(answers(page)).to_have_attribute("data-status", "done")
+        bus = (await served.gateway.parts.sessions.find(session_of(page))).bus
+        display = Display(badge="slow", prefix="*Note:*", color="yellow")
+        bus.append(Message(session_id="", role="assistant", parts=(TextPart("95 s"),), display=display))
+        noted = answers(page).nth(1)
+        await expect(words(noted)).to_have_text("slow Note: 95 s")
+        await expect(noted).to_have_attribute("data-color", "yellow")
+        plain, edge = [await answers(page).nth(n).locator(".body").evaluate(EDGE) for n in (0, 1)]
+        assert (plain, edge) == ("0px", "3px")
+        await page.reload()
+        await expect(noted).to_have_attribute("data-color", "yellow")
 
 
 async def test_002_26_the_status_line_shows_what_plugins_push(browser: Browser, tmp_path: Path) -> None:

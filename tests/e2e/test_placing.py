@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import select
 
 from gateway.app import Gateway
-from gateway.contract.messages import Message, TextPart
+from gateway.contract.messages import Display, Message, TextPart
 from gateway.contract.plugin import Plugin, PluginContext, TurnContext
 from gateway.session.log import read_messages
 from gateway.settings import Settings
@@ -197,5 +197,7 @@ async def test_002_23_a_renderer_writes_what_is_placed(tmp_path: Path) -> None:
         await settled(gateway, "done")
         session = await gateway.parts.sessions.find("line:bot:kitchen")
         session.bus.append(msgspec.structs.replace(remark("raining"), custom_type="weather"))
-        await settled(gateway, "done", "done")
-    assert platform.answers("kitchen")[1] == "It is raining."
+        badge = Display(badge="new")
+        session.bus.append(msgspec.structs.replace(remark("snow"), display=badge))
+        await settled(gateway, "done", "done", "done")
+    assert platform.answers("kitchen")[1:] == ["It is raining.", "`new` snow"]

@@ -118,7 +118,7 @@ async def test_a_long_answer_is_followed_by_a_note(tmp_path: Path) -> None:
         assert live is not None
         assert not live.events.follows(live.id)
     assert noted.message.text == "Answered in 95 s with 2,334 tokens."
-    assert noted.rendered == "*Answered in 95 s with 2,334 tokens.*"
+    assert noted.rendered == "`slow` *Answered in 95 s with 2,334 tokens.*"
     assert len(notes) == 1
 
 

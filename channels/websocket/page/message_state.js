@@ -22,6 +22,7 @@
  * @property {"running" | "done"} status
  * @property {boolean} queued
  * @property {boolean} hidden
+ * @property {string | null} [color] of the edge, chosen by a plugin
  * @property {boolean} live it arrived while the page was open, and is not history
  * @property {number | null} seq its number in the log, if it is known
  * @property {string} [stopReason]
@@ -80,6 +81,7 @@ export function storedMessage(wire, html = [], held = undefined, seq = null) {
     createdAt: wire.created_at ?? null,
     stopReason: wire.metadata?.stop_reason,
     hidden: wire.display?.hidden ?? false,
+    color: wire.display?.color ?? null,
     queued: false, // its turn has begun
     approvals: held?.approvals ?? [],
     origin: wire.origin,

@@ -65,6 +65,7 @@ export class MessageView extends HTMLElement {
     const label = origin?.context ? t("message.earlier", { author }) : author || WHO[role];
     this.dataset.role = role;
     this.dataset.id = id;
+    if (message.color) this.dataset.color = message.color;
     this.toggleAttribute("data-context", Boolean(origin?.context));
     this.setAttribute("role", "article");
     this.setAttribute("aria-label", label);
