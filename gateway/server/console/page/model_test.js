@@ -5,10 +5,17 @@ import { has, t } from "/shared/language.js";
 import { counted, lasted } from "./amounts.js";
 import { send } from "./api.js";
 
-/** @param {{id: string, name: string}} one the provider @param {string[]} models of it, by full name @param {string} chosen */
-export function testForm({ id: provider, name }, models, chosen) {
-  const options = [[provider, t("models.test_default")], ...models.map((name) => [name, name.slice(provider.length + 1)])];
-  const field = h("select", { id: "test-model" }, ...options.map(([value, label]) => h("option", { value, selected: value === chosen }, label)));
+/**
+ * @param {{id: string, name: string}} one the provider @param {string} chosen full name of a model
+ * @returns {{form: HTMLFormElement, offer: (models: string[]) => void}} `offer` takes full names of models of any provider
+ */
+export function testForm({ id: provider, name }, chosen) {
+  const field = h("select", { id: "test-model", onchange: () => (chosen = field.value) });
+  const offer = (models) => {
+    const own = new Set(models.filter((each) => each.startsWith(`${provider}/`)));
+    const options = [[provider, t("models.test_default")], ...[...own].map((each) => [each, each.slice(provider.length + 1)])];
+    field.replaceChildren(...options.map(([value, label]) => h("option", { value, selected: value === chosen }, label)));
+  };
   const result = h("div", { class: "test-result", role: "status" });
   const button = h("button", { type: "submit" }, icon("send"), t("models.test"));
   const form = h("form", { class: "proof", "aria-labelledby": "test-title" }, h("h3", { id: "test-title" }, t("models.test_title")), h("p", { class: "muted" }, t("models.test_text")), h("label", { for: "test-model" }, t("models.model")), field, h("div", { class: "acts" }, button), result);
@@ -23,7 +30,7 @@ export function testForm({ id: provider, name }, models, chosen) {
     }
     button.disabled = false;
   });
-  return form;
+  return { form, offer };
 }
 
 /** Return the result in words. For an error without words here, those of the gateway are English. */

@@ -74,7 +74,8 @@ class Models {
     try {
       this.#models = (await read("/api/models", {}, { signal: this.#asked.signal })).models;
       this.#showModels();
-      this.#showPanel(false);
+      // The rest of the panel stays: a key may be typed there.
+      this.#offerModels();
     } catch (error) {
       if (error.name !== "AbortError") this.modelBody.replaceChildren(failedState({ text: error.message, again: () => this.#loadModels() }));
     } finally {
@@ -127,14 +128,19 @@ class Models {
     const replaced = isAdmin && key !== "" && one.keys.find(({ position }) => String(position) === key);
     const rows = one.keys.map((each) => keyRow(each, isAdmin, () => (each.way === "terminal" ? showCommand({ label: each.reason, command: each.command }) : this.#context.setQuery({ key: String(each.position) }, [one.id]))));
     const form = replaced && (replaced.way === "terminal" ? h("p", { class: "warning" }, icon("warning"), h("span", {}, `${replaced.reason} `, h("code", {}, replaced.command))) : keyForm(one, replaced, (done) => this.#replaced(done), () => this.#context.setQuery({}, [one.id])));
-    const models = (this.#models ?? []).map((each) => each.model).filter((name) => name.startsWith(`${one.id}/`));
+    this.test = isAdmin ? testForm(one, model) : null;
+    this.#offerModels();
     this.panel.replaceChildren(
       h("header", {}, h("h2", { id: "models-panel", tabindex: "-1" }, one.name), h("span", { class: `pill ${toneOf(one)}` }, stateOf(one)), ...(isAdmin && isPaused(one.state) ? [this.#tryButton(one)] : [])),
-      h("div", { class: "body stack" }, facts(one), h("div", {}, h("h3", {}, t("models.keys")), h("ul", { class: "key-list" }, ...rows)), ...(form ? [form] : []), ...(isAdmin ? [testForm(one, [...new Set(models)], model)] : [])),
+      h("div", { class: "body stack" }, facts(one), h("div", {}, h("h3", {}, t("models.keys")), h("ul", { class: "key-list" }, ...rows)), ...(form ? [form] : []), ...(this.test ? [this.test.form] : [])),
     );
     if (!focus) return;
     this.panel.scrollIntoView({ block: "nearest" });
     (this.panel.querySelector("input[type=password]") ?? this.panel.querySelector("h2")).focus({ preventScroll: true });
+  }
+
+  #offerModels() {
+    this.test?.offer((this.#models ?? []).map(({ model }) => model));
   }
 
   #tryButton({ state, name }) {

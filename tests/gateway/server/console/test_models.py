@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, Page, Route, expect
 
 from gateway.provider_http import HttpProvider
 from gateway.testing.fake_models.script import Refusal
@@ -27,6 +28,31 @@ async def sign_in(page: Page, token: str) -> None:
     """Sign in at the console by keyboard."""
     await page.get_by_label("Token or code").fill(token)
     await page.keyboard.press("Enter")
+
+
+async def test_a_key_that_is_typed_stays_when_the_models_arrive(browser: Browser, tmp_path: Path) -> None:
+    typed = asyncio.Event()
+
+    async def hold(route: Route) -> None:
+        await typed.wait()
+        await route.continue_()
+
+    async with FakeModels(key=NEW) as fake:
+        file = written(tmp_path, fake, f'api_key = "{OLD}"')
+        async with (
+            serving(tmp_path, fake=fake, file=file, providers={}, server=SERVER) as served,
+            chat(browser, f"{served.url}/console/models/openai?key=1", connected=False) as page,
+        ):
+            await page.route("**/api/models", hold)
+            await sign_in(page, OWNER)
+            field = page.get_by_label("New value of key 1")
+            await expect(field).to_be_focused()
+            await page.keyboard.type(NEW)
+            typed.set()
+            options = page.get_by_label("Model", exact=True).locator("option")
+            await expect(options.nth(1)).to_be_attached()
+            await expect(field).to_have_value(NEW)
+            await expect(field).to_be_focused()
 
 
 async def test_a_key_is_replaced_by_keyboard_from_its_address(browser: Browser, tmp_path: Path) -> None:
