@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import select
 
-from gateway import Message, Plugin, PluginContext, new_id
+from gateway import Message, Plugin, PluginContext, TurnContext, new_id
 from gateway.channel import Address, InboundMessage, Receipt, Sender
 from gateway.store import schema as t
 from gateway.testing.chat import Chat, chatting
@@ -64,8 +64,8 @@ class Platforms(Plugin):
         ctx.channels.register(self.home)
         ctx.channels.register(self.away)
 
-    async def chat_message(self, event: Any, ctx: Any) -> None:
-        self.heard.append((event.text, ctx.role))
+    async def transform_system_prompt(self, prompt: str, ctx: TurnContext) -> None:
+        self.heard.append((ctx.inbound.text, ctx.role))
 
     def room(self, chat: str, channel: str = "home", *, group: bool = False) -> Room:
         """A chat on one of the platforms."""
