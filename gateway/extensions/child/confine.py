@@ -312,7 +312,10 @@ class Confinement:
         self._attach(self._copy_of(_EMPTY), path, _NOSUID | _NODEV | _RDONLY)
 
     def _pin(self, path: str, writable: Sequence[str]) -> None:
-        """Make mounts of the folders above a path: others could be renamed, and made anew in their place."""
+        """Mount each writable folder above a path onto itself.
+
+        The kernel refuses to rename a mount. Without it a program could replace the folder by one of its own.
+        """
         for folder in (path[:at] for at, letter in enumerate(path) if letter == "/" and at):
             if any(folder.startswith(f"{one}/") for one in writable):
                 self._attach(self._copy_of(folder), folder, _NOSUID | _NODEV)
