@@ -152,7 +152,10 @@ class Files:
     def _remove(self, place: _Place) -> None:
         folder = _Place(place.declared, place.root, place.parts[:-1])
         with self._opened(folder, FOLDER, open_below) as descriptor:
-            os.unlink(place.parts[-1], dir_fd=descriptor)
+            try:
+                os.unlink(place.parts[-1], dir_fd=descriptor)
+            except OSError as error:
+                raise _failed(place.path, error) from None
 
     @asynccontextmanager
     async def _checked(self, verb: Verb, path: str, session: str) -> AsyncGenerator[_Place]:

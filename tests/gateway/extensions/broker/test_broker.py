@@ -247,6 +247,8 @@ async def test_001_22_files_are_read_written_listed_and_deleted_below_the_roots(
     assert ".env" not in [entry.name for entry in await box.call("fs.list", path=".")]
     await box.call("fs.delete", path="src/b.txt")
     assert not (folder / "src/b.txt").exists()
+    with pytest.raises(NotFoundError, match=r"there is no '.*src/b\.txt'"):
+        await box.call("fs.delete", path="src/b.txt")
     assert [type(event).__name__ for event in box.events] == ["FileModified", "FileModified", "FileDeleted"]
 
 
