@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Sequence
 
 import structlog
 
 from channels.email.delivery import Delivery, log_in
-from channels.email.imap import ImapError, RefusedError, connected
+from channels.email.imap import ImapError, LoginError, RefusedError, connected
 from channels.email.inflow import Inflow, LoopGuard, largest_mail
-from channels.email.options import Options
+from channels.email.options import LOGIN_ADVICE, Options, unencrypted
 from channels.email.parse import Bot, session_of
 from gateway.channel import (
     Address,
@@ -38,7 +39,7 @@ class EmailChannel:
         self.id = channel_id
         self._host = host
         self._options = options
-        self._bot = Bot(channel_id, options.address, options.authserv_id)
+        self._bot = Bot(channel_id, options.address, options.authserv_id, options.aliases)
         self._delivery = Delivery(self._bot, options)
         self._guard = LoopGuard()
         self._failures = 0
@@ -53,7 +54,7 @@ class EmailChannel:
             try:
                 await self._follow(inflow)
             except _FAILURES as error:
-                await self._failed(_meaning(error))
+                await self._failed(_meaning(error, self._options))
 
     async def send(self, outbound: OutboundMessage) -> Placed:
         """Send an answer as a mail."""
@@ -90,9 +91,13 @@ class EmailChannel:
         await asyncio.sleep(_BACKOFF.pause(self._failures))
 
 
-def _meaning(error: Exception) -> str:
+def _meaning(error: Exception, options: Options) -> str:
+    if isinstance(error, LoginError):
+        return f"the IMAP server refuses the login of {options.login[0]}: {error}; {LOGIN_ADVICE}"
     if isinstance(error, RefusedError):
-        return f"the IMAP server refused: {error}; check username, password and folder"
+        return f"the IMAP server refused: {error}; check folder, which is {options.folder!r}"
+    if isinstance(error, ssl.SSLError):
+        return f"the IMAP server: {unencrypted(error, options.imap_host, 'imap', options.imap_port)}"
     reason = str(error) or type(error).__name__
     return f"the IMAP server cannot be reached: {reason}; check imap_host and imap_port"
 
@@ -104,7 +109,7 @@ async def probe(options: Options) -> Sequence[Health]:
         async with connected(options, _LINE_BYTES) as imap:
             await imap.select(options.folder)
     except _FAILURES as error:
-        problems.append(_meaning(error))
+        problems.append(_meaning(error, options))
     try:
         await log_in(options)
     except PlacementDeferred as error:

@@ -18,7 +18,7 @@ from contextlib import suppress
 import structlog
 
 from channels.email.imap import ImapError, connected
-from channels.email.options import Options
+from channels.email.options import LOGIN_ADVICE, Options, unencrypted
 from channels.email.parse import Bot
 from channels.email.render import has_files, mail_of
 from gateway.channel import OutboundMessage, Placed, PlacementDeferred, PlacementRefused, PlacementUncertain
@@ -141,7 +141,7 @@ class _Submission:
         try:
             return self._connect()
         except (OSError, smtplib.SMTPException) as error:
-            raise PlacementDeferred(_unusable(error)) from error
+            raise PlacementDeferred(_unusable(error, self._options)) from error
 
     def _connect(self) -> smtplib.SMTP:
         options = self._options
@@ -189,10 +189,12 @@ def _text(said: bytes | str) -> str:
     return (said.decode("utf-8", "replace") if isinstance(said, bytes) else said)[:200]
 
 
-def _unusable(error: Exception) -> str:
+def _unusable(error: Exception, options: Options) -> str:
     if isinstance(error, smtplib.SMTPAuthenticationError):
         said = f"{error.smtp_code} {_text(error.smtp_error)}"
-        return f"the SMTP server does not accept the login ({said}); check username and password"
+        return f"the SMTP server refuses the login of {options.login[0]} ({said}); {LOGIN_ADVICE}"
+    if isinstance(error, ssl.SSLError):
+        return f"the SMTP server: {unencrypted(error, options.smtp_host, 'smtp', options.smtp_port)}"
     return f"the SMTP server cannot be used: {_reason(error)}; check smtp_host and smtp_port"
 
 

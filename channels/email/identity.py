@@ -1,8 +1,10 @@
 """Senders: the From address is an identity only if the receiving server has verified it.
 
-Only the first ``Authentication-Results`` header counts, and only if it begins with the configured
-authserv-id: servers put theirs above everything that came with the mail, and remove headers with their own
-name from it (RFC 8601, section 5). A header further down may have been written by the sender. Pure.
+An ``Authentication-Results`` header counts if it begins with the configured authserv-id and is above the
+first ``Received`` header, which the receiving server writes above everything that came with the mail: some
+servers write one header for DKIM and another for DMARC. Without one there, only the first of all counts:
+servers remove headers with their own name from mails (RFC 8601, section 5), but a header further down may
+still have been written by the sender. Pure.
 """
 
 from __future__ import annotations
@@ -56,9 +58,8 @@ def is_verified(mail: EmailMessage, address: str, authserv_id: str) -> bool:
 
     That is ``dmarc=pass`` for the domain of the address, or ``dkim=pass`` for that domain or one above it.
     """
-    first = header(mail, "Authentication-Results")
     domain = address.rpartition("@")[2]
-    results = _results(first, authserv_id) if authserv_id and domain else []
+    results = _results(mail, authserv_id) if authserv_id and domain else []
     if any(method == "dmarc" and result == "fail" for method, result, _ in results):
         return False
     for method, result, properties in results:
@@ -82,24 +83,42 @@ def _parsed(mail: EmailMessage, name: str) -> list[object]:
     return found
 
 
-def _results(text: str, authserv_id: str) -> list[tuple[str, str, dict[str, str]]]:
-    """Return method, result and properties of each result of this server; none if the header is malformed.
+_Result = tuple[str, str, dict[str, str]]
+"""Method, result and properties."""
+
+
+def _results(mail: EmailMessage, authserv_id: str) -> list[_Result]:
+    """Return the results of this server; none if one of its headers is malformed: that may be a failure."""
+    names = [name.lower() for name, _ in mail.raw_items()]
+    above = names[: names.index("received")] if "received" in names else []
+    count = max(1, above.count("authentication-results"))
+    results: list[_Result] = []
+    for text in headers(mail, "Authentication-Results")[:count]:
+        found = _read_results(text, authserv_id)
+        if found is None and authserv_id.lower() in text.lower():
+            return []
+        results += found or ()
+    return results
+
+
+def _read_results(text: str, authserv_id: str) -> list[_Result] | None:
+    """Return the results in a header of this server, none in one of another; None if it is malformed.
 
     Comments may hold the sender's words, so they are taken out first. Quotes in another place than around a
     value make the header malformed.
     """
     text = _QUOTED.sub(lambda found: f"={found[1] or 'quoted'}", text)
     if '"' in text or "\\" in text:
-        return []
+        return None
     before, plain = "", text
     while before != plain:
         before, plain = plain, _COMMENT.sub(" ", plain)
     if "(" in plain or ")" in plain:
-        return []
+        return None
     server, *parts = plain.split(";")
     if not server.split() or server.split()[0].lower() != authserv_id.lower():
         return []
-    found: list[tuple[str, str, dict[str, str]]] = []
+    found: list[_Result] = []
     for part in parts:
         words = [word.partition("=") for word in re.sub(r"\s*=\s*", "=", part).lower().split()]
         if words and words[0][1]:

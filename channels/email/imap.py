@@ -33,6 +33,10 @@ class RefusedError(ImapError):
     """The server refused a command (NO or BAD)."""
 
 
+class LoginError(RefusedError):
+    """The server refused the user name or the password."""
+
+
 class Fetched(Struct, frozen=True):
     """A mail as far as it was fetched: the sections by their names, such as ``HEADER``."""
 
@@ -80,6 +84,11 @@ class Imap:
     async def has(self, message_id: str) -> bool:
         """Return whether the open folder has a mail with this Message-ID."""
         return bool(await self._search(f"HEADER Message-ID {_quoted(message_id)}"))
+
+    async def find(self, message_id: str, *sections: str) -> Fetched | None:
+        """Return sections of the mail with a Message-ID in the open folder; None if there is none."""
+        found = await self._search(f"HEADER Message-ID {_quoted(message_id)}")
+        return await self.fetch(found[-1], *sections) if found else None
 
     async def fetch(self, uid: int, *sections: str, size: int = 0) -> Fetched | None:
         """Return sections of a mail without marking it as read; None if it is gone.
@@ -138,9 +147,12 @@ class Imap:
         await self._command(f"APPEND {_quoted(folder)} (\\Seen) {{{len(mail)}}}", mail)
 
     async def log_in(self, user: str, password: str) -> None:
-        """Log in. Raises RefusedError."""
+        """Log in. Raises LoginError."""
         secret = base64.b64encode(f"\0{user}\0{password}".encode())
-        await self._command("AUTHENTICATE PLAIN", secret)
+        try:
+            await self._command("AUTHENTICATE PLAIN", secret)
+        except RefusedError as error:
+            raise LoginError(str(error)) from None
         lines = [one.line.decode("ascii", "replace") for one in await self._command("CAPABILITY")]
         self.capabilities = frozenset(word for line in lines for word in line.upper().split())
 

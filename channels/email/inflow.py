@@ -15,9 +15,18 @@ from typing import ParamSpec, TypeVar
 import structlog
 from msgspec.structs import replace
 
-from channels.email.imap import Fetched, Imap, ImapError
+from channels.email.imap import Fetched, Imap, ImapError, RefusedError
 from channels.email.options import Options
-from channels.email.parse import HEADER_BYTES, Bot, File, Skipped, parse_headers, parse_mail
+from channels.email.parse import (
+    HEADER_BYTES,
+    Bot,
+    File,
+    Skipped,
+    answer_alone,
+    parse_headers,
+    parse_mail,
+    thread_of,
+)
 from gateway import FilePart, Part
 from gateway.channel import Cursor, Host, InboundMessage, OverloadedError, Receipt, Receive, Rejected
 
@@ -139,6 +148,9 @@ class Inflow:
         """Return the message of a mail, with files if it is answered."""
         if len(raw) >= HEADER_BYTES:
             raise ValueError("its headers are too long")
+        if answered := await _in_thread(answer_alone, raw, self._bot):
+            # Of two headers with the same name the first one counts.
+            raw = await self._references(imap, answered) + raw
         found = await _in_thread(parse_headers, raw, self._bot, self._validity, head.uid)
         if isinstance(found, Skipped):
             return found
@@ -167,6 +179,22 @@ class Inflow:
             of.setdefault(file.quote, []).append(part)
         quotes = (replace(one, parts=tuple(of.get(number, ()))) for number, one in enumerate(message.quotes))
         return replace(message, text=text, parts=tuple(of.get(None, ())), quotes=tuple(quotes))
+
+    async def _references(self, imap: Imap, answered: str) -> bytes:
+        """Return the header that a reply lacks, from the copy of the answer; empty without a copy."""
+        copy: Fetched | None = None
+        try:
+            folder = self._options.sent_folder or await imap.sent_folder()
+            if folder is not None:
+                await imap.select(folder)
+                copy = await imap.find(answered, f"HEADER<{HEADER_BYTES}>")
+        except RefusedError as error:
+            log.info("the folder of sent mail cannot be read", channel=self._bot.channel, reason=str(error))
+        validity, _ = await imap.select(self._options.folder)
+        if validity != self._validity:
+            raise ImapError("the server numbers its mails anew")
+        root = await _in_thread(thread_of, copy.sections.get("HEADER", b"")) if copy else ""
+        return f"References: {root} {answered}\r\n".encode("ascii") if root else b""
 
     async def _part(self, file: File) -> Part:
         if file.data is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import ssl
 from collections.abc import Mapping
 from typing import Literal, Self
 
@@ -10,6 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, m
 
 ADDRESS = re.compile(r"[a-z0-9!#$%&'*+/=?^_`{|}~.-]{1,64}@(?=.{1,253}$)[a-z0-9-]+(\.[a-z0-9-]+)*")
 """A mail address in lower case, without the forms that programs read differently."""
+LOGIN_ADVICE = (
+    "check username and password; many providers, such as Gmail, accept only an app password, which their "
+    "account settings make"
+)
 _LOCAL = ("127.0.0.1", "::1", "localhost")
 
 
@@ -33,6 +38,11 @@ class Options(BaseModel):
     tls: Literal["required", "off"] = Field(
         default="required",
         description="required: encrypt both connections; off: servers on 127.0.0.1; default required",
+    )
+    aliases: tuple[str, ...] = Field(
+        default=(),
+        description="Further addresses of this mailbox: mail to them is for the bot alone; those with a tag, "
+        "such as bot+news@, are known; default none",
     )
     username: str = Field(default="", description="User name at both servers; default the address")
     password: SecretStr = Field(description="Password at both servers; required")
@@ -63,6 +73,30 @@ class Options(BaseModel):
             "authserv_id": "The first word of the header Authentication-Results in a mail that you received.",
         }
         return {key: how for key, how in asked.items() if key not in given}
+
+    @staticmethod
+    def check_id(given: str, *, room: bool) -> None:
+        """Raise ValueError if this is not the address of a user, or the id of a room, which has several."""
+        people = given.split(",") if room else [given]
+        if given != given.lower() and all(ADDRESS.fullmatch(one.lower()) for one in people):
+            raise ValueError(f"has to be in lower case: {given.lower()!r}")
+        if not all(map(ADDRESS.fullmatch, people)):
+            raise ValueError(
+                "is not the id of a room, which is the list of its addresses; `trunkline channels rooms` "
+                "lists those that were seen"
+                if room
+                else "is not the mail address of a user, such as ada@example.com"
+            )
+        if people != sorted(set(people)):
+            raise ValueError(f"has to be in order: {','.join(sorted(set(people)))!r}")
+
+    @field_validator("aliases")
+    @classmethod
+    def _check_aliases(cls, aliases: tuple[str, ...]) -> tuple[str, ...]:
+        for one in aliases:
+            if not ADDRESS.fullmatch(one.lower()):
+                raise ValueError(f"{one!r} is not a mail address, like help@example.org")
+        return tuple(one.lower() for one in aliases)
 
     @field_validator("address")
     @classmethod
@@ -95,3 +129,12 @@ class Options(BaseModel):
     def login(self) -> tuple[str, str]:
         """The user name and the password."""
         return self.username or self.address, self.password.get_secret_value()
+
+
+def unencrypted(error: ssl.SSLError, host: str, kind: Literal["imap", "smtp"], port: int) -> str:
+    """Return why no encrypted connection was made, with the settings to correct."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        reason = f"the certificate is not valid for {host}: {error.verify_message}"
+        return f"{reason}; set {kind}_host to a name in the certificate, or renew it"
+    usual = "993 is" if kind == "imap" else "465 and 587 are"
+    return f"no TLS on port {port} of {host} ({error.reason or error}); correct {kind}_port, {usual} usual"

@@ -43,11 +43,20 @@ _ROBOTS = re.compile(r"(mailer-daemon|postmaster|(do-?)?not?-?reply|bounces?)\b.
 
 
 class Bot(Struct, frozen=True):
-    """The mailbox: the id of its channel, its address, and the name of the server that verifies senders."""
+    """The mailbox: the id of its channel, its address, the name of the server that verifies senders, and
+    its other addresses.
+    """
 
     channel: str
     address: str
     authserv_id: str
+    aliases: tuple[str, ...] = ()
+
+    def owns(self, address: str) -> bool:
+        """Return whether mail to an address comes to this mailbox: its own, an alias, or one with a tag."""
+        local, _, domain = address.rpartition("@")
+        plain = f"{local.partition('+')[0]}@{domain}"
+        return any(one in (self.address, *self.aliases) for one in (address, plain))
 
     def message_id(self, nonce: str, part: int) -> str:
         """Return the Message-ID of an answer, the same in every attempt."""
@@ -88,8 +97,8 @@ def parse_headers(raw: bytes, bot: Bot, validity: int, uid: int) -> InboundMessa
         return Skipped("it has no author")
     known = bool(sender) and is_verified(mail, sender, bot.authserv_id)
     claimed = sender or addresses(mail, "From")[0]
-    others = [one for one in addresses(mail, "To", "Cc") if one not in (bot.address, claimed)]
-    people = sorted({claimed, *others} - {bot.address})
+    others = [one for one in addresses(mail, "To", "Cc") if one != claimed and not bot.owns(one)]
+    people = sorted({claimed, *others})
     people = [one for one in people if ADDRESS.fullmatch(one)]
     if claimed not in people:
         return Skipped("the address of its author is malformed")
@@ -119,6 +128,22 @@ def parse_headers(raw: bytes, bot: Bot, validity: int, uid: int) -> InboundMessa
     )
 
 
+def answer_alone(raw: bytes, bot: Bot) -> str:
+    """Return the Message-ID of the bot's answer that a mail replies to, if it does not name the thread.
+
+    Some programs write In-Reply-To only. Empty for other mails.
+    """
+    mail = _mail(raw)
+    replied = _ID.findall(header(mail, "In-Reply-To"))
+    alone = not _ID.findall(header(mail, "References")) and len(replied) == 1 and bot.wrote(replied[0])
+    return replied[0] if alone else ""
+
+
+def thread_of(raw: bytes) -> str:
+    """Return the Message-ID that began the thread of a sent answer; empty if it names none."""
+    return next(iter(_ID.findall(header(_mail(raw), "References"))), "")
+
+
 def parse_mail(
     raw: bytes, message: InboundMessage, bot: Bot, most: int
 ) -> tuple[InboundMessage, Sequence[File]]:
@@ -139,7 +164,8 @@ def parse_mail(
         own = f"{subject}\n\n{own}".strip()
     is_command = own.startswith("/")
     # The session has what was quoted if the bot has written in the thread.
-    is_new = not any(bot.wrote(one) for one in _ID.findall(header(mail, "References")))
+    before = _ID.findall(f"{header(mail, 'References')} {header(mail, 'In-Reply-To')}")
+    is_new = not any(map(bot.wrote, before))
     wanted = split.quoted and (is_new or is_forward or split.in_place)
     kind: QuoteKind = "forward" if is_forward else "quote" if split.in_place else "reply"
     quotes = [Quoted(kind, _cut(split.quoted))] if wanted else []
@@ -171,7 +197,7 @@ def _automatic(mail: EmailMessage, bot: Bot) -> str:
     sender = addresses(mail, "From")
     kind = header(mail, "Auto-Submitted").lower().partition(";")[0].strip()
     suppressed = header(mail, "X-Auto-Response-Suppress").lower()
-    if bot.address in sender or bot.wrote(header(mail, "Message-ID")):
+    if any(map(bot.owns, sender)) or bot.wrote(header(mail, "Message-ID")):
         return "the bot wrote it"
     if kind not in ("", "no") or any(word in suppressed for word in ("all", "oof", "autoreply")):
         return "it is automatic"
@@ -213,7 +239,7 @@ def _addressed(mail: EmailMessage, bot: Bot, group: bool) -> Addressing:
         return "direct"
     if any(map(bot.wrote, _ID.findall(header(mail, "In-Reply-To")))):
         return "reply"
-    return "mention" if bot.address in addresses(mail, "To") else "none"
+    return "mention" if any(map(bot.owns, addresses(mail, "To"))) else "none"
 
 
 def _sent_at(mail: EmailMessage) -> int:

@@ -61,6 +61,15 @@ async def test_a_mail_is_answered_with_text_html_and_headers(tmp_path: Path) -> 
         assert "<img" not in html
         copies = platform.dovecot.mails("Sent")
         assert [one["Message-ID"] for one in copies] == [answer["Message-ID"]]
+        # Some programs name only the mail that they reply to, not the thread.
+        platform.dovecot.deliver(mail("and then?", number="m2", In_Reply_To=answer["Message-ID"]))
+        await until(lambda: len(platform.smtp.accepted) == 2)
+        await settled(gateway)
+        second = platform.smtp.mails[1]
+        assert (second["In-Reply-To"], second["References"].split()[0]) == (
+            "<m2@example.com>",
+            "<m1@example.com>",
+        )
 
 
 async def test_old_mail_is_not_answered(tmp_path: Path) -> None:
@@ -191,7 +200,9 @@ async def test_a_wrong_password_is_reported(tmp_path: Path) -> None:
             return {**super().settings(), "password": "wrong"}
 
         async def connected(self, gateway: Gateway, url: str) -> None:
-            await until(lambda: "the IMAP server refused" in gateway.health()["email"][1])
+            await until(
+                lambda: "the IMAP server refuses the login of bot@example.org" in gateway.health()["email"][1]
+            )
 
     async with trial(WrongPassword(), tmp_path) as made, made.gateway() as gateway:
         assert not gateway.health()["email"][0]
@@ -205,9 +216,10 @@ async def test_a_wrong_password_is_reported(tmp_path: Path) -> None:
         {"tls": "off"},
         {"password": " "},
         {"folder": "a\r\nb"},
+        {"aliases": ["help"]},
     ],
 )
-def test_wrong_settings_are_refused(wrong: dict[str, str]) -> None:
+def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
     right = {"address": "bot@example.org", "imap_host": "a", "smtp_host": "b", "password": "p"}
     Options.model_validate(right)
     with pytest.raises(ValueError):

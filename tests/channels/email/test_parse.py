@@ -81,6 +81,31 @@ def test_a_forged_or_missing_result_makes_the_sender_unknown(results: tuple[str,
     assert message.address.group, "an unknown sender must not get a pairing code"
 
 
+TWO = f"{SERVER}; dmarc=none header.from=example.com", f"{SERVER}; dkim=pass header.d=example.com"
+
+
+@pytest.mark.parametrize(
+    ("above", "below", "known"),
+    [
+        # So OpenDKIM and OpenDMARC write them, each its own.
+        (TWO, (), True),
+        (("filter.example.org; dkim=none", *TWO), (), True),
+        ((*TWO, f"{SERVER}; dmarc=fail header.from=example.com"), (), False),
+        ((f'{SERVER}; dmarc=fail header.from="', TWO[1]), (), False),
+        # The sender's own are below the line of the server.
+        (TWO[:1], TWO[1:], False),
+        ((), TWO, False),
+    ],
+)
+def test_all_results_that_the_server_wrote_count(
+    above: tuple[str, ...], below: tuple[str, ...], known: bool
+) -> None:
+    lines = [*(f"Authentication-Results: {one}" for one in above), f"Received: from a by {SERVER}"]
+    lines += [f"Authentication-Results: {one}" for one in below]
+    raw = "\r\n".join(lines).encode() + b"\r\n" + mail("hi", verified=False)
+    assert head(raw).sender.id == ("ada@example.com" if known else "")
+
+
 def test_without_the_name_of_the_server_all_senders_are_unknown() -> None:
     raw = with_results("; dmarc=pass header.from=example.com")
     assert head(raw, Bot("email", ADDRESS, "")).sender.id == ""
@@ -126,6 +151,30 @@ def test_several_recipients_are_a_room() -> None:
     assert head(mail("hi", Cc=ben, In_Reply_To=OWN)).addressed == "reply"
     assert (head(mail("hi")).address.group, head(mail("hi")).addressed) == (False, "direct")
     assert whole(mail("/status", to=ben, Cc=ADDRESS)).addressed == "command"
+
+
+def test_other_addresses_of_the_mailbox_are_the_bot() -> None:
+    bot = Bot("email", ADDRESS, SERVER, aliases=("help@example.org",))
+    for to in (
+        "Help@example.org",
+        "help+news@example.org",
+        "bot+x@example.org",
+        f"{ADDRESS}, help@example.org",
+    ):
+        private = head(mail("hi", to=to), bot)
+        assert (private.address.group, private.address.chat) == (False, "ada@example.com"), to
+    room = head(mail("hi", to="help@example.org", Cc="ben@example.com"), bot)
+    assert (room.address.chat, room.addressed) == ("ada@example.com,ben@example.com", "mention")
+    assert head(mail("hi", to="help@example.org")).address.group
+    own = parse_headers(mail("hi", sender="help@example.org"), bot, 7, 3)
+    assert own == Skipped("the bot wrote it")
+
+
+def test_an_answer_that_a_reply_quotes_without_references_is_known() -> None:
+    """Some programs write In-Reply-To only; the conversation has what the bot wrote."""
+    said = "Yes\n\nOn Monday the bot <bot@example.org> wrote:\n> Shall I?"
+    assert whole(mail(said, In_Reply_To=OWN)).quotes == ()
+    assert whole(mail(said, In_Reply_To="<other@example.com>")).quotes != ()
 
 
 @pytest.mark.parametrize(
