@@ -6,6 +6,7 @@ names and short help texts is enough for ``trunkline --help``, for the help of a
 
 from __future__ import annotations
 
+import codecs
 import errno
 import gc
 import os
@@ -198,6 +199,20 @@ def _lost_output(error: BaseException) -> OSError | None:
     return error if error.errno in (errno.EPIPE, errno.ENOSPC) else None
 
 
+_AS_ASCII = "trunkline-as-ascii"
+_ASCII = {"→": "->", "…": "...", "\u2013": "-", "—": "-", "·": "-", "•": "*", "✓": "+", "✗": "x"}
+"""What a terminal without Unicode shows for signs of the commands' own texts."""
+
+
+def _as_ascii(error: UnicodeError) -> tuple[str | bytes, int]:
+    """Replace the first character that an encoding lacks: by ASCII, or else by its number."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    character = error.object[error.start]
+    escaped = character.encode("ascii", "backslashreplace").decode()
+    return _ASCII.get(character, escaped), error.start + 1
+
+
 AS_ITS_USER = "run the command as the user of the gateway, for example with sudo"
 
 
@@ -217,7 +232,12 @@ class ReportedGroup(LazyGroup):
         if sys.stdin is None:  # closed by the program that started this one
             sys.stdin = Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115
         # Else bytes that are not text, or a character that the encoding lacks, would end the command.
-        for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "backslashreplace")):
+        codecs.register_error(_AS_ASCII, _as_ascii)
+        for stream, errors in (
+            (sys.stdin, "surrogateescape"),
+            (sys.stdout, _AS_ASCII),
+            (sys.stderr, _AS_ASCII),
+        ):
             if isinstance(stream, TextIOWrapper):
                 cast("TextIOWrapper", stream).reconfigure(errors=errors)
         try:

@@ -65,6 +65,8 @@ def why(
       trunkline why 412 --json
       trunkline why 01936f1c-6b1e-7a53-9d6a-0f0f3e0a7c11 --replay --all
     """
+    if not message.strip():
+        fail("ID is empty: give the id of a message or of its answer, or a link to it", REFUSED)
     settings = settings_from(config)
     found = _explain(settings, message)
     if as_json:

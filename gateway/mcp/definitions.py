@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from gateway.contract.errors import NotFoundError, PluginError
+from gateway.settings.secrets import keep_owner, owned_folder
 
 MOST_TOOLS = 256
 """Tools of one server; further ones are left out."""
@@ -216,8 +217,9 @@ class KnownTools:
         """Store definitions so that a crash leaves the old ones or the new ones."""
         draft = self._file.with_suffix(".part")
         try:
-            self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            owned_folder(self._file.parent)
             with draft.open("wb") as file:
+                keep_owner(file.fileno(), self._file.parent)
                 file.write(msgspec.json.encode(kept))
                 file.flush()
                 os.fsync(file.fileno())

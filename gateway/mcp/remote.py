@@ -24,6 +24,7 @@ from msgspec import Struct, structs
 from gateway.contract.errors import PluginError
 from gateway.mcp.session import MOST_MESSAGE_BYTES, Session
 from gateway.settings import McpServerSettings
+from gateway.settings.secrets import keep_owner, owned_folder
 
 LOOPBACK = frozenset(("127.0.0.1", "::1", "localhost"))
 _SILENCE_SECONDS = 300.0
@@ -105,8 +106,9 @@ class LoginFile:
         """Store a login; durable afterwards. Raises PluginError."""
         draft = self._path.with_suffix(".part")
         try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            owned_folder(self._path.parent)
             with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                keep_owner(file.fileno(), self._path.parent)
                 file.write(msgspec.json.encode(login))
                 file.flush()
                 os.fsync(file.fileno())

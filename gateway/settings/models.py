@@ -44,6 +44,7 @@ class ProviderSettings(Section):
     auth: str | None = Field(
         default=None,
         pattern=r"^plugin:.+$",
+        examples=["plugin:company-login"],
         description="Plugin that provides the tokens, in place of a key: plugin:NAME; default none",
     )
     api_keys: tuple[Secret, ...] = Field(

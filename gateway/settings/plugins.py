@@ -175,6 +175,7 @@ class TeamsSettings(Section):
     id: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$",
+        examples=["support-team"],
         description="Id of the team in addresses like /orgs/ID/plugins; default none: there are no such ones",
     )
     policy: Annotated[str | None, AfterValidator(_https_or_path)] = Field(
@@ -237,6 +238,7 @@ class McpServerSettings(Section):
     url: str | None = Field(
         default=None,
         pattern=r"^https?://[^\s#]+$",
+        examples=["https://mcp.example.org/mcp"],
         description="Remote server, in place of a command: address of its streamable HTTP or SSE endpoint",
     )
     headers: dict[str, SecretStr] = Field(default={}, description="HTTP headers for a remote server")

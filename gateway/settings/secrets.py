@@ -76,6 +76,26 @@ def keep_owner(descriptor: int, like: Path) -> None:
             os.fchown(descriptor, found.st_uid, found.st_gid)
 
 
+def owned_folder(folder: Path, mode: int = 0o700) -> None:
+    """Make a folder, unless it exists; root gives it the owner of the folder above."""
+    folder.mkdir(mode, parents=True, exist_ok=True)
+    keep_owner_of_tree(folder, folder.parent, below=False)
+
+
+def keep_owner_of_tree(folder: Path, like: Path, *, below: bool = True) -> None:
+    """Give a folder that root made, and what is ``below`` it, the owner of ``like``."""
+    if os.geteuid() != 0:
+        return
+    found = like.stat()
+    for _, _, files, descriptor in os.fwalk(folder):
+        with suppress(OSError):
+            os.fchown(descriptor, found.st_uid, found.st_gid)
+            for name in files if below else ():
+                os.chown(name, found.st_uid, found.st_gid, dir_fd=descriptor, follow_symlinks=False)
+        if not below:
+            break
+
+
 def _not_blank(secret: SecretStr | None) -> SecretStr | None:
     if secret is not None:
         not_blank(secret.get_secret_value())

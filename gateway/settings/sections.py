@@ -167,6 +167,7 @@ class ShareSettings(Section):
     base_url: str | None = Field(
         default=None,
         pattern=r"^https?://[^/?#\s@]+/?$",
+        examples=["https://bot.example.org"],
         description="Public address of this gateway in links, such as https://bot.example.org",
     )
     enabled: bool = Field(default=False, description="Let users share conversations; default false")

@@ -50,17 +50,20 @@ class ClusterSettings(Section):
         default=None,
         repr=False,
         pattern=r"^amqps?://",
+        examples=["amqps://user:password@rabbit.example.org/"],
         description="Address of RabbitMQ, such as amqps://user:password@host/; ?cafile=/path at its end is "
         "the file of a private CA; no cluster if unset",
     )
     name: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+        examples=["node-1"],
         description="Name of this node, which no other node may have; the name of the machine if unset",
     )
     address: str | None = Field(
         default=None,
         pattern=r"^([^\s:/@]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}$",
+        examples=["10.0.0.5:8090"],
         description="Host and port at which the other nodes reach this one, such as 10.0.0.5:8090; a free "
         "port of 127.0.0.1 if unset, for nodes on one machine",
     )

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct, structs
 from pydantic import BaseModel, SecretStr, ValidationError
+from pydantic_core import ErrorDetails
 
 from gateway.contract.errors import SettingsError
 from gateway.settings.entries import Entry, KeyPath, dotted, tree
@@ -200,7 +201,7 @@ def _complaints(
     places: dict[KeyPath, str] = {}
     for detail in error.errors(include_url=False, include_context=False):
         path, place = _nearest_written(detail["loc"], entries)
-        reasons.setdefault(path, []).append(_reason(detail["msg"]))
+        reasons.setdefault(path, []).append(_form(model, path, detail) or _reason(detail["msg"]))
         values.setdefault(path, detail["input"])
         places.setdefault(path, place)
     return [
@@ -232,6 +233,28 @@ def _nearest_written(loc: Sequence[int | str], entries: Sequence[Entry]) -> tupl
             if entry.path[:length] == path[:length]:
                 return path[:length], entry.place
     return path, "settings"
+
+
+def _form(model: type[BaseModel], path: KeyPath, detail: ErrorDetails) -> str | None:
+    """Return what a text must look like, in place of a regular expression or of the word "string"."""
+    if detail["type"] == "string_type":
+        kind = next((name for known, name in _KINDS.items() if isinstance(detail["input"], known)), "")
+        return f"must be text in quotes{kind and f', not {kind}'}"
+    if detail["type"] != "string_pattern_mismatch":
+        return None
+    table = _type_at(model, path[:-1])
+    field = table.model_fields.get(path[-1]) if _is_model(table) else None
+    return f'must look like "{field.examples[0]}"' if field and field.examples else None
+
+
+_KINDS: Mapping[type, str] = {
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    list: "a list",
+    tuple: "a list",
+    Mapping: "a table",
+}
 
 
 def _reason(message: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -339,7 +340,30 @@ class Link:
             )
         if isinstance(error, aiohttp.InvalidURL):
             return f"{self.url!r} is not a URL; example: http://127.0.0.1:8080"
-        return f"no gateway responds at {self.url}; start one: trunkline run"
+        if isinstance(error, aiohttp.ClientSSLError):
+            return f"no TLS connection to {self.url}: {_reason_of_tls(error)}"
+        reason = f" ({text})" if (text := _reason(error)) else ""
+        return f"no gateway responds at {self.url}{reason}; start one: trunkline run"
+
+
+def _reason(error: Exception) -> str:
+    """Return why a connection failed, as the system names it; empty if it does not."""
+    if isinstance(error, TimeoutError):
+        return f"no answer within {_CONNECT_SECONDS:.0f} s"
+    while isinstance(error, aiohttp.ClientConnectorError):
+        error = error.os_error
+    number = error.errno if isinstance(error, OSError) else None
+    # asyncio describes a refused connection in words of its own; an unknown host has a negative number.
+    return os.strerror(number) if number and number > 0 else getattr(error, "strerror", None) or ""
+
+
+def _reason_of_tls(error: aiohttp.ClientSSLError) -> str:
+    """Return what is wrong with the TLS of a gateway, and how to correct it."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        reason = getattr(error.certificate_error, "verify_message", "") or error.certificate_error
+        return f"its certificate is not accepted ({reason}); SSL_CERT_FILE names further authorities"
+    # The number of an error of OpenSSL is not that of the system.
+    return f"{error.os_error.strerror or error}; a gateway without a proxy serves http://"
 
 
 def websocket_address(url: str) -> str:

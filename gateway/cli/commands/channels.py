@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import msgspec
 import typer
@@ -178,6 +179,10 @@ def manifest(context: typer.Context, url: Public = None, config: File = None) ->
       trunkline slack manifest
       trunkline slack manifest --url https://bot.example.org
     """
+    parts = urlsplit(url or "")
+    if url is not None and not (parts.scheme == "https" and parts.hostname):
+        text = f"--url: {url!r} is not a public https address; example: https://bot.example.org"
+        fail(text, REFUSED)
     assert context.parent is not None, "the command is in the group of its platform"
     platform = str(context.parent.info_name)
     settings = settings_from(config)

@@ -22,7 +22,7 @@ from gateway.cli.models.provider_info import idle_gateway, warn_of_failed_plugin
 from gateway.cli.options import FAILED, REFUSED, AsJson, File, fail, fail_without_testing, settings_from
 from gateway.cli.output import echo_json, plain
 from gateway.cli.store_reader import check_store
-from gateway.contract.errors import StoreError, StoreLockedError, TrunklineError
+from gateway.contract.errors import ProviderResolutionError, StoreError, StoreLockedError, TrunklineError
 from gateway.models import Ledger, prices_of
 from gateway.probes import MeterOf, PingResult, metered
 from gateway.settings import Settings
@@ -145,9 +145,11 @@ async def _ping(
         answer = await asyncio.to_thread(call, settings, "POST", "/api/models/test", body, _CALL_SECONDS)
         return msgspec.convert(answer, PingResult)
     except TrunklineError as error:
-        reason = f"{name}: not booked in the usage, because the running gateway did not make the call"
-        typer.secho(f"{reason}: {plain(str(error))}", fg=typer.colors.YELLOW, err=True)
-        return await probes.ping(gateway.providers, gateway.models, name)
+        result = await probes.ping(gateway.providers, gateway.models, name)
+        if result.error != ProviderResolutionError.__name__:  # else no call was made
+            reason = f"{name}: not booked in the usage, because the running gateway did not make the call"
+            typer.secho(f"{reason}: {plain(str(error))}", fg=typer.colors.YELLOW, err=True)
+        return result
 
 
 def print_pings(found: Sequence[PingResult]) -> None:

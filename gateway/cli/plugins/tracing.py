@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
@@ -15,6 +17,7 @@ from gateway.cli.output import echo_json, moment, one_line, plain
 from gateway.cli.plugins.operator import Name, one_line_errors
 from gateway.cli.store_reader import reading
 from gateway.contract.errors import PluginError, StoreError
+from gateway.extensions.admission.admission import Admission
 from gateway.plugin_services import Action, read_actions
 from gateway.settings import Settings
 
@@ -38,16 +41,20 @@ def trace(
     settings = settings_from(config)
     try:
         if as_json and not follow:
-            echo_json(_read(settings, name, "", last))
+            found = _read(settings, name, "", last)
+            if not found:
+                _check_known(settings, name)
+            echo_json(found)
             return
-        found = False
+        some = False
         for action in _actions(settings, name, last, follow=follow):
-            found = True
+            some = True
             if as_json:
                 echo_json(action)
             else:
                 typer.echo(line_of(action))
-        if not found:
+        if not some:
+            _check_known(settings, name)
             typer.echo(f"Plugin {plain(name)!r} has done nothing yet.", err=True)
     except StoreError as error:
         refuse(error)
@@ -99,6 +106,13 @@ def _actions(settings: Settings, name: str, last: int, *, follow: bool) -> Itera
         if not follow:
             return
         time.sleep(_POLL_SECONDS)
+
+
+def _check_known(settings: Settings, name: str) -> None:
+    """End the command with an error if there is no such plugin. One that was removed may have actions."""
+    home = os.environ.get("HOME")
+    with one_line_errors():
+        Admission(settings, home=Path(home) if home else None).find(name)
 
 
 def _read(settings: Settings, name: str, after: str, limit: int) -> list[Action]:

@@ -11,7 +11,7 @@ import msgspec
 from gateway.contract.errors import PluginError
 from gateway.extensions.admission.lock import sync_folder
 from gateway.extensions.admission.manifest import is_name
-from gateway.settings.secrets import keep_owner
+from gateway.settings.secrets import keep_owner, owned_folder
 
 FOLDER = "plugin_secrets"
 
@@ -57,12 +57,7 @@ class PluginSecrets:
         file = self._file(plugin)
         draft = file.with_suffix(f".{os.getpid()}.part")
         try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                keep_owner(folder, self._folder.parent)
-            finally:
-                os.close(folder)
+            owned_folder(self._folder)
             with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as opened:
                 keep_owner(opened.fileno(), self._folder)
                 opened.write(msgspec.json.encode(secrets))

@@ -17,6 +17,8 @@ from typer.testing import CliRunner, Result
 from gateway.cli import app
 from gateway.cli.store_reader import reader
 from gateway.extensions.admission.secrets import PluginSecrets
+from gateway.mcp.plugin import login_file
+from gateway.mcp.remote import Login, LoginFile
 from gateway.settings import Settings
 from gateway.store.engine import open_engine
 from gateway.store.migrate import upgrade
@@ -129,8 +131,21 @@ def test_what_root_writes_for_a_service_belongs_to_its_user(closed: Path, tmp_pa
     tokens = ("--set", "bot_token=xoxb-1", "--set", "app_token=xapp-1")
     run("setup", "--channel", "slack", *tokens, "--no-check")
     PluginSecrets(closed).put("weather", "API_TOKEN", "hunter22")
+    folder = tmp_path / "quiet"
+    folder.mkdir()
+    (folder / "plugin.yml").write_text("api: 1\nname: quiet\nversion: 1.0.0\n")
+    (folder / "main.py").write_text("")
+    run("plugin", "install", str(folder), "--yes")
+    LoginFile(login_file(closed, "far")).save(Login("token"))
     found = {path.name: path.stat().st_uid for path in (file, *closed.rglob("*"))}
-    assert {"trunkline.db", "keys.json", "own.toml", "poet.md", "secret-slack-bot_token"} <= found.keys()
+    assert {
+        "trunkline.db",
+        "keys.json",
+        "own.toml",
+        "poet.md",
+        "secret-slack-bot_token",
+        "main.py",
+    } <= found.keys()
     assert set(found.values()) == {OTHER}, found
 
 

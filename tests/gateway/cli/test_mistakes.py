@@ -118,7 +118,7 @@ webhook_secret = "abc"''',
         '[channels.slack]\nbot_token = "xoxb-1"\napp_token = "xoxb-1"',
         "channels.slack.app_token: is a token of another kind; it must begin with xapp-",
     ),
-    "RabbitMQ by HTTP": ('cluster.url = "http://x"', "must match pattern '^amqps?://'"),
+    "RabbitMQ by HTTP": ('cluster.url = "http://x"', 'cluster.url = "http://x" must look like "amqps://'),
     "short token behind a proxy": (
         'server.token = "short"\nserver.trusted_proxies = ["127.0.0.1"]',
         'server.trusted_proxies = ["127.0.0.1"] lets others in, so server.token must have at least 32',
@@ -173,6 +173,10 @@ webhook_secret = "abc"''',
         "needs webhook_url",
     ),
     "a name where ids belong": (f'[channels.telegram]\ntoken = "{TOKEN}"\nallow = ["@ada"]', "must hold ids"),
+    "token that is a number": (
+        "[channels.telegram]\ntoken = 123456789",
+        "channels.telegram.token must be text in quotes, not a number",
+    ),
     "wrong type": ('server.port = "eighty"', "a whole number"),
     "port out of range": ("server.port = 70000", "less than or equal to 65535"),
     "no duration": ('stream_timeout_ms = "soon"', "text with a unit"),
@@ -228,6 +232,20 @@ TOLD = {
     "fallback of a misspelled provider": ('fallback = ["antropic"]', "did you mean anthropic?"),
 }
 """What the gateway starts with, although it is hardly meant: exit status 0, and a warning."""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("why", ""), "ID is empty"),
+        (("slack", "manifest", "--url", "foo"), "'foo' is not a public https address"),
+        (("slack", "manifest", "--url", "http://bot.example.org"), "is not a public https address"),
+    ],
+)
+def test_an_argument_that_cannot_be_meant_is_refused(words: tuple[str, ...], said: str) -> None:
+    done = CliRunner().invoke(app, [*words])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert said in done.stderr
 
 
 STRICT = """

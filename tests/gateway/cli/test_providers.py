@@ -179,6 +179,9 @@ async def test_a_running_gateway_makes_and_books_test_calls(tmp_path: Path) -> N
         assert "not booked in the usage" in done.stderr
         (row,) = await ledger.usage_by("plugin", 0, now_ms() + 1)
         assert row.calls == 1
+        command[2] = "nope"
+        done = await asyncio.to_thread(CliRunner().invoke, app, command)
+        assert (done.exit_code, done.output.count("no provider 'nope'"), done.stderr) == (1, 1, "")
 
 
 async def test_what_goes_wrong_is_reported_with_the_way_out(tmp_path: Path) -> None:

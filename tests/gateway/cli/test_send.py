@@ -89,7 +89,16 @@ def test_what_is_not_the_url_of_a_gateway_is_refused(
 def test_without_a_gateway_it_says_how_to_start_one(tmp_path: Path) -> None:
     done = trunkline("send", "hello", "--url", "http://127.0.0.1:9", home=tmp_path)
     assert (done.returncode, done.stdout) == (75, "")
-    assert "trunkline run" in done.stderr
+    said = "no gateway responds at http://127.0.0.1:9 (Connection refused); start one: trunkline run\n"
+    assert done.stderr == said
+
+
+def test_the_reason_of_a_failed_tls_connection_is_named(running: RunningGateway, home: Path) -> None:
+    url = running.url.replace("http:", "https:")
+    done = trunkline("send", "hello", "--url", url, home=home)
+    assert (done.returncode, done.stdout) == (75, "")
+    assert done.stderr.startswith(f"no TLS connection to {url}: [SSL")
+    assert done.stderr.endswith("; a gateway without a proxy serves http://\n")
 
 
 def test_a_wrong_token_is_refused_and_not_shown(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from gateway.extensions.admission.capabilities import Grant
 from gateway.extensions.admission.manifest import Manifest, is_name
 from gateway.settings import Settings
 from gateway.settings.plugins import PluginIndex
+from gateway.settings.secrets import keep_owner, owned_folder
 
 SIGNATURE = ".sig"
 """Added to the address of an index: the address of its signature."""
@@ -305,8 +306,9 @@ class PluginIndexes:
         file = self._file(index)
         draft = file.with_suffix(f".{os.getpid()}.part")
         try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            owned_folder(self._folder)
             with draft.open("wb") as opened:
+                keep_owner(opened.fileno(), self._folder)
                 opened.write(msgspec.msgpack.encode(copy))
                 opened.flush()
                 os.fsync(opened.fileno())

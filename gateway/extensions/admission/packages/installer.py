@@ -27,6 +27,7 @@ from gateway.extensions.admission.packages.index import Offer
 from gateway.extensions.admission.packages.sources import Fetched, Fetcher
 from gateway.extensions.admission.secrets import PluginSecrets
 from gateway.extensions.admission.tree import tree_digest
+from gateway.settings.secrets import keep_owner_of_tree, owned_folder
 
 _STAGING = ".staging-"
 _PLACING = ".placing"
@@ -195,7 +196,8 @@ class Installer:
             if place.is_dir() and tree_digest(place) == digest:
                 return
         try:
-            place.parent.mkdir(parents=True, exist_ok=True)
+            owned_folder(place.parent, 0o755)
+            keep_owner_of_tree(folder, place.parent)
             shutil.rmtree(place, ignore_errors=True)
             os.sync()
             folder.rename(place)
@@ -207,7 +209,7 @@ class Installer:
     def _staging(self) -> Generator[Path]:
         """Yield an empty folder, and remove it. Only one process installs at a time."""
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            owned_folder(self._folder, 0o755)
             descriptor = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise PluginError(f"{self._folder} cannot be written: {error.strerror}") from None
