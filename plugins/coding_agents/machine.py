@@ -39,6 +39,8 @@ from plugins.coding_agents.records import ENDED, Choice, Status
 
 QUESTION_MS = 250
 """Milliseconds for which a question must stay, or stay away, before it counts."""
+REPEATED_MS = 1_000
+"""Milliseconds after an answer until the same question, at another place, is asked again."""
 DONE_MS = 1500
 """Milliseconds without any output before a finished screen counts as finished."""
 LOST_FACT_MS = 10_000
@@ -129,6 +131,8 @@ class MachineState(Struct, frozen=True, kw_only=True):
     seen_at: int = 0
     gone_at: int | None = None
     answered: str = ""
+    answered_at: int = 0
+    answered_place: str = ""
     told: str = ""
     used: tuple[str, ...] = ()
     activity: str = ""
@@ -311,7 +315,7 @@ class _Tick:
             self._watch_gone()
             return
         self.set(gone_at=None)
-        if self.state.question and self.state.question.digest == question.digest:
+        if self.state.question and self.state.question.digest == question.digest and not self._is_repeated():
             return
         if self.state.seen != question.digest:
             self.set(seen=question.digest, seen_at=self.now)
@@ -319,6 +323,17 @@ class _Tick:
             if self.state.question:
                 self.events.append(QuestionGone(self.state.question.digest))
             self._ask(question)
+
+    def _is_repeated(self) -> bool:
+        """Return whether the question was answered, and the program asks the same again.
+
+        The rows above it are others then. Where they are not, the key may not have been read yet: another one
+        could answer the next question.
+        """
+        state = self.state
+        if not state.answered or not state.answered_at or self._typing():
+            return False
+        return _place(self.view) != state.answered_place and self.over(state.answered_at, REPEATED_MS)
 
     def _reported_question(self) -> ScreenQuestion | None:
         """Return a permission that a hook reported, without keys, if the screen is not known."""
@@ -355,7 +370,7 @@ class _Tick:
         rule = next((rule for rule in self._rules() if re.search(rule.pattern, question.prompt)), None)
         keys = _response(rule) if rule else ()
         answering = bool(rule and rule.safe and self.state.known and keys)
-        self.set(question=question, answered="", status="blocked", seen="")
+        self.set(question=question, answered="", answered_at=0, status="blocked", seen="")
         # A prompt without keys that differs only in numbers is reported once; the user cannot answer it.
         told = f"{question.type}:{re.sub(r'[0-9]+', '#', normalise(question.prompt)[:100])}"
         if question.yes or answering or told != self.state.told:
@@ -465,7 +480,8 @@ class _Tick:
         if not self.over(typing.since, typing.after_ms):
             return
         if self._holds(typing):
-            self.set(outbox=tuple(rest), in_flight=typing)
+            place = _place(self.view) if typing.needs == "question" else self.state.answered_place
+            self.set(outbox=tuple(rest), in_flight=typing, answered_place=place)
             self.events.append(Type(typing.id, typing.data))
         elif typing.recovered:
             if self.over(typing.since, typing.after_ms + RECOVERED_MS):
@@ -556,7 +572,8 @@ def confirm(state: MachineState, id: int, now: int) -> Step:
     if typing is None or typing.id != id:
         return Step(state, (), None)
     rest = tuple(structs.replace(each, since=now) for each in state.outbox)
-    state = structs.replace(state, in_flight=None, outbox=rest)
+    answered_at = now if typing.needs == "question" and not typing.recovered else state.answered_at
+    state = structs.replace(state, in_flight=None, outbox=rest, answered_at=answered_at)
     if typing.needs != "shown" or typing.data != b"\r":
         return Step(state, (), now)
     events: list[Event] = []
@@ -604,6 +621,7 @@ def recover(state: MachineState, now: int) -> MachineState:
         waiting = (structs.replace(state.in_flight, recovered=True), *waiting)
     outbox = tuple(structs.replace(typing, since=now) for typing in waiting)
     times = {"painted_at": now, "content_at": now, "version": -1, "content": "", "sent_at": now}
+    times["answered_at"] = 0  # the rows above an answered question may be rendered in another way now
     return structs.replace(state, outbox=outbox, in_flight=None, **times)
 
 
@@ -743,7 +761,8 @@ def _queue_clean(state: MachineState, clean: str, now: int) -> MachineState:
 def _answer_with(state: MachineState, digest: str, keys: Sequence[str], now: int) -> MachineState:
     steps = [(key_bytes(key), "question", digest, KEY_GAP_MS if at else 0) for at, key in enumerate(keys)]
     # Until its next report the program is neither asking nor known to work.
-    return structs.replace(_queue(state, now, *steps), answered=digest, fact=Fact(session=state.fact.session))
+    fact = Fact(session=state.fact.session)
+    return structs.replace(_queue(state, now, *steps), answered=digest, answered_at=0, fact=fact)
 
 
 def _queue(state: MachineState, now: int, *steps: tuple[bytes, Any, str, int]) -> MachineState:
@@ -764,6 +783,13 @@ _SPINNER = re.compile("[⠀-⣿✻✽✶✳✢✺\u2217·●○◐◓◑◒⏺]"
 def _fingerprint(lines: Lines) -> str:
     text = _SPINNER.sub("", normalise(" ".join(lines)))[-500:]
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _place(view: View) -> str:
+    """Return what identifies the place of the cursor: its row and the rows above, without their times."""
+    row = view.cursor[0]
+    above = normalise("\n".join(view.lines[:row]))
+    return hashlib.sha256(f"{row}\n{above}".encode()).hexdigest()[:16]
 
 
 def _tail(lines: Lines) -> str:

@@ -25,6 +25,8 @@ _QUESTION = re.compile(
     r"^(?P<asked>.*\?) \(Y\)es/\(N\)o(?:/\(A\)ll)?(?:/\(S\)kip all)?(?:/\(D\)on't ask again)?"
     r" \[(?:Yes|No)\]:\s*\w{0,3}$"
 )
+_SPENT = re.compile(r"^Tokens: \S+ sent, .*received\.")
+"""The row between an answer of the model and the first question about its commands."""
 _DECLINED = {
     "Allow collection of anonymous analytics": "declined the collection of analytics",
     r"Add \.aider\* to \.gitignore": "left the project's .gitignore as it is",
@@ -93,14 +95,11 @@ def _question(lines: Lines, row: int) -> ScreenQuestion | None:
     match = _QUESTION.match(lines[row]) if row >= 0 else None
     if match is None:
         return None
-    subject: list[str] = []
-    for line in reversed(lines[max(0, row - 8) : row]):
-        if not line or line.startswith("\u2500"):
-            break
-        subject.insert(0, line.strip())
     asked = match["asked"].strip()
-    prompt = "\n".join((*subject, asked))
     tool = next((tool for text, tool in _TOOLS.items() if asked.startswith(text)), "")
+    commands = _commands(lines[:row]) if tool == "shell" else None
+    subject = _paragraph(lines[:row]) if commands is None else commands
+    prompt = "\n".join((*subject, asked))
     return ScreenQuestion(
         type="permission" if tool else "config",
         prompt=prompt,
@@ -108,9 +107,31 @@ def _question(lines: Lines, row: int) -> ScreenQuestion | None:
         tool=tool,
         detail="\n".join(subject),
         options=("Yes", "No"),
-        yes=("y", "enter"),
+        # Of commands that are not on the screen as a whole, the user reads the rest at the terminal.
+        yes=() if tool == "shell" and commands is None else ("y", "enter"),
         no=("n", "enter"),
     )
+
+
+def _paragraph(above: Lines) -> list[str]:
+    """Return the last rows without an empty one between them."""
+    found: list[str] = []
+    for line in reversed(above[-8:]):
+        if not line or line.startswith("\u2500"):
+            break
+        found.insert(0, line.strip())
+    return found
+
+
+def _commands(above: Lines) -> list[str] | None:
+    """Return the rows of the commands of a question, None if their beginning is not on the screen.
+
+    A model writes them, and empty rows between them: they begin after its answer, not after an empty row.
+    """
+    prompts = [at for at, line in enumerate(above) if (match := _PROMPT.match(line)) and match[2]]
+    begun = prompts[-1] if prompts else -1
+    spent = [at for at, line in enumerate(above) if at > begun and _SPENT.match(line)]
+    return [line.strip() for line in above[spent[0] + 1 :] if line.strip()] if spent else None
 
 
 ADAPTER = Adapter(

@@ -233,8 +233,10 @@ def _permission(lines: Lines, cursor: Cursor) -> ScreenQuestion | None:
     detail = detail or "\n".join(line.strip() for line in body)
     prompt = f"{title}: {detail}\n{asked}" if title else asked
     digest = digest_of("permission", "\n".join((*block, asked, *menu.options)))
+    # Without the rule above it, the beginning of the command is not on the screen.
+    yes = ("1",) if rules else ()
     return ScreenQuestion(
-        "permission", prompt, digest, tool, detail, options=menu.options, yes=("1",), no=("escape",)
+        "permission", prompt, digest, tool, detail, options=menu.options, yes=yes, no=("escape",)
     )
 
 

@@ -161,7 +161,8 @@ def _permission(lines: Lines) -> ScreenQuestion | None:
     found = [at for at, line in enumerate(body) if line.startswith(marks)]
     if not found:
         return None
-    detail = "\n".join(body[found[-1] :]).removeprefix(marks[0])
+    # A command may have such a row, too.
+    detail = "\n".join(body[found[0] :]).removeprefix(marks[0])
     prompt = "\n".join((lines[asked[-1]].strip(), *body))
     return ScreenQuestion(
         type="permission",

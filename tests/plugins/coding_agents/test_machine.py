@@ -105,9 +105,9 @@ class Trial:
         self.due: int | None = None
         self.confirms = True
 
-    def show(self, text: str, wait: int = 0) -> list[Event]:
+    def show(self, text: str, wait: int = 0, row: int = 0) -> list[Event]:
         """Show a screen, then let time pass. Return the events, without those of every step."""
-        self.view = View(tuple(text.split("\n")), (0, 0), self.view.version + 1)
+        self.view = View(tuple(text.split("\n")), (row, 0), self.view.version + 1)
         return self.run(wait)
 
     def run(self, wait: int = 0) -> list[Event]:
@@ -437,6 +437,17 @@ def test_a_second_answer_to_the_same_question_is_stale() -> None:
     trial.run()
     with pytest.raises(StaleQuestionError):
         trial.answer("deny", trial.said(Question)[0].question.digest)
+    assert trial.typed == [b"1"]
+
+
+@pytest.mark.parametrize(("row", "times"), [(1, 2), (0, 1)])
+def test_a_question_that_is_asked_again_at_once_is_announced_again(row: int, times: int) -> None:
+    """One that only stays was not read yet: a second key could answer the next question."""
+    trial = asked("stage this hunk?")
+    trial.answer("once")
+    trial.run()
+    trial.show("ASK stage this hunk?", wait=5_000, row=row)
+    assert len(trial.said(Question)) == times
     assert trial.typed == [b"1"]
 
 

@@ -237,6 +237,41 @@ def test_a_text_is_submitted_when_the_recorded_input_line_shows_it(screen: Scree
     assert wrong.in_flight is None
 
 
+def recorded_question(name: str, screen: str) -> Screen:
+    return next(each for each in SCREENS if (each.adapter.name, each.name) == (name, screen))
+
+
+def test_a_command_with_empty_rows_is_asked_about_as_a_whole() -> None:
+    """The row of its first line is that after the model's answer; a rule must not decide by its last line."""
+    screen = recorded_question("aider", "run")
+    last = next(at for at in range(screen.cursor[0], 0, -1) if screen.lines[at] == "touch made.txt")
+    lines = (*screen.lines[:last], "rm -rf ~", "", *screen.lines[last:])
+    question = screen.adapter.read(lines, (screen.cursor[0] + 2, screen.cursor[1])).question
+    assert question is not None
+    assert (question.detail, question.yes) == ("rm -rf ~\ntouch made.txt", ("y", "enter"))
+
+
+def test_a_row_of_a_command_that_looks_like_its_first_one_hides_nothing() -> None:
+    screen = recorded_question("codex", "bash")
+    at = screen.lines.index("  $ touch made.txt")
+    lines = (*screen.lines[:at], "  $ rm -rf ~ <<x", *screen.lines[at + 1 :])
+    question = screen.read((*lines[: at + 1], "  $ npm test", *lines[at + 2 :])).question
+    assert question is not None
+    assert question.detail == "rm -rf ~ <<x\n$ npm test"
+
+
+@pytest.mark.parametrize(("name", "screen", "cut"), [("aider", "run", "Tokens: "), ("claude", "bash", "────")])
+def test_a_command_whose_beginning_is_not_on_the_screen_has_no_key_for_yes(
+    name: str, screen: str, cut: str
+) -> None:
+    shown = recorded_question(name, screen)
+    at = max(row for row, line in enumerate(shown.lines) if line.startswith(cut))
+    lines = tuple("" if row <= at else line for row, line in enumerate(shown.lines))
+    question = shown.read(lines).question
+    assert question is not None
+    assert question.yes == ()
+
+
 @every_adapter
 def test_an_adapter_has_what_the_contract_asks(adapter: Adapter) -> None:
     presets: tuple[Preset, ...] = ("readonly", "standard", "permissive", "autonomous")
