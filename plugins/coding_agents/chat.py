@@ -20,7 +20,7 @@ from gateway.api import ProgramAction
 from plugins.coding_agents import machine
 from plugins.coding_agents.adapters import find_adapter
 from plugins.coding_agents.errors import CodingAgentError, ServiceUnavailableError, StaleQuestionError
-from plugins.coding_agents.records import AskedQuestion, Notice, SessionRecord
+from plugins.coding_agents.records import NOT_ASKED, AskedQuestion, Notice, SessionRecord
 from plugins.coding_agents.records import Choice as Decision
 from plugins.coding_agents.session import Session
 from plugins.coding_agents.sessions import Sessions
@@ -71,13 +71,18 @@ class SessionChats:
         if answer.key.endswith(_RESUME):
             await self._answer_resume(answer)
             return
-        session_id = answer.key.rpartition(":")[0]
-        record = self.sessions.record(session_id)
-        if record is not None and self.sessions.is_away(record):
-            raise ServiceUnavailableError(f"session {record.short_id} runs on node {record.node}")
-        session = self.sessions.find(session_id)
-        if session is None or answer.state != "answered":
+        record = self.sessions.record(answer.key.rpartition(":")[0])
+        if record is None or answer.state != "answered":
             return
+        if self.sessions.is_away(record):
+            raise ServiceUnavailableError(f"session {record.short_id} runs on node {record.node}")
+        session = self.sessions.find(record.id)
+        if session is None or session.ended.is_set():
+            await self._tell_ended(record, answer.key)
+        else:
+            await self._answer(session, answer)
+
+    async def _answer(self, session: Session, answer: Answer) -> None:
         asked = session.record.question
         if asked is None or asked.key != answer.key:
             if answer.key not in session.record.done_keys:
@@ -127,6 +132,16 @@ class SessionChats:
 
     async def _tell_stale(self, session: Session) -> None:
         await session.tell("notice", "This question is no longer on the screen, so nothing was typed.")
+
+    async def _tell_ended(self, record: SessionRecord, key: str) -> None:
+        title = find_adapter(record.agent).title
+        text = f"**{title}** {_code(record.short_id)} has ended before this answer, so nothing was typed."
+        try:
+            await self.announce(record, text, f"{key}:ended")
+        except TrunklineError as error:
+            if error.retryable:
+                raise
+            log.info("a chat does not show its session", session=record.id, reason=str(error))
 
     async def _answer_resume(self, answer: Answer) -> None:
         session_id = answer.key.removesuffix(_RESUME)
@@ -219,6 +234,7 @@ class _SessionChat:
         session = self._session
         ended = session.ended.is_set()
         try:
+            await self._withdraw_outdated()
             await self._announce_notices()
             await self._update_question()
             await self._update_message(ended=ended)
@@ -231,14 +247,25 @@ class _SessionChat:
             await asyncio.sleep(RETRY_SECONDS)
             self._wake_up()
             return False
-        return ended and not session.record.notices
+        return ended and not session.record.notices and not session.record.outdated
 
     def _is_calm(self) -> bool:
         """Return whether only the message may have to be edited."""
         record = self._session.record
         asked = None if record.question is None else record.question.key
         shown = None if self._asked is None else self._asked.key
-        return not record.notices and asked == shown and not self._session.ended.is_set()
+        settled = not record.notices and not record.outdated
+        return settled and asked == shown and not self._session.ended.is_set()
+
+    async def _withdraw_outdated(self) -> None:
+        """Withdraw the questions that left the screen, also before a restart of the gateway."""
+        session, questions = self._session, self._chats.ctx.questions
+        while session.record.outdated:
+            question_id = session.record.outdated[0]
+            if questions is not None:
+                await questions.withdraw(question_id)
+            left = tuple(one for one in session.record.outdated if one != question_id)
+            await session.change(outdated=left)
 
     async def _announce_notices(self) -> None:
         session = self._session
@@ -271,7 +298,7 @@ class _SessionChat:
         session, ctx = self._session, self._chats.ctx
         if not asked.answerable:
             await session.tell("blocked", asked.prompt)
-            return await self._note(asked, "-")
+            return await self._note(asked, NOT_ASKED)
         action = _action(session.record, asked)
         decided = "ask" if ctx.permissions is None else await ctx.permissions.decide(action)
         if decided != "ask":
@@ -282,28 +309,41 @@ class _SessionChat:
                 log.info("a rule answers nothing", session=session.record.id, reason=str(error))
             if choice == "deny":
                 await session.tell("notice", f"Denied by the permissions: {asked.detail or asked.prompt}")
-            return await self._note(asked, "-")
-        if ctx.questions is None or ctx.permissions is None or not session.record.address:
+            return await self._note(asked, NOT_ASKED)
+        if not session.record.address:
             return asked
-        choices = (_ONCE, _ALWAYS, _DENY)
-        detail = _detail(asked)
-        if len(asked.detail) > _LONGEST_DETAIL:
+        return await self._note(asked, await self._ask(asked, action))
+
+    async def _ask(self, asked: AskedQuestion, action: ProgramAction) -> str:
+        """Ask in the chat. Returns the id of the question, NOT_ASKED if the chat can show none."""
+        session, ctx = self._session, self._chats.ctx
+        if ctx.questions is None or ctx.permissions is None:
+            return ""
+        choices, detail = (_ONCE, _ALWAYS, _DENY), _detail(asked)
+        if len(asked.detail) > _LONGEST_DETAIL or (not asked.detail and len(asked.prompt) > _LONGEST_PROMPT):
             # What is not shown whole must not be allowed by a button.
             choices, detail = (_DENY,), f"{detail}\nIt is too long to show; answer it at the terminal."
-        question_id = await ctx.questions.ask(
-            session.record.address,
-            f"{session.adapter.title} {session.record.short_id}: {_cut(asked.prompt, _LONGEST_PROMPT)}",
-            asked.key,
-            answerers=ctx.permissions.answerers(action),
-            admins=True,
-            detail=detail,
-            choices=choices,
-            timeout_ms=self._chats.sessions.settings.blocked_timeout_ms,
-        )
-        return await self._note(asked, question_id)
+        try:
+            return await ctx.questions.ask(
+                session.record.address,
+                f"{session.adapter.title} {session.record.short_id}: {_cut(asked.prompt, _LONGEST_PROMPT)}",
+                asked.key,
+                answerers=ctx.permissions.answerers(action),
+                admins=True,
+                detail=detail,
+                choices=choices,
+                timeout_ms=self._chats.sessions.settings.blocked_timeout_ms,
+            )
+        except TrunklineError as error:
+            if error.retryable:
+                raise
+            # Such as a channel without buttons: the user answers with a command.
+            log.info("a chat shows no question", session=session.record.id, reason=str(error))
+            await session.tell("blocked", f"{asked.prompt}\n{_detail(asked)}")
+            return NOT_ASKED
 
     async def _note(self, asked: AskedQuestion, question_id: str) -> AskedQuestion:
-        """Store that a question was asked, "-" for one that the chat does not answer."""
+        """Store that a question was asked, or is not."""
         asked = structs.replace(asked, id=question_id)
         current = self._session.record.question
         if current is not None and current.key == asked.key:
@@ -318,18 +358,23 @@ class _SessionChat:
         asked = AskedQuestion(
             key="", digest="", tool="resume", prompt="", detail="", folder=record.workdir, at=0
         )
-        await ctx.questions.ask(
-            record.address,
-            f"Resume {session.adapter.title} {record.short_id}?",
-            f"{record.id}{_RESUME}",
-            answerers=ctx.permissions.answerers(_action(record, asked)),
-            admins=True,
-            detail=f"in {record.workdir}",
-            choices=(
-                Choice("resume", "Resume", style="good", words=("yes", "y")),
-                Choice("leave", "Leave it"),
-            ),
-        )
+        try:
+            await ctx.questions.ask(
+                record.address,
+                f"Resume {session.adapter.title} {record.short_id}?",
+                f"{record.id}{_RESUME}",
+                answerers=ctx.permissions.answerers(_action(record, asked)),
+                admins=True,
+                detail=f"in {record.workdir}",
+                choices=(
+                    Choice("resume", "Resume", style="good", words=("yes", "y")),
+                    Choice("leave", "Leave it"),
+                ),
+            )
+        except TrunklineError as error:
+            if error.retryable:
+                raise
+            log.info("a chat shows no question", session=record.id, reason=str(error))
 
     async def _update_message(self, *, ended: bool) -> None:
         """Edit the message of the session, if it would show something else. Its end is shown at once."""
@@ -390,9 +435,21 @@ def _notice_text(session: Session, notice: Notice) -> str:
         return f"{name}: {_cut(_clean(notice.text), _LONGEST_TEXT)}"
     if notice.kind == "blocked":
         screen = _block(session.tail(2 * _LINES), _LONGEST_TEXT)
-        return f"{name} waits for you:\n\n{_block(notice.text.splitlines(), _LONGEST_TEXT)}\n\n{screen}"
+        asked = _block(notice.text.splitlines(), _LONGEST_TEXT)
+        return f"{name} waits for you:\n\n{asked}\n\n{screen}\n\n{_how_to_answer(record)}"
     said = notice.text.splitlines() or session.tail(_LINES)
-    return f"{name} {_TITLES[notice.kind]}.\n\n{_block(said, _LONGEST_TEXT)}"
+    resume = (
+        f"\n\n{_code(f'/agents {record.short_id} resume')} continues it." if notice.kind == "lost" else ""
+    )
+    return f"{name} {_TITLES[notice.kind]}.\n\n{_block(said, _LONGEST_TEXT)}{resume}"
+
+
+def _how_to_answer(record: SessionRecord) -> str:
+    """Return the commands that answer a program. Only a question that is known takes y and n."""
+    asked = record.question
+    words = [("y", "allows it once"), ("n", "denies it")] if asked is not None and asked.answerable else []
+    known = "".join(f"{_code(f'/agents {record.short_id} {word}')} {what}, " for word, what in words)
+    return f"{known}{_code(f'/agents {record.short_id} keys 1 enter')} presses keys, here 1 and Enter."
 
 
 def _detail(asked: AskedQuestion) -> str:

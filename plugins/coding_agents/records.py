@@ -52,6 +52,10 @@ class AskedQuestion(Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: str = ""
 
 
+NOT_ASKED = "-"
+"""The ``id`` of a question that a rule answered, or that the chat cannot answer."""
+
+
 class Notice(Struct, frozen=True):
     """A new message for the chat, stored until it is announced. ``key`` announces it once."""
 
@@ -71,6 +75,7 @@ class SessionRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     which the session waits for its user. ``asked`` and ``told`` count questions and notices. ``cost_usd``
     is what the program said that it has cost, None if it does not say. ``node`` is the node of a cluster
     that started it, ``host`` the name of its machine, and ``boot_id`` identifies that until its next boot.
+    ``outdated`` are the ids of questions that the chat still shows, and that left the screen.
     """
 
     id: str
@@ -97,6 +102,7 @@ class SessionRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reserved: int = 0
     machine: Mapping[str, Any] = {}
     question: AskedQuestion | None = None
+    outdated: tuple[str, ...] = ()
     notices: tuple[Notice, ...] = ()
     asked: int = 0
     told: int = 0
@@ -133,6 +139,13 @@ class SessionRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def is_ended(self) -> bool:
         """Return whether its program has ended."""
         return self.status in ENDED
+
+    @property
+    def without_question(self) -> Mapping[str, Any]:
+        """The changes after which the session asks nothing, and its chat withdraws what it asked."""
+        asked = self.question
+        shown = (asked.id,) if asked is not None and asked.id not in ("", NOT_ASKED) else ()
+        return {"question": None, "outdated": (*self.outdated, *shown)}
 
 
 def public_status(status: Status, task_done: bool = False) -> PublicStatus:

@@ -565,7 +565,7 @@ class Session:
                 )
                 return {"question": question, "asked": record.asked + 1}
             case machine.QuestionGone() if record.question and record.question.digest == event.digest:
-                return {"question": None}
+                return dict(record.without_question)
             case machine.LoginRequired(login=login):
                 text = "\n".join(filter(None, (login.instructions, login.url, login.device_code)))
                 return self._notice(record, "blocked", text)
@@ -637,10 +637,8 @@ class Session:
         self.state = structs.replace(
             self.state, status="lost", error=reason, question=None, outbox=(), in_flight=None
         )
-        notice = self._notice(self.record, "lost", reason)
-        await self._store(
-            status="lost", error=reason, question=None, ended_at=self._parts.clock(), blocked_at=0, **notice
-        )
+        changes = {**self.record.without_question, **self._notice(self.record, "lost", reason)}
+        await self._store(status="lost", error=reason, ended_at=self._parts.clock(), blocked_at=0, **changes)
         self.ended.set()
         self._publish(machine.StatusChanged(old, "lost"))
 

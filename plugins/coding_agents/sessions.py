@@ -203,8 +203,9 @@ class Sessions:
         return self._records.get(session_id)
 
     def unannounced(self) -> list[Session]:
-        """Return ended sessions with notices that their chats have not got yet."""
-        return [self._make(one) for one in self._records.values() if one.is_ended and one.notices]
+        """Return ended sessions whose chats lack notices, or still show their questions."""
+        ended = (one for one in self._records.values() if one.is_ended)
+        return [self._make(one) for one in ended if one.notices or one.outdated]
 
     async def spawn(self, request: SpawnRequest) -> SessionRecord:
         """Start a session. It is durable before its program starts; a ``key`` starts one.

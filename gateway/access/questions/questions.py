@@ -152,7 +152,7 @@ class Questions:
         """The latest questions that ended, the oldest first; also those of earlier processes."""
         self._held: dict[str, Held] = {}
         self._unclosed: list[Held] = []
-        """Questions without a waiting turn, which an earlier process did not close."""
+        """Questions that nothing waits for, and that the chat still shows as open when ``run`` begins."""
         self._tasks: asyncio.TaskGroup | None = None
         self._stopping = False
         self._waiting: list[asyncio.Task[Any]] = []
@@ -476,6 +476,8 @@ class Questions:
         held.closing = self._spawn(self._close, held)
         if held.dropped or (held.inbox_id and answer.state == "withdrawn"):
             self._held.pop(question.id, None)
+            if self._tasks is None:
+                self._unclosed.append(held)  # withdrawn while the gateway starts
         elif not held.inbox_id:
             self._spawn(self._deliver, held)
 

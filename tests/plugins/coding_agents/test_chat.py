@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from gateway import Message, NotFoundError, Plugin, now_ms
-from gateway.channel import Quoted, SessionKey, UnauthorizedError
+from gateway import Answer, Message, NotFoundError, Plugin, now_ms
+from gateway.channel import Question, Quoted, SessionKey, UnauthorizedError
 from gateway.extensions.registry import PluginRegistry
 from gateway.extensions.scope import Scope
 from gateway.testing.fake_models.script import Reply, Say
+from gateway.testing.letterbox import Letterbox
 from plugins.coding_agents.adapters import find_adapter
 from plugins.coding_agents.adapters.contract import Fact
 from plugins.coding_agents.chat import EDIT_SECONDS, SessionChats
@@ -52,6 +53,11 @@ class Place:
 
     async def press(self, question_id: str, value: str, user: str = "ada") -> None:
         await self.rig.chat.host.settle(question_id, value, channel="letters", user=user)
+
+    async def all_asked(self, number: int) -> list[Question]:
+        async with asyncio.timeout(SECONDS):
+            await self.room.until_asked(number)
+        return self.room.asked
 
     async def asked(self, number: int = 1) -> str:
         async with asyncio.timeout(SECONDS):
@@ -178,16 +184,25 @@ async def test_a_question_that_was_answered_at_the_terminal_is_withdrawn(tmp_pat
 
 async def test_a_button_outlives_the_gateway_and_is_applied_once(tmp_path: Path) -> None:
     async with place(tmp_path) as chat:
-        session = await chat.spawn()
-        asked = await chat.asked()
-        await until(session, lambda: bool(session.record.question and session.record.question.id))
+        lost, session = await chat.spawn(), await chat.spawn()
+        ids = {question.title.split(":")[0][-8:]: question.id for question in await chat.all_asked(2)}
+        asked, of_lost = ids[session.record.short_id], ids[lost.record.short_id]
+        for one in (lost, session):
+            await until(one, lambda one=one: bool(one.record.question and one.record.question.id))
+    for pid in processes(lost.record.id):
+        os.kill(pid, signal.SIGKILL)
     async with place(tmp_path) as chat:
+        async with asyncio.timeout(SECONDS):
+            assert (await chat.room.until_closed())[:2] == (of_lost, "cancelled")
+        with pytest.raises(NotFoundError):
+            await chat.press(of_lost, "once")
+        await chat.until_log("was lost", f"/agents {lost.record.short_id} resume")
         session = chat.rig.sessions.session(session.record.id, "letters:ada")
         await chat.press(asked, "once")
         await until_shown(session, "got y")
         await until(session, lambda: session.record.task_done)
         assert session.tail(40).count("got y") == 1
-        assert chat.room.asked == []
+        assert [question.title for question in chat.room.asked if "Resume" not in question.title] == []
         await session.stop()
 
 
@@ -257,14 +272,36 @@ async def test_an_old_button_types_nothing(tmp_path: Path) -> None:
         await session.stop(force=True)
 
 
-async def test_a_question_without_known_keys_shows_its_screen(tmp_path: Path) -> None:
-    async with place(tmp_path) as chat:
+async def test_a_question_without_buttons_shows_its_screen_and_how_to_answer(tmp_path: Path) -> None:
+    """One without known keys, and one in a chat that cannot show questions."""
+    channels = {"letters": {"allow": ["ada"]}}
+    async with agents(tmp_path, Brings(Letterbox()), channels=channels) as rig:
+        chat = Place(rig, Room())
         session = await chat.spawn("read -p 'What is your name? ' name; echo hello $name")
-        await chat.until_log("waits for you", "What is your name?")
-        assert chat.room.asked == []
+        command = f"/agents {session.record.short_id}"
+        await chat.until_log("waits for you", "What is your name?", f"`{command} keys 1 enter`")
         await session.send_keys(["A", "d", "a", "enter"])
         await until_shown(session, "hello Ada")
+        await until(session, lambda: session.record.task_done)
+        await session.send_text(ASK)
+        await chat.until_log("waits for you", "Overwrite the file?", f"`{command} y` allows it once")
+        await session.send_text("y")
+        await until_shown(session, "got y")
         await session.stop()
+
+
+async def test_an_answer_that_comes_after_the_end_of_its_session_is_reported(tmp_path: Path) -> None:
+    async with place(tmp_path) as chat:
+        session = await chat.spawn()
+        await chat.asked()
+        asked = session.record.question
+        assert asked is not None
+        await session.stop(force=True)
+        late = Answer(question_id="q", key=asked.key, state="answered", values=("once",), by="letters:ada")
+        for _ in range(2):
+            await chat.rig.plugin._answered(late)  # pyright: ignore[reportPrivateUsage]
+        log = await chat.until_log("has ended before this answer")
+        assert sum("has ended before this answer" in text for text in log) == 1
 
 
 async def test_failed_ended_and_lost_sessions_are_announced(tmp_path: Path) -> None:

@@ -260,7 +260,9 @@ def test_a_row_of_a_command_that_looks_like_its_first_one_hides_nothing() -> Non
     assert question.detail == "rm -rf ~ <<x\n$ npm test"
 
 
-@pytest.mark.parametrize(("name", "screen", "cut"), [("aider", "run", "Tokens: "), ("claude", "bash", "────")])
+@pytest.mark.parametrize(
+    ("name", "screen", "cut"), [("aider", "run", "Tokens: "), ("claude", "bash", "────")]
+)
 def test_a_command_whose_beginning_is_not_on_the_screen_has_no_key_for_yes(
     name: str, screen: str, cut: str
 ) -> None:

@@ -233,7 +233,10 @@ async def test_003_13_a_session_is_reaped_after_30_minutes_without_input_and_out
 async def test_003_13_a_blocked_session_is_announced_once_and_stopped_after_a_day(tmp_path: Path) -> None:
     async with agents(tmp_path, channels=LETTERS) as rig:
         session = await rig.spawn("read -p 'Overwrite the file? [y/n] ' answer", **ADA)
-        await until_status(session, "blocked")
+        # The chat has no buttons, and is told of the question otherwise.
+        await until(
+            session, lambda: session.record.question is not None and session.record.question.id == "-"
+        )
         since = session.record.blocked_at
         told = session.record.told
         rig.sessions.clock = lambda: since + 31 * 60_000
