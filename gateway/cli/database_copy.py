@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import sqlite3
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Literal
 
 from msgspec import Struct
@@ -32,6 +34,31 @@ class Manifest(Struct, frozen=True):
     revision: str
     created: str
     format: int = FORMAT
+
+
+@contextmanager
+def staging(prefix: str, parent: Path) -> Generator[Path]:
+    """Yield an empty folder, and remove it at the end. Removes first what killed commands left.
+
+    The lock of a folder shows that its command still runs.
+    """
+    for other in parent.glob(f"{prefix}*"):
+        with suppress(OSError), _locked(other):
+            shutil.rmtree(other)
+    with TemporaryDirectory(prefix=prefix, dir=parent) as folder, ExitStack() as held:
+        with suppress(OSError):  # NFS has no locks of folders, so nothing is removed there
+            held.enter_context(_locked(Path(folder)))
+        yield Path(folder)
+
+
+@contextmanager
+def _locked(folder: Path) -> Generator[None]:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 _TABLES = (*sorted(metadata.tables), "alembic_version")

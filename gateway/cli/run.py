@@ -23,7 +23,7 @@ from gateway.cli.discovery import announce, check_announcement
 from gateway.cli.doctor import settings as settings_checks
 from gateway.cli.doctor.startup import check_model, mask_secrets
 from gateway.cli.options import FAILED, INTERRUPTED, File, fail, refuse, settings_from
-from gateway.cli.store_reader import store_file
+from gateway.cli.store_reader import check_restored, store_file
 from gateway.contract.errors import (
     PluginActivationError,
     SettingsError,
@@ -121,6 +121,7 @@ async def serve(settings: Settings, *, open_browser: bool = False) -> int:
     A node of a cluster that is drained stands by again, and may run another gateway later.
     """
     _create_folders(settings)
+    check_restored(settings)
     cluster = settings.cluster
     node_name = None if cluster.url is None else cluster.node
     set_up_logs(settings.log, cluster.log_folder(settings.data_dir), node_name)

@@ -20,6 +20,18 @@ from gateway.settings import Settings
 from gateway.store import migrate
 from gateway.store.engine import connect, open_engine
 
+UNFINISHED = "restore.unfinished"
+"""File in the data directory while a restore replaces the database and the files."""
+
+
+def check_restored(settings: Settings) -> None:
+    """Raise StoreError if a restore was killed while it replaced data."""
+    if (settings.data_dir / UNFINISHED).exists():
+        raise StoreError(
+            f"a restore was interrupted, so files in {settings.data_dir} may not belong to the database; "
+            "run `trunkline restore FILE --force` again"
+        )
+
 
 @contextmanager
 def reading(settings: Settings, *, any_schema: bool = False) -> Generator[Connection]:

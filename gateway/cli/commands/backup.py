@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import tarfile
-import tempfile
 import time
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -26,9 +25,10 @@ from gateway.cli.database_copy import (
     dump_server,
     load_server,
     replace_file,
+    staging,
 )
 from gateway.cli.options import REFUSED, AsJson, File, fail, refuse, settings_from, to_json
-from gateway.cli.store_reader import reader, store_file
+from gateway.cli.store_reader import UNFINISHED, reader, store_file
 from gateway.commands.agent_draft import FOLDER as AGENTS
 from gateway.contract.errors import StoreError
 from gateway.extensions.admission.secrets import FOLDER as SECRETS
@@ -44,6 +44,7 @@ _MANIFEST = "trunkline.json"
 _DATABASES = {"sqlite": "trunkline.db", "postgresql": "trunkline.sql"}
 """Name of the database in an archive, by its kind."""
 _FOLDER = "data/"
+_STAGING = ".trunkline-backup-"
 _FOLDERS: Mapping[str, tuple[str, ...]] = {
     AGENTS: (".md",),
     SECRETS: (".json",),
@@ -51,7 +52,7 @@ _FOLDERS: Mapping[str, tuple[str, ...]] = {
 }
 """Subdirectories of the data directory that a backup contains, with the suffixes of their files."""
 _LARGEST_MANIFEST = 65_536
-_NOT_KEPT = (".lock", ".new", ".before-restore", "-wal", "-shm", ".tar.gz", ".partial")
+_NOT_KEPT = (".lock", ".new", ".before-restore", "-wal", "-shm", ".tar.gz", UNFINISHED)
 """Suffixes of files in the data directory that a backup leaves out."""
 
 
@@ -89,18 +90,15 @@ def backup(
         reader(settings).dispose()
     except StoreError as error:
         refuse(error)
+    # Beside the archive: the place of temporary files may be in memory, or too small for a database.
+    beside = target.absolute().parent
     try:
-        # Beside the archive: the place of temporary files may be in memory, or too small for a database.
-        staging = tempfile.TemporaryDirectory(prefix=".trunkline-backup-", dir=target.absolute().parent)
-    except OSError as error:
-        fail(f"cannot write {target}: {error.strerror}")
-    try:
-        with staging as folder, Console(stderr=True).status(f"writing {target}"):
-            names = _write(settings, target, Path(folder))
+        with staging(_STAGING, beside) as folder, Console(stderr=True).status(f"writing {target}"):
+            names = _write(settings, target, folder)
     except StoreError as error:
         refuse(error)
     except OSError as error:
-        if error.filename not in (None, str(target), str(_partial(target))):
+        if error.filename and not str(error.filename).startswith((str(target), str(beside / _STAGING))):
             raise
         fail(f"cannot write {target}: {error.strerror}")
     size = target.stat().st_size
@@ -149,33 +147,23 @@ def restore(
 def _write(settings: Settings, target: Path, folder: Path) -> list[str]:
     """Write an archive, with ``folder`` for the copy of the database; return the names of its members."""
 
-    partial = _partial(target)
+    partial = folder / target.name
     manifest, copy = _copied(settings, folder)
     described = folder / _MANIFEST
     described.write_bytes(msgspec.json.encode(manifest))
-    try:
-        partial.unlink(missing_ok=True)
-        # The default level of compression takes three times as long, for an archive that is 3 % smaller.
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with (
-            os.fdopen(descriptor, "wb") as raw,
-            tarfile.open(fileobj=raw, mode="w:gz", compresslevel=6) as archive,
-        ):
-            archive.add(described, _MANIFEST)
-            archive.add(copy, copy.name)
-            for path in _files(settings):
-                archive.add(
-                    path, f"{_FOLDER}{path.relative_to(settings.data_dir).as_posix()}", recursive=False
-                )
-            names = [name for name in archive.getnames() if name != _MANIFEST]
-        _sync_and_rename(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
+    # The default level of compression takes three times as long, for an archive that is 3 % smaller.
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with (
+        os.fdopen(descriptor, "wb") as raw,
+        tarfile.open(fileobj=raw, mode="w:gz", compresslevel=6) as archive,
+    ):
+        archive.add(described, _MANIFEST)
+        archive.add(copy, copy.name)
+        for path in _files(settings):
+            archive.add(path, f"{_FOLDER}{path.relative_to(settings.data_dir).as_posix()}", recursive=False)
+        names = [name for name in archive.getnames() if name != _MANIFEST]
+    _sync_and_rename(partial, target)
     return names
-
-
-def _partial(target: Path) -> Path:
-    return target.with_name(f"{target.name}.partial")
 
 
 def _copied(settings: Settings, folder: Path) -> tuple[Manifest, Path]:
@@ -245,10 +233,10 @@ def _read(settings: Settings, archive: tarfile.TarFile, *, force: bool) -> dict[
             beside = settings.data_dir if file is None else file.absolute().parent
             # Beside the files they replace: a rename works only within a file system.
             with (
-                tempfile.TemporaryDirectory(prefix=".restore-", dir=beside) as folder,
-                tempfile.TemporaryDirectory(prefix=".restore-", dir=settings.data_dir) as kept,
+                staging(".restore-", beside) as folder,
+                staging(".restore-", settings.data_dir) as kept,
             ):
-                database, others = _extracted(archive, Path(folder), Path(kept), manifest.store)
+                database, others = _extracted(archive, folder, kept, manifest.store)
                 if not force:
                     _check_free(settings, engine, others)
                 # Before the database: a file in place of a folder must stop the restore early.
@@ -258,9 +246,17 @@ def _read(settings: Settings, archive: tarfile.TarFile, *, force: bool) -> dict[
                     _keep_owner(Path(kept, name), settings.data_dir)
                 for path in (database, beside / f"{database.name}.lock"):
                     _keep_owner(path, beside)
-                former = _put_database(engine, database)
+                unfinished = settings.data_dir / UNFINISHED
+                unfinished.touch(0o600)
+                sync(settings.data_dir)
+                try:
+                    former = _put_database(engine, database)
+                except StoreError:  # nothing was replaced
+                    unfinished.unlink()
+                    raise
                 for name in others:
                     Path(kept, name).replace(settings.data_dir / name)
+                unfinished.unlink()
         finally:
             held.release()
     finally:

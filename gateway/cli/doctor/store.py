@@ -13,7 +13,7 @@ from sqlalchemy import Engine, select, text
 from sqlalchemy.exc import DBAPIError
 
 from gateway.cli.doctor.finding import Finding, fail, ok, warn
-from gateway.cli.store_reader import reader, store_file
+from gateway.cli.store_reader import check_restored, reader, store_file
 from gateway.contract.errors import StoreError, WeakDurabilityError
 from gateway.contract.messages import now_ms
 from gateway.settings import Settings
@@ -35,6 +35,10 @@ def store(settings: Settings) -> Iterator[Finding]:
     except StoreError as error:
         yield fail("store", str(error), "correct store.url")
         return
+    try:
+        check_restored(settings)
+    except StoreError as error:
+        yield fail("restore", str(error), "docs/backup.md")
     if file is not None and not file.exists():
         yield ok("store", f"does not exist yet; it will be {file}")
     else:

@@ -10,7 +10,10 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from gateway.cli import app
+from gateway.cli.database_copy import staging
 from tests.gateway.cli.processes import gateway, trunkline
 
 
@@ -66,6 +69,9 @@ def ask(url: str, home: Path, text: str) -> None:
 
 def backed_up(home: Path) -> Path:
     """A backup of a new SQLite database."""
+    left = home / ".trunkline-backup-killed"
+    left.mkdir()
+    (left / "trunkline.db").write_text("what a killed backup left")
     assert trunkline("db", "upgrade", home=home).returncode == 0
     assert trunkline("backup", "b.tar.gz", home=home).returncode == 0
     assert list(home.glob(".trunkline-*")) == []
@@ -76,12 +82,23 @@ def test_the_former_file_is_kept_beside_the_restored_one(tmp_path: Path) -> None
     backed_up(tmp_path)
     file = tmp_path / "data/trunkline.db"
     file.write_bytes(b"spoilt" * 1_000)
+    (tmp_path / "data/restore.unfinished").touch()
+    own = {"TRUNKLINE_DATA_DIR": str(tmp_path / "data"), "HOME": str(tmp_path)}
+    refused = CliRunner(env=own).invoke(app, ["run", "--port", "0"])
+    assert (refused.exit_code, "a restore was interrupted" in refused.stderr) == (2, True)
     assert trunkline("restore", "b.tar.gz", home=tmp_path).returncode == 2
     done = trunkline("restore", "b.tar.gz", "--force", home=tmp_path)
     assert done.returncode == 0, done.stderr
     assert f"the previous database is {file}.before-restore" in done.stdout
     assert Path(f"{file}.before-restore").read_bytes() == b"spoilt" * 1_000
     assert trunkline("db", "check", home=tmp_path).returncode == 0
+    assert not (tmp_path / "data/restore.unfinished").exists()
+
+
+def test_the_folder_of_a_running_backup_is_not_removed(tmp_path: Path) -> None:
+    with staging(".b-", tmp_path) as first, staging(".b-", tmp_path):
+        assert first.is_dir()
+    assert not list(tmp_path.iterdir())
 
 
 def test_saved_agents_are_restored(tmp_path: Path) -> None:
