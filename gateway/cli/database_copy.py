@@ -146,7 +146,7 @@ def check_file(path: Path) -> None:
     except sqlite3.Error as error:
         found = str(error)
     if found != "ok":
-        raise StoreError(f"{path.name} is not a sound database: {found}")
+        raise StoreError(f"{path.name} is not a sound database: {' '.join(found.split())[:200]}")
 
 
 def replace_file(path: Path, fresh: Path) -> Path | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import shutil
 import tarfile
 import time
+import zlib
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -130,8 +132,10 @@ def restore(
             found = _read(settings, archive, force=force)
     except StoreError as error:
         refuse(error)
-    except (tarfile.TarError, EOFError, OSError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    except (gzip.BadGzipFile, zlib.error, tarfile.TarError, EOFError) as error:
+        fail(f"cannot restore {file}: it is damaged, or not an archive of `trunkline backup` ({error})")
+    except OSError as error:
+        reason = error.strerror or str(error)
         fail(f"cannot restore {file}: {reason}")
     if as_json:
         typer.echo(to_json(found))
@@ -313,6 +317,10 @@ def _extracted(archive: tarfile.TarFile, folder: Path, kept: Path, kind: str) ->
             others.append(inner)
             (kept / inner).parent.mkdir(exist_ok=True)
             _extract(archive, member, kept / inner)
+    # The checksum is behind the last member.
+    assert archive.fileobj is not None, "an archive that was opened has a file"
+    while archive.fileobj.read(1 << 20):
+        pass
     if not database.exists():
         raise StoreError(f"the archive lacks {database.name}")
     if kind == "sqlite":

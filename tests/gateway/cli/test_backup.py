@@ -86,6 +86,12 @@ def test_the_former_file_is_kept_beside_the_restored_one(tmp_path: Path) -> None
     own = {"TRUNKLINE_DATA_DIR": str(tmp_path / "data"), "HOME": str(tmp_path)}
     refused = CliRunner(env=own).invoke(app, ["run", "--port", "0"])
     assert (refused.exit_code, "a restore was interrupted" in refused.stderr) == (2, True)
+    packed = (tmp_path / "b.tar.gz").read_bytes()
+    damaged = tmp_path / "damaged.tar.gz"
+    damaged.write_bytes(packed[:-8] + bytes(each ^ 1 for each in packed[-8:]))
+    refused = CliRunner(env=own).invoke(app, ["restore", str(damaged), "--force"])
+    assert (refused.exit_code, "it is damaged, or not an archive" in refused.stderr) == (1, True)
+    assert file.read_bytes() == b"spoilt" * 1_000
     assert trunkline("restore", "b.tar.gz", home=tmp_path).returncode == 2
     done = trunkline("restore", "b.tar.gz", "--force", home=tmp_path)
     assert done.returncode == 0, done.stderr
