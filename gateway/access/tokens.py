@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -172,12 +173,13 @@ class Auth:
         return Identity(account, known.role, proof, reads_messages=reads)
 
     def cookie(self, account: str = OWNER, now: float | None = None) -> str:
-        """Make the value of a browser's session cookie: the time (seconds), its MAC and the token's name.
+        """Make the value of a browser's session cookie: the time (seconds) with a random part, its MAC and the
+        token's name.
 
         The MAC is keyed by the token. So the cookie needs no server-side state, reveals nothing of the token,
-        and expires with it or after 30 days.
+        and expires with it or after 30 days. The random part tells logins of the same second apart.
         """
-        issued = str(int(time.time() if now is None else now))
+        issued = f"{int(time.time() if now is None else now)}-{secrets.token_hex(8)}"
         return ".".join((issued, self._mac(account, issued), *([] if account == OWNER else [account])))
 
     def confirms(self, cookie: str) -> bool:
@@ -197,12 +199,13 @@ class Auth:
         known = self._tokens.get(account or OWNER)
         if known is None or known.role != "admin":
             return None
-        if not (issued.isascii() and issued.isdecimal() and mac.isascii() and len(issued) <= 12):
+        seconds = issued.partition("-")[0]
+        if not (issued.isascii() and seconds.isdecimal() and mac.isascii() and len(seconds) <= 12):
             return None
-        age = time.time() - int(issued)
+        age = time.time() - int(seconds)
         valid = hmac.compare_digest(mac, self._mac(account or OWNER, issued)) and abs(age) <= _COOKIE_SECONDS
         found = self.find(account or OWNER) if valid else None
-        return None if found is None else replace(found, confirmed_at=int(issued) * 1000)
+        return None if found is None else replace(found, confirmed_at=int(seconds) * 1000)
 
     def _mac(self, account: str, issued: str) -> str:
         known = self._tokens.get(account)
@@ -218,13 +221,9 @@ class BrowserLogins:
         self._store = store
         self._listeners: set[Callable[[str], None]] = set()
 
-    async def begin(self, account: str) -> str:
+    def begin(self, account: str) -> str:
         """Return the cookie of a new login."""
-        now = int(time.time())
-        # Logins of one token within a second have the same cookie, and one that was ended never counts again.
-        while await self._is_ended(cookie := self.auth.cookie(account, now)):
-            now -= 1
-        return cookie
+        return self.auth.cookie(account)
 
     async def find(self, cookie: str) -> Identity | None:
         """Return the admin of a cookie whose login was not ended, or None."""

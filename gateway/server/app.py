@@ -164,7 +164,7 @@ class Api:
         secure = request.secure or request.headers.get("Origin", "").lower().startswith("https://")
         response.set_cookie(
             cookie_name(request.headers.get("Host", "")),
-            await self._gateway.parts.host.logins.begin(call.identity.account),
+            self._gateway.parts.host.logins.begin(call.identity.account),
             path="/",
             httponly=True,
             samesite="Strict",
