@@ -98,7 +98,8 @@ class DearConversation(Struct, frozen=True):
 class BudgetHolder(Struct, frozen=True):
     """Spending of one holder of a budget, and its forecast. ``id`` is empty for a budget of everything.
 
-    The forecast continues the pace of the last 7 days; of the last 24 hours for a budget of a day.
+    The forecast continues the pace of the last 7 days; of the last 24 hours for a budget of a day. A gateway
+    that is younger than that has the pace since its first call, averaged over at least a day, or an hour.
     ``expected_usd`` is the amount at the end of the period, null for a budget without end. ``reaches`` is the
     next limit that will be reached before that end, ``reaches_at`` when (in milliseconds).
     """
@@ -301,10 +302,11 @@ async def budget_state(ledger: Ledger, budget: Budget, now: int) -> BudgetState:
     when = period_at(budget.every, now)
     dimension: Dimension = budget.dimension or "provider"
     spent = await _amounts(ledger, budget, dimension, when.begins, now)
-    begun = now - (_DAY_MS if budget.every == "day" else _PROJECTION_DAYS * _DAY_MS)
-    pace = await _amounts(ledger, budget, dimension, begun, now)
-    first = await ledger.first_at(begun, {})
-    lasted = max(_HOUR_MS, now - (now if first is None else first))
+    window, least = (_DAY_MS, _HOUR_MS) if budget.every == "day" else (_PROJECTION_DAYS * _DAY_MS, _DAY_MS)
+    pace = await _amounts(ledger, budget, dimension, now - window, now)
+    # Only a gateway that is younger than the window has a shorter one: a pause is a part of the pace.
+    first = await ledger.first_at(0, {})
+    lasted = min(window, max(least, now - (now if first is None else first)))
     holders = [
         _forecast(budget, when, now, key, amount, Decimal(pace.get(key, 0)) / lasted)
         for key, amount in sorted(spent.items(), key=lambda one: (-one[1], one[0]))

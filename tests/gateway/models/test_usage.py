@@ -186,6 +186,28 @@ async def test_a_budget_says_when_its_next_limit_is_reached(store: Store) -> Non
     ]
 
 
+@pytest.mark.parametrize(
+    ("earlier", "expected"),
+    [
+        # 7 in the last week, and 21.17 days until April.
+        (20 * DAY, ["28.1667", "8.1667"]),
+        # Of a gateway that is two hours old: 7 a day, and 3.5 an hour.
+        (2 * 3_600_000, ["155.1667", "21.0000"]),
+    ],
+)
+async def test_the_pace_of_a_forecast_counts_hours_without_a_call(
+    store: Store, earlier: int, expected: list[str]
+) -> None:
+    ledger, caller = Ledger(store), Caller("s", "web", "web:ada", "main", "p", "m")
+    ledger.record(None, caller, EVENING - earlier, "counted", Took(1, 1), 0)
+    ledger.record(None, caller, EVENING - 3_600_000, "counted", Took(1, 1), 7 * 10**9)
+    await store.write()
+    written = {"month": BudgetSettings(warn=Decimal(999)), "day": BudgetSettings(per="day", warn=Decimal(999))}
+    budgets = [Budget.of(name, settings) for name, settings in written.items()]
+    found = (await usage_report(ledger, budgets, UsageQuery(), EVENING)).budgets
+    assert [str(one.holders[0].expected_usd) for one in found] == expected
+
+
 async def test_a_spreadsheet_runs_no_key_as_a_formula(tmp_path: Path) -> None:
     async with serving(tmp_path, model="openai/gpt-4o") as served:
         for user in ("=1+1", "ada,1"):
