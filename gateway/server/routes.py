@@ -281,7 +281,7 @@ class LateRoutes:
 
     def bind(self) -> list[web.AbstractRouteDef]:
         """Return one route for each of the paths and all below it."""
-        return [web.route("*", f"{path}{{rest:(?:/.*)?}}", self._answer) for path in self._paths]
+        return [web.route("*", f"{path}{{rest:(?s:/.*)?}}", self._answer) for path in self._paths]
 
     async def routes(self) -> Sequence[Route]:
         """Return the routes, and make them if they are not yet there."""
@@ -365,8 +365,8 @@ class PluginRoutes:
         # Not the words of the gateway's own routes: of these, a wrong method has an answer of its own.
         word = f"(?!(?:{'|'.join(sorted(RESERVED))})(?:/|$))[a-z][a-z0-9-]*"
         return [
-            web.route("*", prefix_of("{plugin}") + "/{rest:.*}", self._answer),
-            web.route("*", f"/api/{{word:{word}}}{{rest:(?:/.*)?}}", self._answer_prefix),
+            web.route("*", prefix_of("{plugin}") + "/{rest:(?s:.*)}", self._answer),
+            web.route("*", f"/api/{{word:{word}}}{{rest:(?s:/.*)?}}", self._answer_prefix),
         ]
 
     def routes(self) -> dict[str, list[Route]]:

@@ -10,7 +10,7 @@ from gateway.server.pages import NAME, SHARED, PageFiles
 
 _PAGE = Path(__file__).parent / "page"
 _ROOT = "/console/page/"
-_SCREEN = "/console/{rest:.*}"
+_SCREEN = "/console/{rest:(?s:.*)}"
 """Address of a screen. The page reads it, so that every address of the console has the same document."""
 
 

@@ -36,3 +36,5 @@ async def test_first_requests_that_come_together_are_all_answered(tmp_path: Path
         assert await ask("GET", "/api/audit/nothing") == 404
         assert await ask("GET", "/api/auditors") == 404
         assert await ask("GET", "/api/dead/999") == 404
+        # A line break is a part of the id, as it is in a path of the other routes.
+        assert await ask("GET", "/api/why/%0d%0aX:y") == 200
