@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 
 from playwright.async_api import Browser, WebSocket, expect
 
-from tests.e2e.page_browser import answers, chat, connection, questions, say, session_of, words
+from tests.e2e.page_browser import answers, chat, connection, message_field, questions, say, session_of, words
 from tests.e2e.page_scripts import answering, halting
 from tests.e2e.page_server import PageServer
 
@@ -92,16 +92,30 @@ async def test_a_hidden_tab_that_may_seldom_ping_stays_connected(browser: Browse
         assert len(sockets) == 1
 
 
-async def test_a_line_that_died_without_a_word_is_opened_again(browser: Browser) -> None:
+async def test_a_line_that_died_without_a_word_is_noticed_and_opened_again(browser: Browser) -> None:
     server = PageServer(answering("Hi."))
     async with server.running(), chat(browser, server.url) as page:
         await page.clock.install()
         await page.reload()
         await expect(connection(page)).to_have_text("Connected")
-        server.ignore_pings = True
+        server.ignore_pings = server.ignore_messages = True
+        # Sooner where the user waits: for the network, with a page that is shown again, or for an answer.
+        offline = "dispatchEvent(new Event('offline'))"
+        shown = "document.dispatchEvent(new Event('visibilitychange'))"
+        sent = "document.querySelector('tl-composer form').requestSubmit()"
+        await message_field(page).fill("Are you there?")
+        for happens, silence in ((offline, 2_000), (shown, 6_000), (sent, 6_000)):
+            await page.clock.pause_at(await page.evaluate("Date.now() / 1_000 + 1"))
+            await page.evaluate(happens)
+            await page.clock.run_for(silence + 20)
+            await expect(connection(page)).to_have_text("Connection lost, trying again…")
+            await page.clock.resume()
+            await expect(connection(page)).to_have_text("Connected")
         async with page.expect_websocket():
             await page.clock.run_for(61_000)
-        await expect(connection(page)).to_have_text("Connected")
+        server.ignore_messages = False
+        await server.drop_sockets()
+        await expect(words(answers(page))).to_have_text("Hi.")
 
 
 async def test_a_stop_while_offline_says_that_it_was_not_sent(browser: Browser) -> None:

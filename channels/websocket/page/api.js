@@ -210,8 +210,8 @@ export async function readChanges(workspace) {
 }
 
 /** Return whether the server responds and refuses access; browsers do not say why a socket did not open. */
-export async function isDenied() {
-  const response = await request("GET", "/api/sessions");
+export async function isDenied(signal) {
+  const response = await request("GET", "/api/sessions", {}, undefined, signal);
   return response?.status === 401;
 }
 
@@ -242,9 +242,9 @@ async function call(...given) {
   return response;
 }
 
-async function request(method, path, headers = {}, body = undefined) {
+async function request(method, path, headers = {}, body = undefined, signal = undefined) {
   try {
-    return await fetch(path, { method, headers, body });
+    return await fetch(path, { method, headers, body, signal });
   } catch {
     return null;
   }

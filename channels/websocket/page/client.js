@@ -113,7 +113,7 @@ export class Client {
   }
 
   stop() {
-    const sent = this.#connection.send({ type: "abort", session: this.state.current });
+    const sent = this.#connection.ask({ type: "abort", session: this.state.current });
     if (!sent) this.notify(t("offline.stop"));
   }
 
@@ -121,12 +121,12 @@ export class Client {
     // An "always" may ask who the user is, which only a request can.
     if (decision === "always" || decision[0] === "always") return this.#report(await settleApproval(this.state.current, approvalId, decision));
     const frame = { type: "approval", session: this.state.current, approval_id: approvalId, decision };
-    if (!this.#connection.send(frame)) this.notify(t("offline.decide"));
+    if (!this.#connection.ask(frame)) this.notify(t("offline.decide"));
   }
 
   /** Send the press of a key that a plugin handles. */
   press(key) {
-    if (!this.#connection.send({ type: "key", key })) this.notify(t("offline.press"));
+    if (!this.#connection.ask({ type: "key", key })) this.notify(t("offline.press"));
   }
 
   /** Request completions of a mention from plugins. */
@@ -316,7 +316,7 @@ export class Client {
 
   #transmit({ client_msg_id, session, text, parts, uploads = [], seen = 0 }) {
     this.#subscribed.add(session);
-    this.#connection.send({ type: "message", client_msg_id, session, text, seen, ...(parts.length ? { parts } : {}), ...(uploads.length ? { uploads: uploads.map(({ id }) => id) } : {}) });
+    this.#connection.ask({ type: "message", client_msg_id, session, text, seen, ...(parts.length ? { parts } : {}), ...(uploads.length ? { uploads: uploads.map(({ id }) => id) } : {}) });
   }
 
   #acknowledged(ack) {

@@ -1,4 +1,5 @@
 /** The handle at the edge of the list of conversations: dragging and the arrow keys change its width, which is kept. */
+import { choice, choose } from "/shared/choices.js";
 import { h } from "/shared/dom.js";
 import { t } from "/shared/language.js";
 
@@ -7,19 +8,13 @@ const [LEAST, MOST, USUAL, STEP] = [220, 520, 272, 16];
 
 export function widthHandle() {
   const handle = h("div", { class: "width-handle", role: "separator", tabindex: "0", "aria-orientation": "vertical", "aria-label": t("list.width"), "aria-valuemin": LEAST, "aria-valuemax": MOST });
-  let width = stored();
+  let width = Number(choice(KEY)) || USUAL;
   const use = (wanted) => {
     width = Math.round(Math.max(LEAST, Math.min(wanted, MOST)));
     document.documentElement.style.setProperty("--list", `${width}px`);
     handle.setAttribute("aria-valuenow", width);
   };
-  const keep = () => {
-    try {
-      localStorage.setItem(KEY, String(width));
-    } catch {
-      // Without storage the width lasts until the page is closed.
-    }
-  };
+  const keep = () => choose(KEY, String(width));
   handle.addEventListener("pointerdown", (event) => (event.preventDefault(), handle.setPointerCapture(event.pointerId)));
   handle.addEventListener("pointermove", (event) => handle.hasPointerCapture(event.pointerId) && use(event.clientX));
   handle.addEventListener("pointerup", keep);
@@ -33,12 +28,4 @@ export function widthHandle() {
   });
   use(width);
   return handle;
-}
-
-function stored() {
-  try {
-    return Number(localStorage.getItem(KEY)) || USUAL;
-  } catch {
-    return USUAL;
-  }
 }

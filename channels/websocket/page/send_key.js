@@ -3,6 +3,8 @@
  * breaks the line unless the user chose otherwise: its keyboard has no Shift+Enter, and a button sends.
  */
 
+import { choice, choose } from "/shared/choices.js";
+
 const KEY = "trunkline.send_key";
 let chosen = stored();
 
@@ -11,14 +13,10 @@ export function sendKey() {
   return chosen;
 }
 
-/** Use a key and store the choice. @param {"enter" | "ctrl"} key */
+/** Use a key and keep the choice. @param {"enter" | "ctrl"} key */
 export function chooseSendKey(key) {
   chosen = key;
-  try {
-    localStorage.setItem(KEY, key);
-  } catch {
-    // Without storage the choice lasts until the page is closed.
-  }
+  choose(KEY, key);
   document.dispatchEvent(new CustomEvent("sendkey"));
 }
 
@@ -29,11 +27,7 @@ export function sends(event) {
 }
 
 function stored() {
-  const usual = matchMedia("(pointer: coarse)").matches ? "ctrl" : "enter";
-  try {
-    const kept = localStorage.getItem(KEY);
-    return kept === "ctrl" || kept === "enter" ? kept : usual;
-  } catch {
-    return usual;
-  }
+  const kept = choice(KEY);
+  if (kept === "ctrl" || kept === "enter") return kept;
+  return matchMedia("(pointer: coarse)").matches ? "ctrl" : "enter";
 }

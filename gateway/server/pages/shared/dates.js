@@ -1,4 +1,5 @@
 /** Dates and times in the viewer's zone and language, and the date groups of the list of conversations. */
+import { choice, choose } from "./choices.js";
 import { locale, t } from "./language.js";
 
 const DAY_MS = 86_400_000;
@@ -17,20 +18,12 @@ const FULL = format({ dateStyle: "long", timeStyle: "short" });
 
 /** @returns {"" | "12" | "24"} the user's choice of hours, empty for those of the language */
 export function chosenClock() {
-  try {
-    return localStorage.getItem(KEY) ?? "";
-  } catch {
-    return "";
-  }
+  return choice(KEY);
 }
 
-/** Store the choice of hours and load the page again; drafts survive that. @param {"" | "12" | "24"} hours */
+/** Keep the choice of hours and load the page again; stored drafts survive that. @param {"" | "12" | "24"} hours */
 export function chooseClock(hours) {
-  try {
-    localStorage.setItem(KEY, hours);
-  } catch {
-    return; // Without storage the hours of the language stay.
-  }
+  choose(KEY, hours);
   location.reload();
 }
 

@@ -2,6 +2,7 @@
  * Language of the interface: the user's choice, else the browser's, else English. A change needs a reload.
  * A page adds its own strings with `addStrings` in the first module that it imports.
  */
+import { choice, choose } from "./choices.js";
 import { de } from "./strings_de.js";
 import { en } from "./strings_en.js";
 
@@ -12,7 +13,7 @@ const STRINGS = { en: { ...en }, de: { ...de } };
 export const LANGUAGES = { en: "English", de: "Deutsch" };
 
 /** @type {"en" | "de"} */
-export const language = [stored(), ...navigator.languages.map((tag) => tag.slice(0, 2)), "en"].find((code) => code in STRINGS);
+export const language = [choice(KEY), ...navigator.languages.map((tag) => tag.slice(0, 2)), "en"].find((code) => code in STRINGS);
 /** Tag for dates and numbers, such as "en-GB": the browser's of that language. */
 export const locale = navigator.languages.find((tag) => tag.startsWith(language)) ?? language;
 const strings = STRINGS[language];
@@ -34,20 +35,8 @@ export function has(key) {
   return key in strings;
 }
 
-/** Store a language and load the page again; drafts survive that. @param {string} code */
+/** Keep a language and load the page again; stored drafts survive that. @param {string} code */
 export function chooseLanguage(code) {
-  try {
-    localStorage.setItem(KEY, code);
-  } catch {
-    return; // Without storage the browser's language stays.
-  }
+  choose(KEY, code);
   location.reload();
-}
-
-function stored() {
-  try {
-    return localStorage.getItem(KEY) ?? "";
-  } catch {
-    return "";
-  }
 }

@@ -1,5 +1,7 @@
 /** Light or dark theme: the user's choice, else the system's. `theme_start.js` applies a stored choice. */
 
+import { choose } from "./choices.js";
+
 const KEY = "trunkline.theme";
 const root = document.documentElement;
 
@@ -12,16 +14,11 @@ export function chosenTheme() {
   return root.dataset.theme ?? "";
 }
 
-/** Use a theme and store the choice. @param {"light" | "dark" | ""} theme */
+/** Use a theme and keep the choice. @param {"light" | "dark" | ""} theme */
 export function chooseTheme(theme) {
   root.dataset.theme = theme;
   document.dispatchEvent(new CustomEvent("theme"));
-  try {
-    if (theme) localStorage.setItem(KEY, theme);
-    else localStorage.removeItem(KEY);
-  } catch {
-    // Without storage the choice lasts until the page is closed.
-  }
+  choose(KEY, theme);
 }
 
 export function toggleTheme() {

@@ -2,5 +2,6 @@
 try {
   document.documentElement.dataset.theme = localStorage.getItem("trunkline.theme") ?? "";
 } catch {
-  // Storage is disabled: use the system's theme.
+  // Storage is disabled: the tab has the choice, or it is the system's theme. See choices.js.
+  document.documentElement.dataset.theme = new URLSearchParams(window.name).get("trunkline.theme") ?? "";
 }
