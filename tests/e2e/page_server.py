@@ -97,6 +97,7 @@ class PageServer:
         app.router.add_post("/api/files", self._upload)
         app.router.add_delete("/api/files/{id}", self._remove_upload)
         app.router.add_post("/api/browser", self._remember)
+        app.router.add_delete("/api/browser", self._forget)
         app.router.add_delete("/api/sessions/{id}", self._delete)
         app.on_response_prepare.append(_add_policy)
         runner = web.AppRunner(app, shutdown_timeout=1)
@@ -179,7 +180,7 @@ class PageServer:
             return socket
         self.sockets[socket] = set()
         try:
-            await socket.send_json(READY)
+            await socket.send_json(READY | {"signed_in": self.token is not None})
             async for message in socket:
                 await self._received(socket, json.loads(message.data))
         finally:
@@ -313,6 +314,11 @@ class PageServer:
             raise web.HTTPUnauthorized
         answer = web.Response(status=204)
         answer.set_cookie("seen", "yes", httponly=True, samesite="Strict")
+        return answer
+
+    async def _forget(self, _request: web.Request) -> web.Response:
+        answer = web.Response(status=204)
+        answer.del_cookie("seen")
         return answer
 
     def _knows(self, request: web.Request) -> bool:

@@ -187,6 +187,31 @@ async def test_a_refused_message_says_why_and_can_be_discarded(browser: Browser)
         await expect(words(answers(page))).to_have_text("Fine.")
 
 
+async def test_a_sign_out_without_a_connection_ends_the_login_when_it_is_back(browser: Browser) -> None:
+    server = PageServer(answering("Welcome."), token=TOKEN)
+    async with AsyncExitStack() as stack:
+        async with server.running():
+            page = await stack.enter_async_context(chat(browser, server.url, connected=False))
+            await page.get_by_label("Token", exact=True).fill(TOKEN)
+            await page.keyboard.press("Enter")
+            await expect(connection(page)).to_have_text("Connected")
+        await expect(connection(page)).to_have_text("Connection lost, trying again…")
+        await say(page, "secret")
+        await message_field(page).fill("a draft")
+        await page.get_by_role("button", name="Settings").click()
+        await page.get_by_role("button", name="Sign out").click()
+        await page.get_by_role("dialog", name="Sign out").get_by_role("button", name="Sign out").click()
+        await expect(page.get_by_role("alert")).to_contain_text("You are signed out in this browser")
+        await expect(page.get_by_text("secret")).to_have_count(0)
+        kept = await page.evaluate("JSON.stringify([{ ...localStorage }, { ...sessionStorage }])")
+        assert not {"draft", "outbox"} & set(kept.split("."))
+        await stack.enter_async_context(server.running(server.port))
+        await page.evaluate("dispatchEvent(new Event('online'))")
+        await expect(page.get_by_label("Token", exact=True)).to_be_focused()
+        assert await page.context.cookies() == []
+        assert "message" not in [frame["type"] for frame in server.received]
+
+
 async def test_a_token_is_asked_for_and_never_in_an_address_or_in_reach_of_a_script(browser: Browser) -> None:
     server = PageServer(answering("Welcome."), token=TOKEN)
     async with server.running(), chat(browser, server.url, connected=False) as page:

@@ -83,10 +83,11 @@ export async function signIn(token) {
   return response ? t("token.refused") : t("token.unreachable");
 }
 
-/** End the login of this browser. @returns {Promise<boolean>} whether it has ended */
-export async function endLogin() {
+/** End the login of this browser. @returns {Promise<boolean>} false if the gateway cannot be reached. Raises an error if it refuses. */
+export async function forgetLogin() {
   const response = await request("DELETE", "/api/browser");
-  return Boolean(response?.ok || response?.status === 401);
+  if (response && !response.ok && response.status !== 401) throw new Error(response.statusText);
+  return response !== null;
 }
 
 /** @returns {Promise<string>} the error, or "" if the session was deleted */

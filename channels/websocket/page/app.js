@@ -160,7 +160,7 @@ function pick(id, change) {
 const deeds = {
   send: send,
   stop: () => client.stop(),
-  "sign-out": () => signOut(client.state.outbox.length),
+  "sign-out": () => signOut(client.state.outbox.length, () => client.disconnect()),
   decide: ({ id, decision }) => client.decide(id, decision),
   retry: (entry) => client.retry(entry),
   discard: (entry) => client.discard(entry.client_msg_id),
@@ -204,6 +204,6 @@ find("#skip").addEventListener("click", (event) => {
   views.composer.focusInput();
 });
 
-watchSignOut();
+await watchSignOut();
 showAddress();
 client.start();

@@ -46,6 +46,11 @@ export class Client {
     document.addEventListener("visibilitychange", () => document.hidden || this.state.connection !== "online" || this.refreshSessions());
   }
 
+  /** Send and receive nothing any more. */
+  disconnect() {
+    this.#connection.close();
+  }
+
   /** Open a session, or a new chat (null). */
   open(session) {
     this.#dispatch({ type: "open", session });

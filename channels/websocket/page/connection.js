@@ -39,6 +39,14 @@ export class Connection {
     document.addEventListener("visibilitychange", () => document.hidden || this.#hurry());
   }
 
+  /** Close the connection, which is not opened again. */
+  close() {
+    clearTimeout(this.#retry);
+    this.open = () => {};
+    this.#socket?.close();
+    this.#socket = null;
+  }
+
   /** Open a new socket now, in any state: at the start, and after the user entered a token. */
   open() {
     clearTimeout(this.#retry);

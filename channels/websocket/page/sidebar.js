@@ -70,6 +70,8 @@ export class Sidebar extends HTMLElement {
 
   /** @param {import("./state.js").State} state */
   render(state) {
+    // A user can sign out without a connection.
+    if (state.server.signed_in && !this.#signedIn) import("./settings_dialog.js").catch(() => {});
     this.#signedIn = state.server.signed_in;
     // The plugin of coding agents has this command.
     this.#agents.hidden = !state.server.commands.some(({ name }) => name.replace("/", "") === "agents");

@@ -307,7 +307,7 @@ export const de = {
   "share.title": "Diese Unterhaltung teilen",
   "share.what": "Wer den Link hat, kann die Nachrichten bis jetzt lesen: Fragen, Antworten, Werkzeugaufrufe und deren Ergebnisse. Spätere Nachrichten, Befehle und Nachrichten anderer Personen einer Gruppe sind nicht zu sehen. Bekannte Geheimnisse sind verdeckt.",
   "signout.drafts": "Nachrichten, die du angefangen hast, werden aus diesem Browser gelöscht.",
-  "signout.failed": "Du bist nicht abgemeldet: Das Gateway ist nicht erreichbar. Versuche es noch einmal.",
+  "signout.failed": "Du bist nicht abgemeldet: Das Gateway hat es abgelehnt. Versuche es noch einmal.",
   "signout.title": "Abmelden",
   "signout.unsent": "Nachrichten, die nicht gesendet sind, werden aus diesem Browser gelöscht.",
   "task.later": "Die Aufgabe hat noch nicht begonnen. Öffne sie später noch einmal.",

@@ -307,7 +307,7 @@ export const en = {
   "share.title": "Share this conversation",
   "share.what": "Anyone with the link can read the messages up to now: questions, answers, tool calls and their results. Later messages, commands and messages of other people in a group are not shown. Known secrets are masked.",
   "signout.drafts": "Messages that you have begun to write are deleted from this browser.",
-  "signout.failed": "You are not signed out: the gateway cannot be reached. Try again.",
+  "signout.failed": "You are not signed out: the gateway refused it. Try again.",
   "signout.title": "Sign out",
   "signout.unsent": "Messages that are not sent are deleted from this browser.",
   "task.later": "The task has not begun. Open it again later.",

@@ -1,13 +1,13 @@
 /** The console: asks who the user is, then shows the screen of the address in the frame. */
 import { h } from "/shared/dom.js";
+import { endLogin, finishEnding } from "/shared/ending.js";
 import { addStrings, language, t } from "/shared/language.js";
 import { emptyState, failedState } from "/shared/states.js";
-import { read } from "./api.js";
 import { Frame } from "./frame.js";
 import { listenToKeys, openOverview, setScreenKeys } from "./keys.js";
 import { addressOf, currentParams, goTo, watchAddress } from "./router.js";
 import { SCREENS } from "./screens.js";
-import { readSession, showLogin, signOut } from "./session.js";
+import { endSession, readSession, showLogin, signsOut } from "./session.js";
 
 /**
  * What a screen gets beside its host and params.
@@ -23,8 +23,11 @@ import { readSession, showLogin, signOut } from "./session.js";
  * @property {(name: string) => boolean} has whether a screen exists for this role
  */
 
-// All three are requested at once. Modules read strings only once the console has started.
-let early = readSession().catch(() => undefined);
+// All three are requested at once, after the end of a login that waits for the gateway. Modules read strings only once the console has started.
+let early = finishEnding("console", endSession)
+  .then(() => finishEnding("console.all", () => endSession(true)))
+  .then(readSession)
+  .catch(() => undefined);
 (SCREENS.find(({ name }) => name === currentParams().screen) ?? SCREENS[0]).load().catch(() => {});
 const { [language]: strings } = language === "de" ? await import("./strings_de.js") : await import("./strings_en.js");
 addStrings({ [language]: strings });
@@ -38,6 +41,8 @@ let open = null;
 /** @type {import("./session.js").Session} */
 let session = { account: "", role: "admin", reads_messages: true, open: false };
 let screens = [];
+/** The stream of what waits, while a screen is shown that does not read it. @type {{close: () => void} | null} */
+let stream = null;
 /** Dialogs that were open when a login expired, and whose they are. */
 let unfinished = { user: "", dialogs: [] };
 
@@ -105,8 +110,11 @@ function actions() {
 }
 
 async function leave(everywhere) {
+  if (!(await signsOut(everywhere))) return;
   try {
-    if (await signOut(everywhere)) login();
+    await endLogin(everywhere ? "console.all" : "console", () => endSession(everywhere), () => (close(), (frame = null)));
+    if (frame) login();
+    else location.reload();
   } catch (error) {
     frame?.notify(error.message);
   }
@@ -129,21 +137,33 @@ function show({ replace }) {
   document.title = `${screen?.title() ?? t("frame.no_screen")} · Trunkline`;
   if (!screen) return host.append(h("h1", { class: "offscreen" }, t("frame.no_screen")), emptyState({ icon: "search", title: t("frame.no_screen"), text: t("frame.no_screen_text") }));
   open = { name: screen.name, shown: screen.render(host, params, contextOf(screen)) };
-  if (screen.name !== "now") count();
+  follow();
   if (!replace) host.querySelector("h1")?.focus({ preventScroll: true });
 }
 
-/** Show in the sidebar what waits; what cannot be read now is read with the next screen. */
-async function count() {
-  try {
-    const { asked, queues } = await read("/api/now");
-    // A screen that shows its number keeps it up to date.
-    if (open?.name !== "waiting") frame?.setCount("waiting", asked.questions + asked.pairings, true);
-    if (open?.name !== "dead") frame?.setCount("dead", queues.dead_letters, false);
-  } catch {}
+/** Show in the sidebar what waits, as it changes; the screen Now does so itself, and a hidden page needs nothing. */
+async function follow() {
+  const { NowStream } = await import("./now_stream.js").catch(() => ({}));
+  const wanted = NowStream && frame && open && open.name !== "now" && !document.hidden;
+  if (wanted) stream ??= new NowStream(count);
+  else unfollow();
+}
+
+function unfollow() {
+  stream?.close();
+  stream = null;
+}
+
+function count(state) {
+  if (state === null) return;
+  const { asked, queues } = state;
+  // A screen that shows its number keeps it up to date.
+  if (open?.name !== "waiting") frame?.setCount("waiting", asked.questions + asked.pairings, true);
+  if (open?.name !== "dead") frame?.setCount("dead", queues.dead_letters, false);
 }
 
 function close() {
+  unfollow();
   open?.shown.dispose();
   open = null;
   setScreenKeys({});
@@ -169,5 +189,6 @@ listenToKeys({
   "?": { label: t("keys.overview"), act: () => frame && openOverview() },
 });
 watchAddress(show);
+document.addEventListener("visibilitychange", follow);
 addEventListener("signed-out", () => login(true));
 start();

@@ -41,6 +41,7 @@ export class Frame {
 
   /** Show how many things are in a screen. @param {string} name @param {number} count @param {boolean} lamp a person is needed */
   setCount(name, count, lamp) {
+    if (this.counts.get(name)?.count === count) return;
     this.counts.set(name, { count, lamp });
     for (const link of this.links.get(name) ?? []) {
       link.querySelector(".count")?.remove();

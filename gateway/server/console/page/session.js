@@ -42,11 +42,21 @@ export function showLogin(host, done) {
   field.focus();
 }
 
-/** End this login, or all logins of the account. @param {boolean} everywhere */
-export async function signOut(everywhere) {
-  if (everywhere && !(await confirmed(t("login.end_all"), t("login.end_all_text"), t("login.end_all")))) return false;
-  await send("POST", everywhere ? "/api/console/logout-all" : "/api/console/logout");
-  return true;
+/** Return whether the user wants to end this login, or after a question all logins of the account. @param {boolean} everywhere */
+export async function signsOut(everywhere) {
+  return !everywhere || confirmed(t("login.end_all"), t("login.end_all_text"), t("login.end_all"));
+}
+
+/** End this login, or all logins of the account. @param {boolean} [everywhere] @returns {Promise<boolean>} false if the gateway cannot be reached */
+export async function endSession(everywhere = false) {
+  try {
+    await send("POST", everywhere ? "/api/console/logout-all" : "/api/console/logout");
+    return true;
+  } catch (error) {
+    if (error.status === 0) return false;
+    if (error.status === 401) return true;
+    throw error;
+  }
 }
 
 /** Ask for the token or a new code again. @returns {Promise<boolean>} whether the user proved who it is */

@@ -5,6 +5,8 @@ export const en = {
   "copy.refused": "Copying was refused",
   "dialog.cancel": "Cancel",
   "dialog.close": "Close",
+  "ending.text": "The gateway cannot be reached. Your login ends there as soon as this browser reaches it again, or when you close all windows of this browser.",
+  "ending.title": "You are signed out in this browser",
   "figures.token": "token",
   "figures.tokens": "tokens",
   "list.last_week": "Last 7 days",

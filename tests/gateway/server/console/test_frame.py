@@ -193,9 +193,15 @@ async def test_without_a_login_only_the_form_is_shown(browser: Browser, tmp_path
         assert await page.evaluate("JSON.stringify([localStorage, sessionStorage, document.cookie])") == (
             '[{},{},""]'
         )
+        # While the gateway cannot be reached.
+        await page.route("**/api/console/logout", lambda route: route.abort())
         await page.get_by_role("button", name="Account: owner").click()
         await page.get_by_role("menuitem", name="Sign out").click()
+        await expect(page.get_by_role("alert")).to_contain_text("You are signed out in this browser")
+        await page.unroute("**/api/console/logout")
+        await page.reload()
         await expect(page.get_by_role("heading", name="Sign in to the console")).to_be_visible()
+        assert await page.context.cookies() == []
 
 
 async def test_what_was_written_in_a_dialog_outlives_an_expired_login_of_the_same_user(

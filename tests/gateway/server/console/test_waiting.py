@@ -44,7 +44,13 @@ async def test_questions_are_decided_here_and_elsewhere(browser: Browser, tmp_pa
     ):
         await expect(page.get_by_role("heading", name="Waiting for people")).to_be_visible()
         await expect(page.locator(".ask")).to_contain_text("Nothing waits for a person")
+        other = await page.context.new_page()
+        await other.goto(f"{case.served.url}/console/money")
+        waiting = other.get_by_role("link", name="Waiting")
+        await expect(waiting).to_have_text("Waiting")
         await ask(case, fake)
+        # A screen that shows something else follows what waits.
+        await expect(waiting).to_have_text("Waiting1")
         question = page.get_by_role("region", name="The question")
         await expect(question.get_by_role("heading", level=2)).to_have_text("May the tool door run?")
         await expect(question.locator("pre")).to_contain_text(MARKUP)
@@ -53,9 +59,6 @@ async def test_questions_are_decided_here_and_elsewhere(browser: Browser, tmp_pa
         await expect(question.locator(".led")).to_contain_text("Open the door")
         assert await page.locator("#main img").count() == 0
         await expect(page.get_by_role("link", name="Waiting")).to_contain_text("1")
-        other = await page.context.new_page()
-        await other.goto(f"{case.served.url}/console/money")
-        await expect(other.get_by_role("link", name="Waiting")).to_contain_text("1")
         await other.close()
         live = page.get_by_role("status", name="State of the data")
         await expect(live).to_have_text("Live")
