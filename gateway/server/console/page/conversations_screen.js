@@ -10,6 +10,7 @@ import { read } from "./api.js";
 import { Conversation } from "./conversation_view.js";
 import { addressOf } from "./router.js";
 import { otherFinds } from "./search_targets.js";
+import { markRow } from "./setting_list.js";
 import { shortChannel, shortId } from "./words.js";
 
 /** Filters that may be written as `name:value`. */
@@ -76,6 +77,7 @@ class Conversations {
     this.host.classList.toggle("opened", session !== null);
     if (session === this.#session && this.detail.hasChildNodes()) return;
     this.#session = session;
+    this.#mark();
     this.#opened.abort();
     this.#opened = new AbortController();
     if (session === null) this.detail.replaceChildren(emptyState({ icon: "talks", title: t("talks.none_open"), text: t("talks.none_open_text") }));
@@ -195,12 +197,18 @@ class Conversations {
       if (!signal.aborted) this.#loading = false;
     }
     this.table.setRows(this.#rows);
+    this.#mark();
     // A table that is not full does not scroll.
     this.further.hidden = this.#next === null || this.table.isWindowed;
     const count = this.#rows.length;
     const words = q ? "talks.found" : "talks.count";
     this.count.textContent = t(this.#next !== null ? `${words}_more` : !q && count === 1 ? "talks.count_one" : words, { count: counted(count) });
     return late;
+  }
+
+  /** Mark the row of the open conversation, unless the user is on another one. */
+  #mark() {
+    if (this.#session !== null && !this.list.contains(document.activeElement)) markRow(this.table, ({ id, session }) => (session ?? id) === this.#session);
   }
 
   #further() {

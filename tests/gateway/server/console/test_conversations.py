@@ -108,6 +108,11 @@ async def test_a_conversation_is_found_read_forked_and_deleted(browser: Browser,
         await page.get_by_role("dialog").get_by_role("button", name="Delete").press("Enter")
         await expect(page.get_by_text("No conversation is open")).to_be_visible()
         await expect(rows).to_have_count(2)
+        # The row of the open conversation is marked, also when its address was opened.
+        addresses = await rows.locator("a").evaluate_all("(all) => all.map((a) => a.getAttribute('href'))")
+        for address in addresses:
+            await page.goto(case.served.url + address)
+            await expect(page.locator("tr[aria-current] a")).to_have_attribute("href", address)
         await page.goto(f"{case.served.url}{HREF}/line:bot:kitchen")
         await page.get_by_role("link", name="Why no answer").press("Enter")
         await expect(page.get_by_role("heading", level=1)).to_contain_text("OpenAI rejected the API key")

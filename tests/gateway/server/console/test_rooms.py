@@ -291,6 +291,10 @@ async def test_rooms_are_accessible_in_german_at_every_width(
             assert await is_narrow(page), width
             if width in (320, 1280):
                 assert await violations(page, axe) == [], width
+        await page.set_viewport_size({"width": 1280, "height": 800})
+        await expect(page.locator(".table-scroll")).to_have_count(1)
+        whole = "(table) => table.scrollWidth <= table.clientWidth"
+        assert await page.locator(".table-scroll").evaluate(whole), "the column of costs is cut off"
 
 
 async def test_ten_thousand_rooms_are_windowed(browser: Browser, tmp_path: Path) -> None:
