@@ -173,11 +173,10 @@ class Auth:
         return Identity(account, known.role, proof, reads_messages=reads)
 
     def cookie(self, account: str = OWNER, now: float | None = None) -> str:
-        """Make the value of a browser's session cookie: the time (seconds) with a random part, its MAC and the
-        token's name.
+        """Make the value of a browser's session cookie: the time (seconds), its MAC and the token's name.
 
         The MAC is keyed by the token. So the cookie needs no server-side state, reveals nothing of the token,
-        and expires with it or after 30 days. The random part tells logins of the same second apart.
+        and expires with it or after 30 days. A random part of the time tells logins of one second apart.
         """
         issued = f"{int(time.time() if now is None else now)}-{secrets.token_hex(8)}"
         return ".".join((issued, self._mac(account, issued), *([] if account == OWNER else [account])))

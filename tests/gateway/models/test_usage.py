@@ -202,7 +202,10 @@ async def test_the_pace_of_a_forecast_counts_hours_without_a_call(
     ledger.record(None, caller, EVENING - earlier, "counted", Took(1, 1), 0)
     ledger.record(None, caller, EVENING - 3_600_000, "counted", Took(1, 1), 7 * 10**9)
     await store.write()
-    written = {"month": BudgetSettings(warn=Decimal(999)), "day": BudgetSettings(per="day", warn=Decimal(999))}
+    written = {
+        "month": BudgetSettings(warn=Decimal(999)),
+        "day": BudgetSettings(per="day", warn=Decimal(999)),
+    }
     budgets = [Budget.of(name, settings) for name, settings in written.items()]
     found = (await usage_report(ledger, budgets, UsageQuery(), EVENING)).budgets
     assert [str(one.holders[0].expected_usd) for one in found] == expected
