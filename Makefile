@@ -109,7 +109,7 @@ $(INSTALLED): $(REQUIREMENTS) Makefile | $(VENV)/bin/python
 	@echo "installing the dependencies …"
 	@$(PIP) --requirement $(REQUIREMENTS)
 	@$(BIN)/python -c 'import os, sysconfig; open(sysconfig.get_path("purelib") + "/trunkline.pth", "w").write(os.getcwd() + "\n")'
-	@printf '#!%s\nimport sys\n\nfrom gateway.__main__ import main\n\nsys.exit(main())\n' "$(CURDIR)/$(BIN)/python" > $(BIN)/trunkline
+	@printf '#!%s\nimport sys\n\ntry:\n    from gateway.__main__ import main\nexcept KeyboardInterrupt:\n    sys.exit(130)\n\nsys.exit(main())\n' "$(CURDIR)/$(BIN)/python" > $(BIN)/trunkline
 	@chmod +x $(BIN)/trunkline
 	@$(BIN)/python -m compileall -q $(CODE)
 	@touch $@

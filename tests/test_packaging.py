@@ -229,6 +229,21 @@ def test_the_wheels_have_one_version_and_the_extra_names_the_second():
     }
 
 
+@pytest.mark.parametrize("interrupted", ["__init__.py", "cli.py"])
+def test_ctrl_c_while_the_command_is_imported_ends_it_without_a_traceback(
+    tmp_path: Path, interrupted: str
+) -> None:
+    package, script = tmp_path / "gateway", tmp_path / "trunkline"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    shutil.copy(ROOT / "gateway/__main__.py", package)
+    (package / interrupted).write_text("raise KeyboardInterrupt\n")
+    [text] = re.findall(r"printf '#!%s(.*?)' ", read("Makefile"))
+    script.write_text(text.replace("\\n", "\n"))
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (INTERRUPTED, "", "")
+
+
 def test_fakes_and_trials_come_with_the_second_wheel(wheels: tuple[Path, Path], tmp_path: Path):
     home, installed = tmp_path / "home", tmp_path / "installed"
     home.mkdir()

@@ -345,7 +345,7 @@ def _lock_sqlite(engine: Engine) -> Lock:
     except BlockingIOError:
         os.close(descriptor)
         raise StoreLockedError(
-            f"another gateway already uses {engine.url.database}; stop it, or give this one its own data_dir"
+            f"another gateway already uses {engine.url.database}; stop it first, or choose another data_dir"
         ) from None
     return Lock(engine.connect, lambda: os.close(descriptor))
 
