@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
-import os
 import secrets
 import time
 from collections import OrderedDict
@@ -33,6 +32,7 @@ from channels.slack.surfaces.form import Form
 from channels.slack.surfaces.greeting import Greeting
 from channels.slack.surfaces.home_tab import HomeTab
 from gateway import SettingsError
+from gateway.api import replace_file
 from gateway.channel import (
     Address,
     Cursor,
@@ -357,14 +357,7 @@ class Installations:
         return {str(team): str(token) for team, token in cast(Json, found).items()}
 
     def _write(self) -> None:
-        self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        draft = self._file.with_name(f"{self._file.name}.{secrets.token_hex(4)}")
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            json.dump(self._tokens, file)
-            file.flush()
-            os.fsync(descriptor)
-        draft.replace(self._file)
+        replace_file(self._file, json.dumps(self._tokens).encode())
 
 
 class OAuthPages:

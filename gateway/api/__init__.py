@@ -5,6 +5,7 @@ import this module.
 """
 
 from gateway.api.beneath import FOLDER, open_below
+from gateway.api.owned_files import replace_file
 from gateway.api.pages import AnswersHttp, RawRequest, RawResponse
 from gateway.confinement.programs import (
     NodeService,
@@ -40,4 +41,5 @@ __all__ = [
     "ResultMetadata",
     "RunningProgram",
     "open_below",
+    "replace_file",
 ]

@@ -20,6 +20,7 @@ from typing import Annotated, Any
 import typer
 
 from gateway.access import THE_OWNER
+from gateway.api.owned_files import keep_owner
 from gateway.app import Gateway
 from gateway.cli.gateway_client import running_gateway
 from gateway.cli.models.auth import check_credential, sign_in
@@ -38,7 +39,7 @@ from gateway.models.credentials import CredentialStore
 from gateway.models.providers import default_model
 from gateway.settings import Settings, load_settings
 from gateway.settings.layers.editing import EditedFile
-from gateway.settings.secrets import keep_owner, sounds_secret
+from gateway.settings.secrets import sounds_secret
 
 ProviderId = Annotated[
     str | None, typer.Option(help="Model provider, such as anthropic.", show_default=False)

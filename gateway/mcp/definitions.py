@@ -7,7 +7,6 @@ server is pinned by hash. Differences, new tools included, are not offered until
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import unified_diff
@@ -18,8 +17,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct, structs
 
+from gateway.api.owned_files import replace_file
 from gateway.contract.errors import NotFoundError, PluginError
-from gateway.settings.secrets import keep_owner, owned_folder
 
 MOST_TOOLS = 256
 """Tools of one server; further ones are left out."""
@@ -215,15 +214,8 @@ class KnownTools:
 
     def _write(self, kept: _File) -> None:
         """Store definitions so that a crash leaves the old ones or the new ones."""
-        draft = self._file.with_suffix(".part")
         try:
-            owned_folder(self._file.parent)
-            with draft.open("wb") as file:
-                keep_owner(file.fileno(), self._file.parent)
-                file.write(msgspec.json.encode(kept))
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(self._file)
+            replace_file(self._file, msgspec.json.encode(kept))
         except OSError as error:
             raise PluginError(f"{self._file} cannot be written: {error.strerror}") from None
         self._kept = kept

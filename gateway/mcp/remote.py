@@ -6,7 +6,6 @@ Like ``session``, this is imported with the first connection.
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -21,10 +20,10 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from msgspec import Struct, structs
 
+from gateway.api.owned_files import replace_file
 from gateway.contract.errors import PluginError
 from gateway.mcp.session import MOST_MESSAGE_BYTES, Session
 from gateway.settings import McpServerSettings
-from gateway.settings.secrets import keep_owner, owned_folder
 
 LOOPBACK = frozenset(("127.0.0.1", "::1", "localhost"))
 _SILENCE_SECONDS = 300.0
@@ -104,15 +103,8 @@ class LoginFile:
 
     def save(self, login: Login) -> None:
         """Store a login; durable afterwards. Raises PluginError."""
-        draft = self._path.with_suffix(".part")
         try:
-            owned_folder(self._path.parent)
-            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-                keep_owner(file.fileno(), self._path.parent)
-                file.write(msgspec.json.encode(login))
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(self._path)
+            replace_file(self._path, msgspec.json.encode(login))
         except OSError as error:
             raise PluginError(f"{self._path} cannot be written: {error.strerror}") from None
 

@@ -16,9 +16,9 @@ import msgspec
 import structlog
 from msgspec import Struct
 
+from gateway.api.owned_files import keep_owner, replace_file
 from gateway.contract.errors import SettingsError
 from gateway.contract.provider import ApiKey, Credential, OAuth
-from gateway.settings.secrets import keep_owner
 
 MIN_PRIORITY = 1
 """Lowest accepted priority of a keyring backend; lower ones store nothing, or store it unencrypted."""
@@ -278,14 +278,7 @@ class CredentialStore:
 
     def _write(self, entries: Mapping[str, _Entry]) -> None:
         text = msgspec.json.format(msgspec.json.encode(entries))
-        fresh = self._path.with_suffix(".new")
-        fresh.unlink(missing_ok=True)
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            keep_owner(file.fileno(), self._path.parent)
-            file.write(text + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(self._path)
+        replace_file(self._path, text + b"\n")
 
 
 def _restrict_mode(descriptor: int, path: Path) -> None:

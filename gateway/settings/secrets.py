@@ -1,12 +1,9 @@
-"""Secrets in settings: their type, the tokens of the server, masking secrets in text, owners of files."""
+"""Secrets in settings: their type, the tokens of the server, masking secrets in text."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import unquote, urlsplit
 
@@ -63,37 +60,6 @@ def sounds_secret(name: str) -> bool:
     """Return whether a name denotes a secret: ``bot_token`` and ``apiKey`` do, ``max_tokens`` does not."""
     spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|-", "_", name)
     return not _SECRET_WORDS.isdisjoint(spaced.lower().split("_"))
-
-
-def keep_owner(descriptor: int, like: Path) -> None:
-    """Give a file that root writes the owner of ``like``: its directory, or the file that it replaces.
-
-    Commands of root must not leave files that a service with a user of its own cannot read.
-    """
-    if os.geteuid() == 0:
-        found = like.stat()
-        with suppress(OSError):  # a container may lack this user
-            os.fchown(descriptor, found.st_uid, found.st_gid)
-
-
-def owned_folder(folder: Path, mode: int = 0o700) -> None:
-    """Make a folder, unless it exists; root gives it the owner of the folder above."""
-    folder.mkdir(mode, parents=True, exist_ok=True)
-    keep_owner_of_tree(folder, folder.parent, below=False)
-
-
-def keep_owner_of_tree(folder: Path, like: Path, *, below: bool = True) -> None:
-    """Give a folder that root made, and what is ``below`` it, the owner of ``like``."""
-    if os.geteuid() != 0:
-        return
-    found = like.stat()
-    for _, _, files, descriptor in os.fwalk(folder):
-        with suppress(OSError):
-            os.fchown(descriptor, found.st_uid, found.st_gid)
-            for name in files if below else ():
-                os.chown(name, found.st_uid, found.st_gid, dir_fd=descriptor, follow_symlinks=False)
-        if not below:
-            break
 
 
 def _not_blank(secret: SecretStr | None) -> SecretStr | None:

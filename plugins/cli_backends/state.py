@@ -13,6 +13,7 @@ import structlog
 from msgspec import Struct
 
 from gateway import now_ms
+from gateway.api import replace_file
 
 log = structlog.get_logger("trunkline.cli_backends")
 
@@ -101,17 +102,9 @@ class SessionFile:
         async with self._lock:
             document = msgspec.json.encode({"v": 1, "sessions": self._sessions})
             try:
-                await asyncio.to_thread(_write_file, self._path, document)
+                await asyncio.to_thread(replace_file, self._path, document)
             except OSError as error:
                 log.warning("sessions not saved", file=str(self._path), reason=str(error))
-
-
-def _write_file(path: Path, document: bytes) -> None:
-    fresh = path.with_suffix(".new")
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fresh.touch(mode=0o600)
-    fresh.write_bytes(document)
-    fresh.replace(path)
 
 
 def _read_sessions(path: Path, now: int) -> dict[str, StoredSession]:
@@ -166,4 +159,4 @@ class Memory:
 
     async def _write(self) -> None:
         async with self._lock:
-            await asyncio.to_thread(_write_file, self._path, msgspec.json.encode(self._facts))
+            await asyncio.to_thread(replace_file, self._path, msgspec.json.encode(self._facts))

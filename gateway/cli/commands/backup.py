@@ -19,6 +19,7 @@ from rich.console import Console
 from sqlalchemy import Engine, inspect
 from sqlalchemy.exc import DatabaseError
 
+from gateway.api.owned_files import keep_owner
 from gateway.cli.database_copy import (
     FORMAT,
     Manifest,
@@ -36,7 +37,6 @@ from gateway.contract.errors import StoreError
 from gateway.extensions.admission.secrets import FOLDER as SECRETS
 from gateway.mcp.plugin import FOLDER as MCP
 from gateway.settings import Settings
-from gateway.settings.secrets import keep_owner
 from gateway.store import migrate
 from gateway.store.engine import lock, open_engine, open_error, sync
 from gateway.store.schema import metadata
@@ -54,7 +54,7 @@ _FOLDERS: Mapping[str, tuple[str, ...]] = {
 }
 """Subdirectories of the data directory that a backup contains, with the suffixes of their files."""
 _LARGEST_MANIFEST = 65_536
-_NOT_KEPT = (".lock", ".new", ".before-restore", "-wal", "-shm", ".tar.gz", UNFINISHED)
+_NOT_KEPT = (".lock", ".new", ".part", ".before-restore", "-wal", "-shm", ".tar.gz", UNFINISHED)
 """Suffixes of files in the data directory that a backup leaves out."""
 
 

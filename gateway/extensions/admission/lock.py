@@ -11,7 +11,7 @@ import os
 import stat
 import tomllib
 from collections.abc import Generator, Iterable, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from gateway.api.owned_files import replace_file
 from gateway.contract.errors import PluginError
 from gateway.extensions.admission.capabilities import Grant
 from gateway.extensions.admission.manifest import is_name
@@ -112,19 +113,10 @@ class Lock:
 
     def write(self) -> None:
         """Replace the file; durable afterwards. Raises PluginError."""
-        draft = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
         try:
-            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-                # It has no secrets. An operator writes it as root, and a service reads it as its own user.
-                os.fchmod(file.fileno(), 0o644)
-                file.write(self.dumps())
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(self.path)
-            sync_folder(self.path.parent)
+            # It has no secrets. An operator writes it as root, and a service reads it as its own user.
+            replace_file(self.path, self.dumps().encode(), 0o644)
         except OSError as error:
-            with suppress(OSError):
-                draft.unlink()
             raise PluginError(f"{self.path} cannot be written: {error.strerror}") from None
 
 
@@ -155,15 +147,6 @@ def granted(grants: Iterable[Grant], by: str) -> tuple[Granted, ...]:
 def now() -> str:
     """Return the time as it is written to the lock."""
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _parsed(data: bytes, path: Path) -> dict[str, Locked]:

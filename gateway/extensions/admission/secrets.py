@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
+from gateway.api.owned_files import replace_file
 from gateway.contract.errors import PluginError
-from gateway.extensions.admission.lock import sync_folder
 from gateway.extensions.admission.manifest import is_name
-from gateway.settings.secrets import keep_owner, owned_folder
 
 FOLDER = "plugin_secrets"
 
@@ -55,18 +53,9 @@ class PluginSecrets:
 
     def _write(self, plugin: str, secrets: Mapping[str, str]) -> None:
         file = self._file(plugin)
-        draft = file.with_suffix(f".{os.getpid()}.part")
         try:
-            owned_folder(self._folder)
-            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as opened:
-                keep_owner(opened.fileno(), self._folder)
-                opened.write(msgspec.json.encode(secrets))
-                opened.flush()
-                os.fsync(opened.fileno())
-            draft.replace(file)
-            sync_folder(self._folder)
+            replace_file(file, msgspec.json.encode(secrets))
         except OSError as error:
-            draft.unlink(missing_ok=True)
             raise PluginError(f"{file} cannot be written: {error.strerror}") from None
 
 

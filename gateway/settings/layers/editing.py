@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from gateway.api.owned_files import keep_owner
 from gateway.contract.errors import SettingsError, TrunklineError
 from gateway.settings.loader import load_settings
-from gateway.settings.secrets import keep_owner
 
 
 class EditedFile:

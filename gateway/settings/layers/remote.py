@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Struct
 from pydantic import IPvAnyNetwork
 
+from gateway.api.owned_files import replace_file
 from gateway.contract.errors import AddressRefusedError, SettingsError, TrunklineError
 from gateway.settings.documents import SUFFIXES, parse_document
 from gateway.settings.entries import Entry
@@ -136,16 +137,8 @@ class RemoteFile(Struct, frozen=True):
 
     def _keep(self, copy: Copy) -> str:
         """Write the copy so that a crash leaves the old or the new one. Return a warning if that fails."""
-        temporary = self._file.with_suffix(f".{os.getpid()}")
         try:
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            temporary.unlink(missing_ok=True)
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(msgspec.json.encode(copy))
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self._file)
+            replace_file(self._file, msgspec.json.encode(copy))
         except OSError as error:
             return f"{copy.url}: cannot be copied to {self._file}: {error.strerror}"
         return ""

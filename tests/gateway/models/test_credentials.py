@@ -40,7 +40,6 @@ def test_004_T11_credentials_are_kept_beside_each_other_by_kind_and_replaced(tmp
 
 def test_004_T11_only_this_user_can_read_them(tmp_path: Path) -> None:
     file = Path(CredentialStore(tmp_path).save("copilot", ApiKey("one")))
-    (tmp_path / "keys.new").write_text("left over")
     CredentialStore(tmp_path).save("copilot", ApiKey("two"))
     assert file.stat().st_mode & 0o777 == 0o600
     assert sorted(path.name for path in tmp_path.iterdir()) == [FILE_NAME, "keys.lock"]

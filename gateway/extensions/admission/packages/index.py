@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-import os
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,12 +19,12 @@ from urllib.parse import urljoin, urlsplit
 import msgspec
 from msgspec import Meta, Struct
 
+from gateway.api.owned_files import replace_file
 from gateway.contract.errors import PluginError, TrunklineError
 from gateway.extensions.admission.capabilities import Grant
 from gateway.extensions.admission.manifest import Manifest, is_name
 from gateway.settings import Settings
 from gateway.settings.plugins import PluginIndex
-from gateway.settings.secrets import keep_owner, owned_folder
 
 SIGNATURE = ".sig"
 """Added to the address of an index: the address of its signature."""
@@ -304,17 +303,9 @@ class PluginIndexes:
     def _keep(self, index: PluginIndex, copy: _Copy) -> None:
         """Replace the copy; a crash leaves the old or the new one."""
         file = self._file(index)
-        draft = file.with_suffix(f".{os.getpid()}.part")
         try:
-            owned_folder(self._folder)
-            with draft.open("wb") as opened:
-                keep_owner(opened.fileno(), self._folder)
-                opened.write(msgspec.msgpack.encode(copy))
-                opened.flush()
-                os.fsync(opened.fileno())
-            draft.replace(file)
+            replace_file(file, msgspec.msgpack.encode(copy))
         except OSError as error:
-            draft.unlink(missing_ok=True)
             raise PluginError(f"{file} cannot be written: {error.strerror}") from None
 
 

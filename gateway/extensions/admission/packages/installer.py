@@ -16,18 +16,18 @@ from tempfile import mkdtemp
 
 from msgspec import Struct
 
+from gateway.api.owned_files import keep_owner_of_tree, owned_folder, sync_folder
 from gateway.contract.errors import PluginError
 from gateway.extensions.admission.admission import IN_PLACE, Admission, checked
 from gateway.extensions.admission.capabilities import Grant
 from gateway.extensions.admission.locations import PREFIXES, Found
-from gateway.extensions.admission.lock import Granted, Locked, editing, granted, now, sync_folder
+from gateway.extensions.admission.lock import Granted, Locked, editing, granted, now
 from gateway.extensions.admission.manifest import Manifest, is_name, read_manifest
 from gateway.extensions.admission.packages.claude import convert
 from gateway.extensions.admission.packages.index import Offer
 from gateway.extensions.admission.packages.sources import Fetched, Fetcher
 from gateway.extensions.admission.secrets import PluginSecrets
 from gateway.extensions.admission.tree import tree_digest
-from gateway.settings.secrets import keep_owner_of_tree, owned_folder
 
 _STAGING = ".staging-"
 _PLACING = ".placing"
