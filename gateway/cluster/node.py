@@ -273,6 +273,8 @@ class Node:
             return False
         if owner.heartbeat is None or owner.heartbeat > LIVE_SECONDS:
             return False
+        if owner.start_id == self._membership.start_id:
+            return False  # this node does not work: the database did not take its release yet
         deadline, before = loop.time() + 3 * HEARTBEAT_SECONDS, owner.heartbeat
         while loop.time() < deadline:
             await asyncio.sleep(HEARTBEAT_SECONDS / 4)

@@ -132,6 +132,24 @@ async def test_a_token_that_nodes_hand_back_in_turn_leaves_the_owner_its_place(
         beating.cancel()
 
 
+async def test_a_node_that_is_named_as_the_owner_and_does_not_work_keeps_the_token(
+    tmp_path: Path, postgres_url: str, broker: Broker
+) -> None:
+    node = Node(settings_of(tmp_path, postgres_url, "one", broker=broker.url), asyncio.Event())
+    await _put_token(broker)
+    with capture_logs() as logged:
+        async with node.joined():
+            # As after a takeover that failed, when the database did not take its release either.
+            engine = create_engine(postgres_url)
+            with engine.begin() as connection:
+                own = "UPDATE ownership SET node = n.name, start_id = n.start_id, released = false"
+                connection.execute(text(f"{own}, republished_at = clock_timestamp() FROM node n"))
+            engine.dispose()
+            async with asyncio.timeout(60):
+                assert await node.own() is not None
+    assert "the owner lives; handing the token back" not in [each["event"] for each in logged]
+
+
 async def test_a_node_whose_clock_jumped_does_not_take_over_until_it_is_right(
     tmp_path: Path, postgres_url: str, broker: Broker
 ) -> None:
