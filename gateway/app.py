@@ -370,22 +370,20 @@ class Gateway:
         caller = self._model_caller(tool_runner, spending, access)
         agent = self._agent(tool_runner, store, sessions, caller, access)
         titles, context = self._titles(sessions, caller), RoomContext(access, self.channels, inbox)
-        rest = deliverer, self.counters, titles.answered, questions, str(settings.data_dir)
-        runner = Runner(inbox, self.registry, access, context, agent, Steps(store), *rest)
-        room, trail = limits.session_inbox, settings.store.trail
-        dispatcher = Dispatcher(tasks, runner, store, inbox, limits.max_attempts, room, trail)
+        runner = self._runner(inbox, access, context, agent, deliverer, questions, titles)
+        dispatcher = self._dispatcher(tasks, runner, store, inbox)
         intake = Intake(
-            store,
-            inbox,
-            sessions,
-            dispatcher,
-            access,
-            self._bounds(),
-            self.counters,
-            questions,
-            deliverer,
-            context,
-            FeedbackLog(store, access, self.activity, self.counters),
+            store=store,
+            inbox=inbox,
+            sessions=sessions,
+            dispatcher=dispatcher,
+            access=access,
+            bounds=self._bounds(),
+            counters=self.counters,
+            questions=questions,
+            deliverer=deliverer,
+            context=context,
+            feedback=FeedbackLog(store, access, self.activity, self.counters),
         )
         self._open_sessions(sessions, questions, dispatcher)
         ephemeral = EphemeralRunner(sessions, self.registry, access, agent, self.counters)
@@ -410,6 +408,40 @@ class Gateway:
             self._drafts(caller, permissions, access),
             *(self._grants, self._actions, completions, self.channels, self.providers),
             *(partial(self._keep, tasks), host),
+        )
+
+    def _runner(
+        self,
+        inbox: Inbox,
+        access: Access,
+        context: RoomContext,
+        agent: Agent,
+        deliverer: Deliverer,
+        questions: Questions,
+        titles: Titles,
+    ) -> Runner:
+        return Runner(
+            inbox=inbox,
+            registry=self.registry,
+            access=access,
+            context=context,
+            agent=agent,
+            deliverer=deliverer,
+            questions=questions,
+            counters=self.counters,
+            answered=titles.answered,
+            cwd=str(self.settings.data_dir),
+        )
+
+    def _dispatcher(self, tasks: asyncio.TaskGroup, runner: Runner, store: Store, inbox: Inbox) -> Dispatcher:
+        return Dispatcher(
+            tasks=tasks,
+            runner=runner,
+            store=store,
+            inbox=inbox,
+            max_attempts=self.settings.limits.max_attempts,
+            room=self.settings.limits.session_inbox,
+            trail=self.settings.store.trail,
         )
 
     def _titles(self, sessions: Sessions, caller: ModelCaller) -> Titles:
@@ -466,15 +498,17 @@ class Gateway:
         access: Access,
     ) -> Agent:
         return Agent(
-            sessions,
-            self.models,
-            self.profiles,
-            tool_runner,
-            Steps(store),
-            caller,
-            self.activity,
-            AgentDefaults(lambda: self.model, self.settings.limits.max_llm_calls, self.settings.steer),
-            access.policy.rooms,
+            sessions=sessions,
+            models=self.models,
+            agents=self.profiles,
+            tool_runner=tool_runner,
+            steps=Steps(store),
+            model_caller=caller,
+            activity=self.activity,
+            defaults=AgentDefaults(
+                lambda: self.model, self.settings.limits.max_llm_calls, self.settings.steer
+            ),
+            rooms=access.policy.rooms,
         )
 
     def _bounds(self) -> Bounds:

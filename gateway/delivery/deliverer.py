@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from typing import Self
 
 import structlog
@@ -55,6 +56,7 @@ class Deliverer:
         return pages.intend(answer)
 
 
+@dataclass(eq=False)
 class AnswerDelivery:
     """Delivers one answer to its chat, page by page, exactly once.
 
@@ -63,25 +65,24 @@ class AnswerDelivery:
     placed anything before.
     """
 
-    def __init__(
-        self, outbox: Outbox, tasks: asyncio.TaskGroup, session: Session, entry: Entry, *, first: bool
-    ) -> None:
-        self._outbox = outbox
-        self._tasks = tasks
-        self._session = session
-        self._entry = entry
-        self._first = first
+    outbox: Outbox
+    tasks: asyncio.TaskGroup
+    session: Session
+    entry: Entry
+    first: bool
+
+    def __post_init__(self) -> None:
         self._pages: AnswerPages | None = None
         """The pages of the answer; None if its channel follows the session and is sent nothing."""
         self._intended: PendingAnswer | None = None
         self._abandoned = False
 
     async def __aenter__(self) -> Self:
-        outbox, entry = self._outbox, self._entry
+        outbox, entry = self.outbox, self.entry
         channel = outbox.target_channel(entry)
         if channel is None:
             return self
-        pages = () if self._first else await outbox.read_pages(entry)
+        pages = () if self.first else await outbox.read_pages(entry)
         if entry.untried:
             # The intent was written by this process and no call was made: there is nothing to look for.
             entry.untried = False
@@ -98,7 +99,7 @@ class AnswerDelivery:
 
     def show(self, turn: Turn) -> AbstractAsyncContextManager[None]:
         """Show the growing answer of a turn while the block runs."""
-        return show_live(self._tasks, turn, self._pages)
+        return show_live(self.tasks, turn, self._pages)
 
     async def commit(
         self, turn: Turn, answer: Message, extra: Sequence[Op] = (), outcome: Outcome = "done"
@@ -109,8 +110,8 @@ class AnswerDelivery:
         to place. Returns the answer's sequence number in the session.
         """
         if self._pages is None:
-            self._entry.closed = True
-            ops = [self._entry.settle(outcome), *self._entry.settle_merged(), *self._entry.trail.finish()]
+            self.entry.closed = True
+            ops = [self.entry.settle(outcome), *self.entry.settle_merged(), *self.entry.trail.finish()]
         else:
             ops = self._pages.intend(answer)
         seq = await turn.session.commit(turn, answer, [*ops, *extra])
@@ -120,13 +121,13 @@ class AnswerDelivery:
 
     async def announce(self) -> None:
         """Commit the newest content of an announced message to the log, with the intent to place it."""
-        found = await self._outbox.read_announced(self._entry)
+        found = await self.outbox.read_announced(self.entry)
         if self._pages is not None:
             self._pages.newest = found.newest
         await self._commit_announced(found.message, in_log=found.in_log)
 
     async def _commit_announced(self, message: Message, *, in_log: bool) -> PendingAnswer | None:
-        entry, session = self._entry, self._session
+        entry, session = self.entry, self.session
         message, entry.renewed = entry.renewed or message, None
         if self._pages is None:
             # Marked before the write: newer content from here on is written after it, and reopens the entry.
@@ -145,14 +146,14 @@ class AnswerDelivery:
         """
         if self._pages is not None:
             await self._pages.retract()
-        return [self._outbox.forget(self._entry)]
+        return [self.outbox.forget(self.entry)]
 
     async def settle(self) -> None:
         """Place the committed answer, of this process or an earlier one, and settle its message.
 
         Does nothing for a message without an answer, and for one that was settled by its commit.
         """
-        entry, pages = self._entry, self._pages
+        entry, pages = self.entry, self._pages
         if self._abandoned or entry.closed or (self._intended is None and not entry.answered):
             return
         if pages is None:
@@ -161,7 +162,7 @@ class AnswerDelivery:
         if pages.undone:
             await pages.remove()
             return
-        intended = self._intended or await self._outbox.read_pending_answer(entry)
+        intended = self._intended or await self.outbox.read_pending_answer(entry)
         # Set before the first call: if placing fails from here on, the message must not get a second answer.
         entry.answered = True
         try:
@@ -177,11 +178,11 @@ class AnswerDelivery:
 
     async def abandon(self, reason: str) -> None:
         """Give up placing the committed answer: it becomes a dead letter, and the session shows a notice."""
-        self._abandoned = self._entry.closed = True
+        self._abandoned = self.entry.closed = True
         if self._pages is not None and self._pages.undone:
             await self._pages.settle_removed()
             return
-        session, entry = self._session, self._entry
+        session, entry = self.session, self.entry
         log.error("could not deliver an answer", session=session.id, message=entry.id, reason=reason)
         notice = Message(
             id=entry.notice_id,

@@ -6,6 +6,7 @@ It knows no channel and no vendor. All its output goes to the turn as deltas.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
 import msgspec
 import structlog
@@ -60,41 +61,35 @@ class AgentDefaults(msgspec.Struct, frozen=True):
     """End a turn after its current tool calls when the user has sent another message."""
 
 
+@dataclass(kw_only=True, eq=False)
 class Agent:
     """Runs turns: model calls and tool calls in alternation."""
 
-    def __init__(
-        self,
-        sessions: Sessions,
-        models: Models,
-        agents: Agents,
-        tool_runner: ToolRunner,
-        steps: Steps,
-        model_caller: ModelCaller,
-        activity: ActivityBus,
-        defaults: AgentDefaults,
-        rooms: Rooms,
-    ) -> None:
-        self._models = models
-        self._agents = agents
-        self._model_caller = model_caller
-        self._nested = NestedRuns(self.run, sessions, steps, agents, activity)
-        self._tool_calls = ToolCalls(tool_runner, steps, self._nested.of)
-        self._activity = activity
-        self._defaults = defaults
-        self._rooms = rooms
+    sessions: Sessions
+    models: Models
+    agents: Agents
+    tool_runner: ToolRunner
+    steps: Steps
+    model_caller: ModelCaller
+    activity: ActivityBus
+    defaults: AgentDefaults
+    rooms: Rooms
+
+    def __post_init__(self) -> None:
+        self._nested = NestedRuns(self.run, self.sessions, self.agents, self.activity)
+        self._tool_calls = ToolCalls(self.tool_runner, self.steps, self._nested.of)
 
     def agent_for(self, session: Session, entry: Entry) -> str:
         """Return the name of the agent for a message: the one it names, the session's, or its room's."""
         # /v1 clients can only name a model, so an agent's name is accepted there, too.
         asked = entry.inbound.agent or entry.inbound.model
-        if asked in self._agents.all:
+        if asked in self.agents.all:
             return asked
-        return self._agents.choose(session.row.agent, entry.channel, entry.inbound.address.chat)
+        return self.agents.choose(session.row.agent, entry.channel, entry.inbound.address.chat)
 
     async def run(self, turn: Turn) -> StopReason:
         """Answer a turn's message. An abort or an error ends it as ``cancelled``, with its output so far."""
-        self._activity.emit("agent_start", turn.ctx.agent, turn.root.session.id)
+        self.activity.emit("agent_start", turn.ctx.agent, turn.root.session.id)
         stop: StopReason = "cancelled"
         try:
             stop = await self._run_to_end(turn)
@@ -104,7 +99,7 @@ class Agent:
             reason = "aborted" if turn.aborted else "complete"
             report_end(turn, stop)
             await turn.plugins.hooks.after_agent_run(reason, turn.ctx)
-            self._activity.emit("agent_end", turn.ctx.agent, reason)
+            self.activity.emit("agent_end", turn.ctx.agent, reason)
 
     async def end_runs(self, turn: Turn) -> None:
         """End the nested runs that an earlier attempt left of a turn that is now answered without them."""
@@ -123,12 +118,12 @@ class Agent:
             return "cancelled"
 
     async def _answer(self, turn: Turn) -> StopReason:
-        profile = self._agents.get(turn.agent)
+        profile = self.agents.get(turn.agent)
         turn.plans_only = turn.plans_only or profile.mode == "plan"
         if not turn.depth:
             allowed = RunOverrides(tools=profile.tools).narrow_tools(self._room_of(turn).tools)
             turn.overrides = RunOverrides(tools=allowed)
-        route = await self._models.resolve(self._model_name(turn, profile))
+        route = await self.models.resolve(self._model_name(turn, profile))
         turn.model = route.name
         report_agent(turn, AgentStarted)
         prompt = await self._system_prompt(turn)
@@ -138,44 +133,44 @@ class Agent:
         own_tools = turn.options.tools is not None
         if loop is not None and not turn.depth and not own_tools:
             return await self._run_custom_loop(turn, loop, route, prompt)
-        for _ in range(self._defaults.max_calls):
+        for _ in range(self.defaults.max_calls):
             tools = await self._tools(turn)
             first = turn.writer.next_index
-            route, stop = await self._model_caller.call(turn, route, prompt, tools)
+            route, stop = await self.model_caller.call(turn, route, prompt, tools)
             calls = _unanswered_calls(turn, first)
             if not calls or own_tools:  # a client that sent its own tools runs them itself
                 return stop
             await self._tool_calls.run(turn, tools, _parts(turn, first), calls)
             turn.notify(TurnEndEvent())
-            if self._defaults.steer and turn.steered:
+            if self.defaults.steer and turn.steered:
                 return "tool_use"
         raise TrunklineError(
-            f"stopped after {self._defaults.max_calls} model calls in one turn (limits.max_llm_calls)"
+            f"stopped after {self.defaults.max_calls} model calls in one turn (limits.max_llm_calls)"
         )
 
     async def compact(self, turn: Turn, instructions: str) -> str:
         """Summarize the session of a turn whose message is /compact. Returns the reply."""
         session = turn.session
-        route = await self._models.resolve(self._model_name(turn, self._agents.get(turn.agent)))
+        route = await self.models.resolve(self._model_name(turn, self.agents.get(turn.agent)))
         # As the session's turn, it can be stopped like an answer.
         session.turn = turn
         try:
-            reply = await turn.run_abortable(self._model_caller.compact(turn, route, instructions))
+            reply = await turn.run_abortable(self.model_caller.compact(turn, route, instructions))
         finally:
             session.turn = None
         return reply or "Stopped. The conversation is unchanged."
 
     def _room_of(self, turn: Turn) -> Room:
-        return self._rooms.of(turn.entry.channel, turn.entry.inbound)
+        return self.rooms.of(turn.entry.channel, turn.entry.inbound)
 
     def _model_name(self, turn: Turn, profile: Profile) -> str:
         """Return the name of the model for a turn. A message that names an agent uses the agent's model."""
         asked = turn.entry.inbound.model
-        if asked in self._agents.all or (turn.entry.inbound.agent and not asked):
+        if asked in self.agents.all or (turn.entry.inbound.agent and not asked):
             picked = None
         else:
             picked = asked or turn.session.row.model
-        return turn.overrides.model or picked or profile.model or self._defaults.model()
+        return turn.overrides.model or picked or profile.model or self.defaults.model()
 
     async def _tools(self, turn: Turn) -> tuple[Tool, ...]:
         """Return the tools for the next model call: those allowed in the turn and by the hooks.
@@ -195,7 +190,7 @@ class Agent:
 
     async def _system_prompt(self, turn: Turn) -> str:
         own = turn.overrides.system_prompt
-        first = self._agents.get(turn.agent).system_prompt if own is None else own
+        first = self.agents.get(turn.agent).system_prompt if own is None else own
         # A nested run works on a task and does not write to the room.
         room = "" if turn.depth else self._room_of(turn).system_prompt
         mode = PLAN_INSTRUCTION if turn.session.row.mode == "plan" and not turn.depth else ""
@@ -213,7 +208,7 @@ class Agent:
 
         async def call_model(messages: Sequence[Message]) -> TurnResult:
             first, before = turn.writer.next_index, turn.usage.tokens
-            await self._model_caller.call(turn, route, prompt, tools, messages)
+            await self.model_caller.call(turn, route, prompt, tools, messages)
             after = turn.usage.tokens
             used = after.input + after.output - before.input - before.output
             return turn_result(turn, first, used, after.cached - before.cached)
@@ -231,7 +226,7 @@ class Agent:
                 turn.emit_part(part)
             return (await self._tool_calls.run(turn, tools, [part], [part]))[0]
 
-        options = self._model_caller.options(turn, route, prompt, tools)
+        options = self.model_caller.options(turn, route, prompt, tools)
         run = LoopRun(turn.transcript(), options, tools, call_model, call_tool)
         try:
             with turn.pinned():

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, assert_never
 
 import msgspec
@@ -72,38 +73,27 @@ class _Arrival(NamedTuple):
     """True if too many messages wait, so that it is settled by the commit that accepts it."""
 
 
+@dataclass(kw_only=True, eq=False)
 class Intake:
     """Accepts messages of all channels."""
 
-    def __init__(
-        self,
-        store: Store,
-        inbox: Inbox,
-        sessions: Sessions,
-        dispatcher: Dispatcher,
-        access: Access,
-        bounds: Bounds,
-        counters: Counters,
-        questions: Questions,
-        deliverer: Deliverer,
-        context: RoomContext,
-        feedback: FeedbackLog,
-    ) -> None:
-        self._store = store
-        self._inbox = inbox
-        self._sessions = sessions
-        self._dispatcher = dispatcher
-        self._access = access
-        self._bounds = bounds
-        self._counters = counters
-        self._questions = questions
-        self._deliverer = deliverer
-        self._context = context
-        self._feedback = feedback
-        self._refusals = RefusalLog(store)
+    store: Store
+    inbox: Inbox
+    sessions: Sessions
+    dispatcher: Dispatcher
+    access: Access
+    bounds: Bounds
+    counters: Counters
+    questions: Questions
+    deliverer: Deliverer
+    context: RoomContext
+    feedback: FeedbackLog
+
+    def __post_init__(self) -> None:
+        self._refusals = RefusalLog(self.store)
         self._began = now_ms()
         self._recovered = False
-        dispatcher.arrange = self._merge_backlog
+        self.dispatcher.arrange = self._merge_backlog
 
     def receiver(self, channel: str) -> Receive:
         """Return the ``receive`` function for one channel."""
@@ -115,7 +105,7 @@ class Intake:
             signals: Sequence[Signal] = (),
         ) -> Sequence[Receipt]:
             for message in messages:
-                self._access.seen_rooms.note(channel, message)
+                self.access.seen_rooms.note(channel, message)
             extra = [quarantine_op(channel, event) for event in rejected]
             if cursor is not None:
                 extra.append(cursor_op(channel, cursor))
@@ -139,10 +129,10 @@ class Intake:
         ``prepare`` returns writes for the same transaction, or raises. Raises OverloadedError when too many
         messages wait in all or the gateway is stopping, InvalidRequestError for keys that cannot be stored.
         """
-        await self._access.confirm(channel, *messages)
-        feedback = await self._feedback.find(channel, [s for s in signals if isinstance(s, Feedback)])
+        await self.access.confirm(channel, *messages)
+        feedback = await self.feedback.find(channel, [s for s in signals if isinstance(s, Feedback)])
         messages = [_validated(message) for message in messages]
-        rooms = self._access.policy.rooms
+        rooms = self.access.policy.rooms
         given: list[tuple[InboundMessage, Attention]] = [
             (message, rooms.attention(channel, message)) for message in messages
         ]
@@ -168,7 +158,7 @@ class Intake:
         ops += self._stop_answers(feedback)
         withdrawn = [signal for signal in signals if isinstance(signal, Withdrawal)]
         ops += self._forget_context(channel, withdrawn)
-        committed = self._store.submit([*ops, *extra])
+        committed = self.store.submit([*ops, *extra])
         for claim in claims:
             claim.follow(committed)
         committed.add_done_callback(lambda done: self._on_committed(arrivals, done))
@@ -178,7 +168,7 @@ class Intake:
             committed.add_done_callback(lambda _done, signal=signal: self._forget_context(channel, [signal]))
         inserted = await asyncio.shield(committed)
         self._note_refused(channel, given, arrivals)
-        self._feedback.report(feedback)
+        self.feedback.report(feedback)
         receipts = iter(await self._receipts(arrivals, inserted))
         return [
             next(receipts) if attention == "answer" else Receipt("", "", message.session, 0, ignored=True)
@@ -194,7 +184,7 @@ class Intake:
         """Note for the operator which messages got no turn, and why."""
         for message, attention in given:
             if attention != "answer":
-                enabled = self._access.policy.rooms.of(channel, message).enabled
+                enabled = self.access.policy.rooms.of(channel, message).enabled
                 self._refusals.note(channel, message, "no_mention" if enabled else "room")
         for session, entry, settled in arrivals:
             if session is None or settled:
@@ -204,10 +194,10 @@ class Intake:
         """Return a message with the context of its room. One that is not answered becomes such context."""
         if not message.address.group:
             return message
-        if attention == "answer" and self._access.hears(channel, message):
-            return self._context.attach(channel, message)
+        if attention == "answer" and self.access.hears(channel, message):
+            return self.context.attach(channel, message)
         if attention != "ignore":
-            self._context.remember(channel, message)
+            self.context.remember(channel, message)
         return message
 
     def _forget_context(self, channel: str, withdrawn: Sequence[Withdrawal]) -> list[Op]:
@@ -215,9 +205,9 @@ class Intake:
         ops: list[Op] = []
         for account in {signal.account for signal in withdrawn}:
             keys = {signal.dedup_key for signal in withdrawn if signal.account == account}
-            self._context.forget(channel, account, keys)
+            self.context.forget(channel, account, keys)
             sources = [source_of(channel, account, key) for key in keys]
-            for session in self._sessions.live():
+            for session in self.sessions.live():
                 for source in session.context.keys() & sources:
                     session.forget_context(source)
             ops += [(DROP_CONTEXT, (source,)) for source in sources]
@@ -235,10 +225,10 @@ class Intake:
             channel, address = turn.entry.channel, turn.entry.inbound.address
         entry = own_entry(session, channel, address, f"appended:{message.id}")
         hidden = message.display is not None and message.display.hidden
-        intended = None if hidden or not message.parts else self._deliverer.intend(entry, message)
+        intended = None if hidden or not message.parts else self.deliverer.intend(entry, message)
         if intended is None:
             # The writer logs its failures. The exception is retrieved only to keep asyncio from logging it.
-            self._store.submit(added).add_done_callback(lambda done: done.exception())
+            self.store.submit(added).add_done_callback(lambda done: done.exception())
             return
         self.queue(session, [entry], [*added, *intended])
 
@@ -250,19 +240,19 @@ class Intake:
         ``reopen``: the entries were settled before.
         """
         for entry in entries:
-            started = self._dispatcher.expect(session)
+            started = self.dispatcher.expect(session)
             entry.attempts = 0 if entry.recovered else started
-            self._dispatcher.register(session, entry)
+            self.dispatcher.register(session, entry)
         opened = [op for entry in entries for op in (entry.reopen() if reopen else [entry.accept()])]
-        committed = self._store.submit([session.put(), *ops, *opened])
+        committed = self.store.submit([session.put(), *ops, *opened])
 
         def deliver(done: asyncio.Future[Inserted]) -> None:
             for entry in entries:
                 if done.cancelled() or done.exception() is not None:
-                    self._dispatcher.forget(session, entry)
+                    self.dispatcher.forget(session, entry)
                 else:
                     session.saved = session.numbers_reserved = True
-                    self._dispatcher.enqueue(session, entry)
+                    self.dispatcher.enqueue(session, entry)
 
         committed.add_done_callback(deliver)
         return committed
@@ -272,9 +262,9 @@ class Intake:
 
         Those that wait already stay ahead of it.
         """
-        if self._access.is_shared(session.id):
+        if self.access.is_shared(session.id):
             entry.order_by_receipt()
-        mailbox = self._dispatcher.mailbox(session.id)
+        mailbox = self.dispatcher.mailbox(session.id)
         # Also at a restart: a platform may number far higher.
         before = () if mailbox is None else (mailbox.running, *mailbox.announced)
         entry.ord = max((one.ord for one in before if one is not None), default=entry.ord)
@@ -286,16 +276,16 @@ class Intake:
         found = [
             message
             for session, message in zip(sessions, messages, strict=True)
-            if session is not None and self._questions.may_answer(channel, session, message)
+            if session is not None and self.questions.may_answer(channel, session, message)
         ]
-        return {message.dedup_key for message in found if not await self._inbox.contains(channel, message)}
+        return {message.dedup_key for message in found if not await self.inbox.contains(channel, message)}
 
     def _claim(self, arrival: _Arrival) -> Claim | None:
         """Let a typed answer count for its question; it then gets no answer of its own."""
         session, entry, settled = arrival
-        if settled or session is None or self._access.role(entry) is None:
+        if settled or session is None or self.access.role(entry) is None:
             return None
-        claim = self._questions.claim(session, entry)
+        claim = self.questions.claim(session, entry)
         entry.silent = claim is not None
         return claim
 
@@ -305,20 +295,20 @@ class Intake:
         They can be deleted or stopped from then on. A session's messages are answered once it is loaded, by
         ``load_sessions`` or for a new message, which so finds the earlier ones in its mailbox.
         """
-        waiting = await self._inbox.load_backlogs(self._bounds.session)
+        waiting = await self.inbox.load_backlogs(self.bounds.session)
         for name, backlog in waiting.items():
             self._restore_interruption(backlog.entries)
             supersede_older(backlog.entries)
-            self._dispatcher.resume(name, self._merge_backlog(backlog.entries), backlog)
+            self.dispatcher.resume(name, self._merge_backlog(backlog.entries), backlog)
             # Plugins may have loaded it already.
-            if (session := self._sessions.get(name)) is not None:
-                self._dispatcher.open(session)
+            if (session := self.sessions.get(name)) is not None:
+                self.dispatcher.open(session)
         self._recovered = True
-        return self._dispatcher.waiting
+        return self.dispatcher.waiting
 
     async def load_sessions(self) -> None:
         """Load the sessions of recovered messages, some at a time: a new one waits for one read at most."""
-        waiting = self._dispatcher.unopened()
+        waiting = self.dispatcher.unopened()
         for start in range(0, len(waiting), _LOADED_AT_ONCE):
             async with asyncio.TaskGroup() as tasks:
                 for entry in waiting[start : start + _LOADED_AT_ONCE]:
@@ -338,11 +328,11 @@ class Intake:
         Returns, after the commit, whether there was such a message in memory.
         """
         name = (channel, account, dedup_key)
-        found = self._dispatcher.withdraw(*name)
-        await self._store.write(
+        found = self.dispatcher.withdraw(*name)
+        await self.store.write(
             *withdrawn_ops(*name),
             (WITHDRAW, (*name, "withdrawn")),
-            *self._questions.conceal(*name, found),
+            *self.questions.conceal(*name, found),
             *(entry.interrupt() for entry in found),
         )
         return bool(found)
@@ -353,7 +343,7 @@ class Intake:
         Returns, after the commit, whether there was one; ``also`` is then committed with it.
         """
         ops = self._apply_signal("", StopRequest(session_id))
-        await self._store.write(*ops, *(also if ops else ()))
+        await self.store.write(*ops, *(also if ops else ()))
         return bool(ops)
 
     def _apply_signal(self, channel: str, signal: Signal) -> list[Op]:
@@ -361,14 +351,14 @@ class Intake:
         match signal:
             case Withdrawal():
                 name = (channel, signal.account, signal.dedup_key)
-                found = self._dispatcher.withdraw(*name)
-                concealed = self._questions.conceal(*name, found)
+                found = self.dispatcher.withdraw(*name)
+                concealed = self.questions.conceal(*name, found)
                 return [*(entry.interrupt() for entry in found), *withdraw_ops(*name), *concealed]
             case StopRequest():
                 # Messages that were sent before a chat was moved still run in its own session.
-                moved = self._access.moved_chats.session_of(signal.session)
+                moved = self.access.moved_chats.session_of(signal.session)
                 stopped = [
-                    self._dispatcher.stop(session) for session in dict.fromkeys((moved, signal.session))
+                    self.dispatcher.stop(session) for session in dict.fromkeys((moved, signal.session))
                 ]
                 return [entry.interrupt() for entry in stopped if entry is not None]
             case Feedback():
@@ -378,7 +368,7 @@ class Intake:
 
     def _stop_answers(self, feedback: Sequence[FoundFeedback]) -> list[Op]:
         """Stop the answers that feedback asks to stop. Returns the writes that make it durable."""
-        stopped = [self._dispatcher.stop(one.session, one.answer_id) for one, stops in feedback if stops]
+        stopped = [self.dispatcher.stop(one.session, one.answer_id) for one, stops in feedback if stops]
         return [entry.interrupt() for entry in stopped if entry is not None]
 
     def _restore_interruption(self, entries: Sequence[Entry]) -> None:
@@ -388,7 +378,7 @@ class Intake:
         if begun is None or begun.interrupted is not None:
             return
         later = [e for e in entries if e.seq > begun.seq and not (e.refused or e.answered)]
-        later = [entry for entry in later if self._access.role(entry) is not None]
+        later = [entry for entry in later if self.access.role(entry) is not None]
         if any(entry.is_stop for entry in later):
             begun.interrupted = "stopped"
         elif any(not entry.inbound.text.startswith("/") for entry in later):
@@ -404,7 +394,7 @@ class Intake:
         """
         for entry in entries:
             entry.recovered = True
-        horizon = min(self._began, now_ms() - round(self._bounds.backlog_minutes * 60_000))
+        horizon = min(self._began, now_ms() - round(self.bounds.backlog_minutes * 60_000))
         old = [
             entry
             for entry in entries
@@ -421,24 +411,24 @@ class Intake:
                 or entry.inbound.revises is not None
                 or entry.inbound.kind == "audio"
                 or entry.inbound.text.lstrip().startswith("/")
-                or self._access.role(entry) is None
+                or self.access.role(entry) is None
             )
         ]
         # One of them may have killed the gateway. Tried one by one, only that one becomes a dead letter.
         # And a hook's answer to one message of a turn would count for all.
-        if not old or self._dispatcher.runner.handles_each or any(entry.attempts > 1 for entry in old):
+        if not old or self.dispatcher.runner.handles_each or any(entry.attempts > 1 for entry in old):
             return entries
         last = old[-1]
         last.late, last.merged = True, tuple(old[:-1])
         return [entry for entry in entries if entry is last or entry not in old]
 
     async def _session_for(self, channel: str, message: InboundMessage, fresh: bool) -> Session | None:
-        if not self._access.hears(channel, message):
+        if not self.access.hears(channel, message):
             return None
-        return await self._session(self._access.session_of(channel, message), channel, message, fresh)
+        return await self._session(self.access.session_of(channel, message), channel, message, fresh)
 
     async def _session(self, session_id: str, channel: str, message: InboundMessage, fresh: bool) -> Session:
-        session = await self._sessions.get_or_create(
+        session = await self.sessions.get_or_create(
             session_id, channel=channel, owner=message.sender.id, address=message.address, fresh=fresh
         )
         if session.row.root is not None:
@@ -454,7 +444,7 @@ class Intake:
         session is checked here.
         """
         for session in sessions if own else ():
-            if session.pending >= self._bounds.session + self._bounds.session_stored:
+            if session.pending >= self.bounds.session + self.bounds.session_stored:
                 raise OverloadedError(
                     f"{session.pending} messages wait in the session {session.id!r}, and no more may "
                     "(limits.session_inbox + limits.session_backlog); announce this again later"
@@ -462,11 +452,11 @@ class Intake:
         if not self._recovered:
             # A plugin's message that is committed while the inbox is read would be queued twice.
             raise OverloadedError("the gateway is starting; send this again later")
-        if self._dispatcher.stopping:
+        if self.dispatcher.stopping:
             raise OverloadedError("the gateway is shutting down; send this again after the restart")
-        if self._dispatcher.waiting + len(sessions) > self._bounds.total:
+        if self.dispatcher.waiting + len(sessions) > self.bounds.total:
             raise OverloadedError(
-                f"{self._dispatcher.waiting} messages are waiting, and at most {self._bounds.total} may "
+                f"{self.dispatcher.waiting} messages are waiting, and at most {self.bounds.total} may "
                 "(limits.global_inbox); send this again later"
             )
 
@@ -476,21 +466,21 @@ class Intake:
             return _Arrival(None, Entry.of(channel, message, 0))
         session.seq += 1
         entry = Entry.of(channel, message, session.seq, session.id)
-        if self._access.is_shared(session.id):
+        if self.access.is_shared(session.id):
             entry.order_by_receipt()
         entry.refused = self._is_full(session, entry)
         if entry.refused and session.overload_reported:
             return _Arrival(session, entry, settled=True)
         session.overload_reported = entry.refused or session.overload_reported
-        entry.attempts = self._dispatcher.expect(session)
-        self._dispatcher.register(session, entry)
+        entry.attempts = self.dispatcher.expect(session)
+        self.dispatcher.register(session, entry)
         # It may have left memory while the sessions of other messages were loaded.
-        self._sessions.keep(session)
+        self.sessions.keep(session)
         return _Arrival(session, entry)
 
     def _is_full(self, session: Session, entry: Entry) -> bool:
         """Return whether neither memory nor disk has room for a message; count it if it goes to disk."""
-        bounds = self._bounds
+        bounds = self.bounds
         if session.pending < bounds.session:
             session.overload_reported = False
             return False
@@ -498,7 +488,7 @@ class Intake:
             return True
         if entry.priority:
             return False
-        if self._dispatcher.stored[entry.sender_key] >= bounds.sender_stored:
+        if self.dispatcher.stored[entry.sender_key] >= bounds.sender_stored:
             return True
         entry.counted = True
         return False
@@ -512,20 +502,20 @@ class Intake:
             session.saved = session.saved or not failed
             session.numbers_reserved = session.numbers_reserved or not failed
             if entry.id in inserted:
-                self._counters.accepted[entry.channel] += 1
+                self.counters.accepted[entry.channel] += 1
                 if entry.inbound.address.group:
-                    self._context.note_accepted(entry.channel, entry.inbound)
+                    self.context.note_accepted(entry.channel, entry.inbound)
                 self._interrupt_turn(session, entry)
-                self._counters.refused += entry.refused
+                self.counters.refused += entry.refused
             if settled:
                 continue
             if entry.refused and (entry.silent or entry.id not in inserted):
                 session.overload_reported = False  # this entry would have carried the notice
             if entry.id in inserted:
-                self._dispatcher.enqueue(session, entry)
+                self.dispatcher.enqueue(session, entry)
             else:
-                self._dispatcher.forget(session, entry)
-                self._sessions.drop_if_empty(session)
+                self.dispatcher.forget(session, entry)
+                self.sessions.drop_if_empty(session)
 
     def _interrupt_turn(self, session: Session, entry: Entry) -> None:
         """Stop or steer the running turn as soon as the message is durable.
@@ -534,18 +524,18 @@ class Intake:
         """
         turn = session.turn
         # Most messages find no turn: the role is looked up only for the others.
-        if (turn is None and not entry.is_stop) or self._access.role(entry) is None:
+        if (turn is None and not entry.is_stop) or self.access.role(entry) is None:
             return
         if entry.is_stop:
-            self._dispatcher.stop(session.id)
+            self.dispatcher.stop(session.id)
         elif not (turn is None or entry.silent or entry.refused or entry.inbound.text.startswith("/")):
             turn.steered = True
             turn.entry.interrupted = turn.entry.interrupted or "steered"
 
     async def _receipts(self, arrivals: Sequence[_Arrival], inserted: Inserted) -> list[Receipt]:
         duplicates = [entry for _, entry, _ in arrivals if entry.id not in inserted]
-        known = await self._inbox.find_existing(duplicates) if duplicates else {}
-        self._counters.duplicates.update(e.channel for e in duplicates if e.id in known)
+        known = await self.inbox.find_existing(duplicates) if duplicates else {}
+        self.counters.duplicates.update(e.channel for e in duplicates if e.id in known)
         return [_receipt(a, known.get(a.entry.id)) for a in arrivals]
 
 

@@ -11,7 +11,7 @@ from bisect import insort
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
+from dataclasses import dataclass
 
 import structlog
 
@@ -170,6 +170,7 @@ class Mailbox:
 
 class Dispatcher:
     """Hands accepted messages to the workers of their sessions.
+@dataclass(kw_only=True, eq=False)
 
     The workers live in the given task group. ``waiting`` counts accepted messages that are not settled,
     ``stored`` those that are only on disk, by sender. ``room`` is the number of messages of a session that
@@ -177,23 +178,15 @@ class Dispatcher:
     being answered when the gateway died.
     """
 
-    def __init__(
-        self,
-        tasks: asyncio.TaskGroup,
-        runner: Runner,
-        store: Store,
-        inbox: Inbox,
-        max_attempts: int,
-        room: int = 50,
-        trail: TrailMode = "full",
-    ) -> None:
-        self._tasks = tasks
-        self._begin_trail = partial(begin_trail, trail)
-        self.runner = runner
-        self._store = store
-        self._inbox = inbox
-        self._max_attempts = max_attempts
-        self._room = room
+    tasks: asyncio.TaskGroup
+    runner: Runner
+    store: Store
+    inbox: Inbox
+    max_attempts: int
+    room: int = 50
+    trail: TrailMode = "full"
+
+    def __post_init__(self) -> None:
         self._mailboxes: dict[tuple[str, bool], Mailbox] = {}
         self._arriving: defaultdict[str, set[str]] = defaultdict(set)
         """Ids of entries that are being committed and are not in their mailbox yet, by session."""
@@ -271,7 +264,7 @@ class Dispatcher:
         if aside := [entry for entry in entries if entry.aside]:
             self._mailboxes[session_id, True] = Mailbox(aside=True)
             self._mailboxes[session_id, True].load(aside)
-        mailbox = self._mailboxes[session_id, False] = Mailbox(room=self._room)
+        mailbox = self._mailboxes[session_id, False] = Mailbox(room=self.room)
         mailbox.load([entry for entry in entries if not entry.aside])
         mailbox.overload_reported = backlog.overload_reported
         mailbox.stored += backlog.stored
@@ -307,7 +300,7 @@ class Dispatcher:
     def _mailbox(self, session: Session, aside: bool) -> Mailbox:
         mailbox = self._mailboxes.get((session.id, aside))
         if mailbox is None:
-            mailbox = self._mailboxes[session.id, aside] = Mailbox(session, self._room, aside=aside)
+            mailbox = self._mailboxes[session.id, aside] = Mailbox(session, self.room, aside=aside)
         return mailbox
 
     def _acts_at_once(self, entry: Entry) -> bool:
@@ -318,7 +311,7 @@ class Dispatcher:
     def _wake(self, mailbox: Mailbox, session: Session) -> None:
         if mailbox.worker is None and not self.stopping:
             self._idle.clear()
-            worker = mailbox.worker = self._tasks.create_task(self._work(mailbox, session))
+            worker = mailbox.worker = self.tasks.create_task(self._work(mailbox, session))
             self._workers.add(worker)
             worker.add_done_callback(self._on_ended)
 
@@ -412,7 +405,8 @@ class Dispatcher:
         first = entry.attempts == 1 and not entry.recovered
         before = 0 if first else entry.attempts
         # The trail of a deleted message is gone with it, and no step is written after that.
-        begun = self._begin_trail(entry.id, session.redactor.redact_text, entry.trail_row, entry.recovered)
+        redact = session.redactor.redact_text
+        begun = begin_trail(self.trail, entry.id, redact, entry.trail_row, entry.recovered)
         entry.trail = NO_TRAIL if entry.interrupted == "withdrawn" else begun
         # In the context of the worker's task; the next message replaces it.
         observing.set(entry.trail.hook)
@@ -432,7 +426,7 @@ class Dispatcher:
                 # whose end is being committed already does.
                 if not entry.closed:
                     entry.attempts = before
-                    self._store.submit([entry.claim(), entry.interrupt(), *entry.trail.suspend()])
+                    self.store.submit([entry.claim(), entry.interrupt(), *entry.trail.suspend()])
                 raise
             log.exception("failed to answer a message", session=session.id, message=entry.id)
             entry.trail.reopen()
@@ -440,11 +434,11 @@ class Dispatcher:
                 await self.runner.dead_letter(session, entry, error)
             except StoreError:
                 # The database refuses the notice, too. Left open, the message would end every later process.
-                await self._store.write(*entry.give_up(f"{type(error).__name__}: {error}", None))
+                await self.store.write(*entry.give_up(f"{type(error).__name__}: {error}", None))
 
     async def _claim(self, mailbox: Mailbox, session: Session, entry: Entry) -> bool:
         """Commit the attempt before it is made, so that one that kills the process is counted."""
-        if entry.attempts >= self._max_attempts:
+        if entry.attempts >= self.max_attempts:
             entry.trail.add("restart", attempt=entry.attempts)
             died = PoisonedMessageError(f"gave up after {entry.attempts} attempts (limits.max_attempts)")
             await self.runner.dead_letter(session, entry, died)
@@ -458,7 +452,7 @@ class Dispatcher:
         pause = retry_pause(entry.attempts, self.longest_wait, jitter=-1)
         entry.not_before = now_ms() + round(pause * 1000)
         begun = entry.trail.start(entry.attempts, entry.received_at, recovered=entry.recovered)
-        await self._store.write(entry.claim(), *begun)
+        await self.store.write(entry.claim(), *begun)
         return True
 
     async def _wait(self, mailbox: Mailbox, entry: Entry) -> None:

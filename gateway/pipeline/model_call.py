@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from functools import partial
 
 import structlog
@@ -65,24 +66,18 @@ _MAX_TOOL_SETS = 64
 """Number of tool sets whose definitions are cached: usually one for each agent and kind of run."""
 
 
+@dataclass(eq=False)
 class ModelCaller:
     """Calls the model, falling back along the chain."""
 
-    def __init__(
-        self,
-        agents: Agents,
-        tool_runner: ToolRunner,
-        spending: Spending,
-        envelopes: Envelopes,
-        compactor: Compactor,
-        counters: Counters,
-    ) -> None:
-        self._compactor = compactor
-        self._counters = counters
-        self._envelopes = envelopes
-        self._agents = agents
-        self._tool_runner = tool_runner
-        self._spending = spending
+    agents: Agents
+    tool_runner: ToolRunner
+    spending: Spending
+    envelopes: Envelopes
+    compactor: Compactor
+    counters: Counters
+
+    def __post_init__(self) -> None:
         self._definitions: dict[tuple[int, ...], tuple[tuple[Tool, ...], tuple[ToolDefinition, ...]]] = {}
 
     async def call(
@@ -101,7 +96,7 @@ class ModelCaller:
         failures: list[Failure] = []
         withdrawn: list[tuple[int, Part]] = []
         notice = _FallbackNotice(turn)
-        fallback = self._agents.get(turn.agent).fallback
+        fallback = self.agents.get(turn.agent).fallback
         candidates = fallback.candidates(first)
         trail = turn.entry.trail
         while (route := await candidates.next()) is not None:
@@ -141,7 +136,7 @@ class ModelCaller:
 
     def options(self, turn: Turn, route: Route, prompt: str, tools: tuple[Tool, ...]) -> ChatOptions:
         """Return the options of a model call. Those of the message override those of the agent."""
-        profile, own = self._agents.get(turn.agent), turn.options
+        profile, own = self.agents.get(turn.agent), turn.options
         bound = min(filter(None, (own.max_tokens, profile.max_tokens)), default=None)
         offered = self._defined(tools) if own.tools is None else own.tools
         return ChatOptions(
@@ -159,7 +154,7 @@ class ModelCaller:
             message_id=turn.message_id,
             first_part=turn.writer.next_index,
             call_ids=turn.tool_call_ids(),
-            ask=partial(self._tool_runner.may_run, turn),
+            ask=partial(self.tool_runner.may_run, turn),
             capabilities=route.capabilities,
             response_format=profile.response_format if own.response_format != "json" else "json",
             on_retry=partial(self._record_retry, turn, route),
@@ -183,7 +178,7 @@ class ModelCaller:
         self, turn: Turn, route: Route, failure: ProviderError, attempt: int, seconds: float
     ) -> None:
         provider, model = route.provider.id, route.model
-        self._counters.retries[*self._counters.models.of(provider, model), failure.name] += 1
+        self.counters.retries[*self.counters.models.of(provider, model), failure.name] += 1
         detail = {"provider": provider, "model": model, "attempt": attempt, **describe(failure)}
         turn.entry.trail.add("model", route.name, "failed", **detail)
         turn.entry.trail.await_next("rate" if failure.retry_after else "retry", seconds, provider=provider)
@@ -199,7 +194,7 @@ class ModelCaller:
 
     async def compact(self, turn: Turn, route: Route, instructions: str) -> str:
         """Summarize the session of a turn. Returns the reply."""
-        return await self._compactor.compact(turn, route, self.options(turn, route, "", ()), instructions)
+        return await self.compactor.compact(turn, route, self.options(turn, route, "", ()), instructions)
 
     async def _call_fitting(
         self,
@@ -212,7 +207,7 @@ class ModelCaller:
         """Call one provider with a request that fits in its context; after a refusal, once more."""
         options = self.options(turn, route, prompt, tools)
         own = route.name == turn.model
-        request = await self._compactor.prepare(turn, route, options, messages, own=own)
+        request = await self.compactor.prepare(turn, route, options, messages, own=own)
         begin = turn.assembler.next_index
         if turn.writer.next_index != options.first_part:
             # A notice about a summary was added to the answer.
@@ -222,7 +217,7 @@ class ModelCaller:
         except ContextLengthError as error:
             if turn.assembler.next_index != begin:
                 raise
-            request = await self._compactor.recover(turn, route, request, error)
+            request = await self.compactor.recover(turn, route, request, error)
         options = self.options(turn, route, prompt, tools)
         return await self._call_once(turn, route, options, messages, request)
 
@@ -241,8 +236,8 @@ class ModelCaller:
         sent, options = await turn.plugins.hooks.before_llm_call(transcript, options, turn.ctx)
         if request.shorten_to is not None:
             sent = shorten(sent, request.shorten_to)
-        sent = self._envelopes.apply(turn.session, sent)
-        meter = self._spending.meter(turn, route, options, sent)
+        sent = self.envelopes.apply(turn.session, sent)
+        meter = self.spending.meter(turn, route, options, sent)
         first, stop, usage = await self._stream(turn, route, meter, sent)
         if stop is None:
             raise StreamAbortedError(
@@ -262,10 +257,10 @@ class ModelCaller:
         """Stream one call into the turn. Returns its first part's index, its stop reason and its usage."""
         first, stop = turn.writer.next_index, None
         usage = MetadataDelta(turn.message_id, 0, 0, 0.0)
-        key = (counters := self._counters).models.of(route.provider.id, route.model)
+        key = (counters := self.counters).models.of(route.provider.id, route.model)
         begun, waiting = time.monotonic(), True
         try:
-            await self._spending.permit(turn, meter)
+            await self.spending.permit(turn, meter)
             # Asking a person for more budget may have added parts to the answer.
             first = turn.writer.next_index
             async with aclosing(route.provider.stream(messages, meter.options)) as stream:

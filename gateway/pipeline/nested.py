@@ -45,7 +45,7 @@ from gateway.events.types import AgentCompleted, AgentCreated, AgentFailed, Agen
 from gateway.extensions.deadlines import paused
 from gateway.models import Agents
 from gateway.session import RunOverrides, Session, Sessions, Turn, calling
-from gateway.store.steps import Steps
+from gateway.store.steps import DROP_STEPS
 
 MAX_DEPTH = 3
 """Maximum depth of nested runs: a run within a run within a run."""
@@ -61,14 +61,11 @@ RunTurn = Callable[[Turn], Awaitable[StopReason]]
 class NestedRuns:
     """Starts the nested runs of turns, stores them, and ends those that a crash or a timeout left."""
 
-    def __init__(
-        self, run: RunTurn, sessions: Sessions, steps: Steps, agents: Agents, activity: ActivityBus
-    ) -> None:
+    def __init__(self, run: RunTurn, sessions: Sessions, agents: Agents, activity: ActivityBus) -> None:
         self.run = run
         self.sessions = sessions
         self.agents = agents
         self.activity = activity
-        self._steps = steps
 
     def of(self, turn: Turn, call_id: str) -> NestedRunner:
         """Return the function that starts nested runs for a tool call of a turn."""
@@ -77,7 +74,7 @@ class NestedRuns:
     async def commit(self, turn: NestedTurn, stop: StopReason) -> Message:
         """Commit the answer of a run, and remove its recorded steps. Returns the answer."""
         answer = turn.build_message(stop)
-        seq = await turn.session.commit(turn, answer, [self._steps.drop(turn.entry.id)])
+        seq = await turn.session.commit(turn, answer, [(DROP_STEPS, (turn.entry.id,))])
         turn.session.complete(answer, seq, Complete(answer.id, answer.metadata, stop))
         return answer
 

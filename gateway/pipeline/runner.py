@@ -12,6 +12,7 @@ import re
 import traceback
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -37,7 +38,7 @@ from gateway.rooms.envelope import quote_header
 from gateway.session import Session, Turn, running
 from gateway.store import Op
 from gateway.store.inbox import Entry, Inbox, Outcome
-from gateway.store.steps import Steps
+from gateway.store.steps import DROP_STEPS
 
 log = structlog.get_logger("trunkline.runner")
 
@@ -60,61 +61,47 @@ _TOO_MANY = (
 _LATE = "I was offline. Here is my answer to your earlier messages."
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Runner:
     """Runs accepted messages, one call for each message; ``answered`` is called with each settled turn."""
 
-    def __init__(
-        self,
-        inbox: Inbox,
-        registry: PluginRegistry,
-        access: Access,
-        context: RoomContext,
-        agent: Agent,
-        steps: Steps,
-        deliverer: Deliverer,
-        counters: Counters,
-        answered: Callable[[Turn], None],
-        questions: Questions,
-        cwd: str,
-    ) -> None:
-        self._inbox = inbox
-        self._registry = registry
-        self._access = access
-        self._context = context
-        self._agent = agent
-        self._steps = steps
-        self._deliverer = deliverer
-        self._counters = counters
-        self._answered = answered
-        self._questions = questions
-        self._cwd = cwd
+    inbox: Inbox
+    registry: PluginRegistry
+    access: Access
+    context: RoomContext
+    agent: Agent
+    deliverer: Deliverer
+    questions: Questions
+    counters: Counters
+    answered: Callable[[Turn], None]
+    cwd: str
 
     def acts_at_once(self, text: str) -> bool:
         """Return whether a text is a command that does not wait for the running answer."""
         command = _COMMAND.fullmatch(text.strip())
-        found = None if command is None else self._registry.current.find_command(command[1])
+        found = None if command is None else self.registry.current.find_command(command[1])
         return found is not None and found[0].at_once
 
     @property
     def handles_each(self) -> bool:
         """Return whether a plugin may change or answer each message, so that none are answered together."""
-        return any(map(self._registry.current.hooks.uses, ("transform_user_input", "chat_message")))
+        return any(map(self.registry.current.hooks.uses, ("transform_user_input", "chat_message")))
 
     async def run(self, session: Session, entry: Entry) -> None:
         """Answer one message. Returns once the outcome is durable, and placed where that is needed."""
-        async with self._deliverer.begin(session, entry) as delivery:
+        async with self.deliverer.begin(session, entry) as delivery:
             if entry.announced:
                 await delivery.announce()
             # An answer that an earlier process committed only has to be placed, which ending the block does.
             turn = None if entry.answered else await self._answer(session, entry, delivery)
         # After the answer is placed, because a thread that gets the title is opened with it.
         if turn is not None and turn.committed:
-            self._answered(turn)
+            self.answered(turn)
 
     async def dead_letter(self, session: Session, entry: Entry, error: BaseException) -> None:
         """Give a message up: store a dead letter for the operator, and answer with an error."""
         reason = f"{type(error).__name__}: {error}"
-        async with self._deliverer.begin(session, entry, repeated=True) as delivery:
+        async with self.deliverer.begin(session, entry, repeated=True) as delivery:
             if entry.answered:
                 await delivery.abandon(reason)
                 return
@@ -132,12 +119,12 @@ class Runner:
 
     async def _answer(self, session: Session, entry: Entry, delivery: AnswerDelivery) -> Turn:
         for one in (*entry.merged, entry):
-            await self._access.confirm(one.channel, one.inbound)
+            await self.access.confirm(one.channel, one.inbound)
             # Also for one that is not answered: its context is stored for those after it.
-            await self._context.drop_deleted(one)
+            await self.context.drop_deleted(one)
         # Looked up now and not when the message was accepted: access may have been revoked since.
-        role, agent = self._access.role(entry), self._agent.agent_for(session, entry)
-        with self._registry.lease() as lease:
+        role, agent = self.access.role(entry), self.agent.agent_for(session, entry)
+        with self.registry.lease() as lease:
             turn = Turn(session, entry, role=role or "user", agent=agent, lease=lease)
             if session.events.wants(TurnStarted):
                 session.events.emit(TurnStarted(session.id, turn.message_id, entry.channel))
@@ -155,7 +142,7 @@ class Runner:
 
     async def _reply_with_pairing_code(self, turn: Turn, delivery: AnswerDelivery) -> None:
         """Reply to an unauthorised user. Neither hooks nor commands nor the model see the message."""
-        reply = await self._access.greet(turn.entry)
+        reply = await self.access.greet(turn.entry)
         await self._reply(turn, delivery, None if reply is None else TextPart(reply))
 
     async def _process(self, turn: Turn, delivery: AnswerDelivery) -> None:
@@ -165,10 +152,10 @@ class Runner:
             await self._reply(turn, delivery, TextPart(_TOO_MANY))
             return
         wanted = entry.to_answer
-        if not wanted or not await should_answer(self._inbox, turn.session, entry):
+        if not wanted or not await should_answer(self.inbox, turn.session, entry):
             await self._reply(turn, delivery, None)
             return
-        await self._context.complete(turn.session, wanted[0])
+        await self.context.complete(turn.session, wanted[0])
         if turn.ctx.inbound is not entry.inbound:
             turn.ctx = msgspec.structs.replace(turn.ctx, inbound=entry.inbound)
         newest = wanted[-1]
@@ -256,13 +243,13 @@ class Runner:
         return CommandContext(
             session=session.id,
             messages=session.messages(),
-            cwd=self._cwd,
+            cwd=self.cwd,
             config=config,
             sender=turn.sender,
             channel=entry.channel,
             inbound=entry.inbound,
             role=turn.ctx.role,
-            compact=partial(self._agent.compact, turn),
+            compact=partial(self.agent.compact, turn),
         )
 
     async def _reply(
@@ -270,7 +257,7 @@ class Runner:
     ) -> None:
         """Answer without the model, which never sees the question or the answer. None: no answer at all."""
         # Before a crash it may have run the agent: the message was deleted since, or a hook answers it now.
-        await self._agent.end_runs(turn)
+        await self.agent.end_runs(turn)
         message = msgspec.structs.replace(self._user_message(turn.session, turn.entry), for_model=False)
         turn.session.begin(turn, [*_earlier_messages(turn.session, turn.entry), message])
         if part is None:
@@ -304,7 +291,7 @@ class Runner:
         if entry.interrupted == "stopped":
             turn.abort()
         async with delivery.show(turn):
-            stop = await self._agent.run(turn)
+            stop = await self.agent.run(turn)
         if not entry.to_answer:
             await self._discard_answer(turn, delivery)
             return
@@ -347,7 +334,7 @@ class Runner:
 
     def _drop_recorded(self, entry: Entry) -> list[Op]:
         """Return the writes that delete a message's recorded tool steps and questions."""
-        return [self._steps.drop(entry.id), self._questions.forget(entry.id)]
+        return [(DROP_STEPS, (entry.id,)), self.questions.forget(entry.id)]
 
     def _complete(self, turn: Turn, answer: Message, seq: int, stop: StopReason) -> None:
         """Show readers that the answer is complete, after its commit; count and log the turn."""
@@ -360,7 +347,7 @@ class Runner:
         if answer.error is not None and session.events.wants(SessionError, session.id):
             text = session.redactor.redact_text(answer.error.message)
             session.events.emit(SessionError(session.id, session.row.channel, session.row.owner, error, text))
-        self._counters.count_turn(turn.entry.channel, outcome, spent, turn.first_text_seconds, error)
+        self.counters.count_turn(turn.entry.channel, outcome, spent, turn.first_text_seconds, error)
         log.info(
             "turn",
             session=session.id,
@@ -376,16 +363,24 @@ class Runner:
             duration_ms=spent.duration_ms,
             first_text_ms=None if turn.first_text_seconds is None else round(turn.first_text_seconds * 1000),
             deltas=turn.delta_count,
-            coalesced=self._counters.coalesced_of.pop(session.id, 0),
+            coalesced=self.counters.coalesced_of.pop(session.id, 0),
         )
 
     def _report(self, turn: Turn, outcome: str, error: str, spent: Metadata) -> None:
         session = turn.session
         if session.events.wants(TurnFinished):
-            ids = (session.id, turn.message_id, turn.entry.channel)
-            model = f"{spent.provider}/{spent.model}" if spent.model else ""
-            figures = (spent.input_tokens or 0, spent.output_tokens or 0, spent.cost or 0.0)
-            session.events.emit(TurnFinished(*ids, outcome, error, model, *figures))
+            finished = TurnFinished(
+                session=session.id,
+                answer=turn.message_id,
+                channel=turn.entry.channel,
+                outcome=outcome,
+                error=error,
+                model=f"{spent.provider}/{spent.model}" if spent.model else "",
+                input_tokens=spent.input_tokens or 0,
+                output_tokens=spent.output_tokens or 0,
+                cost=spent.cost or 0.0,
+            )
+            session.events.emit(finished)
 
     def _user_message(self, session: Session, entry: Entry, text: str | None = None) -> Message:
         """Return the user's message for the session, with the entry's id. ``text`` replaces its text."""
@@ -410,7 +405,7 @@ class Runner:
         )
 
     def _origin(self, entry: Entry) -> Origin:
-        inbound, policy = entry.inbound, self._access.policy
+        inbound, policy = entry.inbound, self.access.policy
         address, sender = inbound.address, inbound.sender
         return Origin(
             channel=entry.channel,

@@ -21,6 +21,7 @@ from gateway.store.writes import Op, Write
 
 PUT_STEP = Write("upsert", 35, t.turn_step, "inbox_id step kind idem_key state result", key="inbox_id step")
 DROP_STEPS = Write("delete", 36, t.turn_step, "inbox_id", key="inbox_id")
+"""Removes the steps of a finished turn."""
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(tuple[Part, ...]).decode
@@ -78,10 +79,6 @@ class Steps:
         key = make_key(inbox_id, result.tool_call_id)
         row = (inbox_id, number, "tool", key, "done", _encode((result,)).decode())
         await self._store.write((PUT_STEP, row), *also)
-
-    def drop(self, inbox_id: str) -> Op:
-        """Return the write that removes the steps of a finished turn."""
-        return DROP_STEPS, (inbox_id,)
 
 
 def make_key(inbox_id: str, call_id: str) -> str:

@@ -33,7 +33,7 @@ from gateway.session.frames import ApprovalAsked
 from gateway.store import Store
 from gateway.store import schema as t
 from gateway.store.inbox import Entry
-from gateway.store.steps import Step, Steps, make_key
+from gateway.store.steps import DROP_STEPS, Step, Steps, make_key
 from gateway.testing.chat import Chat, chatting, written
 from gateway.testing.fake_models.script import Reply, Say, Use, UseTogether
 
@@ -287,5 +287,5 @@ async def test_steps_come_back_in_order_with_how_far_they_came(store: Store, acc
         Step(2, "tool", make_key(accepted, "c2"), "intent", ()),
         Step(3, "tool", make_key(accepted, "c3"), "called", ()),
     ]
-    await store.write(steps.drop(accepted))
+    await store.write((DROP_STEPS, (accepted,)))
     assert await steps.load(accepted) == []
