@@ -31,6 +31,8 @@ from gateway.trail import NO_TRAIL, TrailMode, begin_trail
 log = structlog.get_logger("trunkline.dispatcher")
 
 _LONGEST_PAUSE = 60.0
+_READ_AGAIN_SECONDS = 5.0
+"""Pause after a read of waiting messages that failed."""
 
 
 class PoisonedMessageError(TrunklineError):
@@ -168,14 +170,14 @@ class Mailbox:
             turn.abort()
 
 
+@dataclass(kw_only=True, eq=False)
 class Dispatcher:
     """Hands accepted messages to the workers of their sessions.
-@dataclass(kw_only=True, eq=False)
 
     The workers live in the given task group. ``waiting`` counts accepted messages that are not settled,
     ``stored`` those that are only on disk, by sender. ``room`` is the number of messages of a session that
-    are kept in memory. ``longest_wait`` limits the pause in seconds before a message is tried again that was
-    being answered when the gateway died.
+    are kept in memory. ``longest_wait`` limits, in seconds, the pauses before a message is tried again that
+    was being answered when the gateway died, and before a read that failed is repeated.
     """
 
     tasks: asyncio.TaskGroup
@@ -379,7 +381,13 @@ class Dispatcher:
         mailbox.asides = {one.id for one in self._mailboxes.get((session.id, True), mailbox).all}
         before = mailbox.stored.copy()
         quiet = session.id not in self._arriving
-        backlogs = await self._inbox.load_backlogs(self._room, session.id)
+        try:
+            backlogs = await self.inbox.load_backlogs(self.room, session.id)
+        except StoreError as error:
+            # Such as a query beyond its time limit: the messages stay on disk, and the gateway must not end.
+            log.warning("could not read waiting messages; retrying", session=session.id, reason=str(error))
+            await asyncio.sleep(min(_READ_AGAIN_SECONDS, self.longest_wait))
+            return
         found = backlogs.get(session.id) or Backlog([], Counter())
         known = {one.id for one in mailbox.entries} | mailbox.asides | self._arriving.get(session.id, set())
         entries = [entry for entry in found.entries if entry.id not in known]

@@ -54,6 +54,8 @@ class Store:
             base.engine.execution_options(isolation_level="AUTOCOMMIT") if server else base.engine
         )
         self._readers = ThreadPoolExecutor(2, thread_name_prefix="store-reader")
+        self.longest_wait = 60.0
+        """Seconds that a reader waits for an answer of PostgreSQL. The server limits statements to 30 s."""
 
     @classmethod
     def open(cls, url: str, durability: Durability, on_fatal: Callable[[BaseException], None]) -> Store:
@@ -132,6 +134,7 @@ class Store:
     def _query(self, query: Callable[[Connection], T], *, repeated: bool = False) -> T:
         try:
             with self._readable.connect() as connection:
+                engines.limit_waits(connection, self.longest_wait)
                 return query(connection)
         except (DataError, UnicodeEncodeError):
             raise InvalidRequestError(

@@ -7,6 +7,7 @@ import os
 import re
 import sqlite3
 import stat
+import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -253,8 +254,38 @@ def _limit_statements(connection: Any, _record: Any) -> None:
     connection.autocommit = usual
 
 
+def limit_waits(connection: Connection, seconds: float) -> None:
+    """Let a connection of PostgreSQL wait no longer than this for any answer; a longer wait closes it.
+
+    The server ends long statements itself, but not if its process hangs, or a proxy holds the statement back.
+    """
+    driver: Any = connection.connection.driver_connection
+    if isinstance(driver, sqlite3.Connection) or "wait" in vars(driver):
+        return
+    from psycopg.errors import QueryCanceled
+
+    def limited(answer: Any) -> Generator[Any, Any, Any]:
+        """Yield what psycopg has to wait for; while nothing comes, it looks here each 0.1 s."""
+        ends = time.monotonic() + seconds
+        try:
+            waits_for = next(answer)
+            while (ready := (yield waits_for)) or time.monotonic() < ends:
+                waits_for = answer.send(ready)
+        except StopIteration as end:
+            return end.value
+        driver.close()
+        raise QueryCanceled(f"the server has not answered for {seconds:.0f} s")
+
+    wait: Callable[..., Any] = driver.wait
+
+    def wait_limited(answer: Any, *options: Any) -> Any:
+        return wait(limited(answer), *options)
+
+    driver.wait = wait_limited
+
+
 def is_canceled(error: DatabaseError) -> bool:
-    """Return whether the server cancelled a statement that exceeded the statement timeout."""
+    """Return whether a statement was cancelled because it exceeded the statement timeout."""
     return getattr(error.orig, "sqlstate", None) == _QUERY_CANCELED
 
 

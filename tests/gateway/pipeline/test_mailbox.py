@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, select, update
+from sqlalchemy import create_engine, make_url, select, update
+from structlog.testing import capture_logs
 
 from gateway import Plugin, TextDelta
 from gateway.channel import OverloadedError
@@ -18,6 +19,7 @@ from gateway.store import schema as t
 from gateway.store.inbox import Entry
 from gateway.testing.chat import Chat, chatting, written
 from gateway.testing.fake_models.script import Gate, Reply, Say
+from gateway.testing.served import until
 
 
 class Beginning(Plugin):
@@ -172,6 +174,33 @@ async def test_a_message_whose_error_is_refused_by_the_database_is_given_up_with
         [letter] = await chat.gateway.parts.dead_letters.list()
         assert letter.reason.startswith("StoreError: the database refused the rows")
         assert (session.turn, session.pending) == (None, 0)
+        # Of "one" nothing is stored, and nothing counts.
+        assert (session.row.messages, session.totals.input_tokens) == (2, 10)
+        assert [(row.messages, row.input_tokens) for row in await chat.gateway.parts.sessions.list()] == [
+            (2, 10)
+        ]
+
+
+@pytest.mark.postgres
+async def test_waiting_messages_are_read_again_if_the_database_takes_too_long(
+    tmp_path: Path, migrated_postgres_url: str
+) -> None:
+    slow = make_url(migrated_postgres_url).update_query_dict({"options": "-cstatement_timeout=100"})
+    store, engine = {"url": slow.render_as_string(hide_password=False)}, create_engine(migrated_postgres_url)
+    async with chatting(tmp_path, store=store, limits={"session_inbox": 2}) as chat:
+        chat.gateway.parts.dispatcher.longest_wait = 0.0
+        gate = asyncio.Event()
+        chat.model.then(Reply((Gate(gate), Say("Done."))))
+        *_, last = await chat.gateway.parts.intake.receiver("test")(*(written(str(n)) for n in range(5)))
+        with capture_logs() as lines, engine.connect() as other:
+            # Only the read of waiting messages looks there.
+            other.exec_driver_sql("LOCK TABLE announcement IN ACCESS EXCLUSIVE MODE")
+            gate.set()
+            await until(lambda: any("could not read waiting messages" in line["event"] for line in lines))
+        assert (await chat.answer(last.answer_id)).text == "You said: 4"
+        assert len(chat.model.calls) == 5
+        assert chat.gateway.parts.dispatcher.waiting == 0
+    engine.dispose()
 
 
 async def test_what_runs_ends_and_what_waits_is_left_for_the_next_start(tmp_path: Path) -> None:

@@ -217,6 +217,16 @@ async def test_a_reader_whose_connection_was_ended_reads_again(postgres_url: str
     await store.close()
 
 
+async def test_a_reader_leaves_a_server_that_hangs(postgres_url: str, fatal: list[BaseException]):
+    store = Store.open(postgres_url, "full", fatal.append)
+    store.longest_wait = 0.05
+    with pytest.raises(StoreError, match="exceeded the statement timeout"):
+        await store.read(lambda c: c.execute(text("SELECT pg_sleep(60)")).scalar())
+    assert await channels(store) == set()
+    assert fatal == []
+    await store.close()
+
+
 async def test_a_query_of_a_reader_is_one_round_trip(postgres_url: str, fatal: list[BaseException]):
     """It runs outside of a transaction, so that it needs neither BEGIN nor ROLLBACK."""
     store = Store.open(postgres_url, "full", fatal.append)
