@@ -258,7 +258,8 @@ class Outbox:
         query = select(c.address, c.platform_id).where(
             c.channel == entry.channel,
             c.platform_id.is_not(None),
-            c.sent_at >= entry.received_at - _MAX_DELAY_MS,
+            # The clock may have been set back since the entry was received.
+            c.sent_at >= min(entry.received_at, now_ms()) - _MAX_DELAY_MS,
             # The page itself may be among them, if an earlier attempt placed it.
             c.nonce != page.nonce,
         )

@@ -10,6 +10,8 @@ from sqlalchemy import select
 
 from gateway.channel import OutboundMessage, Placed, PlacementDeferred, PlacementUncertain
 from gateway.store import schema as t
+from gateway.store.inbox import Entry
+from gateway.store.outbox import Outbox, Page
 from gateway.testing.chat import Chat, chatting, written
 from gateway.testing.letterbox import Letterbox
 from tests.small_plugins import Brings
@@ -98,6 +100,18 @@ async def test_an_answer_for_a_channel_that_is_gone_waits_for_its_return(tmp_pat
     async with chatting(tmp_path, Brings(box)) as chat:
         assert await settled(chat) == ["done", "done"]
     assert [out.message.text for out in box.sent] == ["You said: hi"]
+
+
+async def test_answers_are_told_apart_after_the_clock_was_set_back_by_days(tmp_path: Path) -> None:
+    box = Letterbox()
+    async with chatting(tmp_path, Brings(box)) as chat:
+        await box.write(written("hi", channel=box.id))
+        await settled(chat)
+        received_before = Entry.of(box.id, written("ho", channel=box.id), 2)
+        received_before.received_at += 2 * 86_400_000
+        outbox = Outbox(chat.gateway.parts.store, chat.gateway.channels)
+        found = await outbox.read_other_placements(received_before, Page(number=0, nonce="its own"))
+        assert found == (("room", "1"),)
 
 
 async def test_the_key_of_an_answer_is_the_same_in_every_attempt(tmp_path: Path) -> None:
