@@ -180,13 +180,14 @@ class Sessions:
             raise InvalidStateError(
                 f"session {session_id!r} is deleted with its conversation {session.row.root!r}"
             )
+        nested = await self._store.read(lambda c: read_nested(c, session_id))
+        also = await self._store.read(lambda c: session_ops(c, session_id, nested))
+        # Checked after the reads: a message that arrived during them must not lose its session.
         if session.turn is not None or session.pending:
             raise InvalidStateError(f"session {session_id!r} has a running or waiting turn; stop it first")
-        nested = await self._store.read(lambda c: read_nested(c, session_id))
         for each in (session_id, *nested):
             self._drop(each)
             self._held.pop(each, None)
-        also = await self._store.read(lambda c: session_ops(c, session_id, nested))
         await self._store.write(*also, (DROP_SESSION, (session_id,)), (DROP_CHILDREN, (session_id,)))
         for each in (session_id, *nested):
             if self.on_delete is not None:

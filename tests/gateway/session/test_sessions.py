@@ -151,6 +151,18 @@ async def test_a_session_that_answers_cannot_be_deleted(tmp_path: Path) -> None:
         assert (await chat.answer(answer_id)).text == "On it."
 
 
+async def test_a_session_that_gets_a_message_while_it_is_deleted_stays(tmp_path: Path) -> None:
+    async with chatting(tmp_path) as chat:
+        await chat.say("hi")
+        deletion = asyncio.create_task(chat.gateway.parts.sessions.delete("s"))
+        await asyncio.sleep(0)
+        answer_id = await chat.accept("and this")
+        with pytest.raises(InvalidStateError, match="stop it first"):
+            await deletion
+        assert (await chat.answer(answer_id)).text == "You said: and this"
+        assert texts(chat.model.calls[-1].messages) == ["hi", "You said: hi", "and this"]
+
+
 async def test_a_title_is_the_first_line_of_the_first_question(tmp_path: Path) -> None:
     async with chatting(tmp_path) as chat:
         await chat.say("/help")
