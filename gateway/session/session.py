@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from gateway.contract.channel import Address
 from gateway.contract.deltas import Complete
+from gateway.contract.errors import StoreError
 from gateway.contract.events import AgentEvent
 from gateway.contract.messages import Message, TextPart, has_results, is_untrusted, now_ms, size_of
 from gateway.contract.services import Unregister
@@ -382,7 +383,12 @@ class Session:
         for _, message in added:
             self._count(message)
         ops += [(DROP_INJECTED, (message.id,)) for message in turn.injected]
-        await self._store.write(self._put_row(seq), *ops, *settled)
+        try:
+            await self._store.write(self._put_row(seq), *ops, *settled)
+        except StoreError:
+            for _, message in added:
+                self._count(message, -1)
+            raise
         turn.committed = True
         self._report(MessageAdded, [message for _, message in added])
         return seq
