@@ -50,7 +50,9 @@ async def should_answer(inbox: Inbox, session: Session, entry: Entry) -> bool:
     if before.id == entry.id or not before.answered:
         return True
     # Answering an edit further up in the conversation would contradict what was said since.
-    is_last_word = session.last_user_message_id == before.id and before.inbound.original == inbound.revises
+    # Not by the message: the model may not have got it, such as a misspelled command, and plugins may have
+    # added messages of their own to its turn.
+    is_last_word = session.is_last_answer(before.answer_id) and before.inbound.original == inbound.revises
     if not is_last_word or before.inbound.order > inbound.order or _is_same(before, entry):
         return False
     await session.exclude_messages((before.id, before.answer_id), [before.replace_by(entry.id)])

@@ -483,11 +483,11 @@ class Session:
         self._context.drop_until(until)
         await self.add_message(summary, [])
 
-    @property
-    def last_user_message_id(self) -> str | None:
-        """The id of the last user message that is shown to the model."""
-        shown = reversed(self._context.messages)
-        return next((message.id for message in shown if message.role == "user"), None)
+    def is_last_answer(self, answer_id: str) -> bool:
+        """Return whether the log has this answer, and after it no user's message for the model."""
+        log = (one for _, one in reversed(self._log))
+        found = (one.id for one in log if one.id == answer_id or (one.role == "user" and one.for_model))
+        return next(found, None) == answer_id
 
     async def exclude_messages(self, ids: Collection[str], settled: Sequence[Op] = ()) -> None:
         """Hide some messages from the model; readers keep them."""

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway import Message
+from gateway import Message, Pass, Plugin, TextPart, ToolError, TurnContext, UserInput
 from gateway.channel import Address, InboundMessage, OutboundMessage, Placed, Sender, Streaming
 from gateway.contract.messages import now_ms
 from gateway.pipeline.intake import Bounds
@@ -93,6 +93,31 @@ async def test_a_new_wording_takes_the_place_of_the_last_word(tmp_path: Path) ->
     async with chatting(tmp_path) as chat:
         await chat.say("third")
         assert heard(chat) == ["first", "You said: first", "second", "You said: second", "third"]
+
+
+class Touchy(Plugin):
+    """Fails for one text, and adds a message of its own to each turn."""
+
+    name = "touchy"
+
+    async def transform_user_input(self, text: str, ctx: TurnContext) -> UserInput:
+        if text == "secnod":
+            raise ToolError("I do not know this word")
+        ctx.messages.inject_next(Message(session_id=ctx.session, role="user", parts=(TextPart("(note)"),)))
+        return Pass()
+
+
+@pytest.mark.parametrize("first", ["secnod", "/secnod", "socend"])
+async def test_a_new_wording_is_answered_although_the_model_did_not_get_the_old_one(
+    tmp_path: Path, first: str
+) -> None:
+    async with chatting(tmp_path, Touchy()) as chat:
+        await chat.say("first", dedup_key="1")
+        await chat.say(first, dedup_key="2")
+        await chat.say("second", dedup_key="2:edit", revises="2")
+        assert "second" in heard(chat)
+        assert first not in heard(chat)
+        assert await chat.host.submit(written("frist", dedup_key="1:edit", revises="1")) is None
 
 
 async def test_a_new_wording_of_something_older_is_kept_and_not_answered(tmp_path: Path) -> None:
