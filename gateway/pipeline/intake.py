@@ -335,7 +335,8 @@ class Intake:
             *self.questions.conceal(*name, found),
             *(entry.interrupt() for entry in found),
         )
-        return bool(found)
+        # One that was being accepted is in its mailbox only now.
+        return bool(found or self.dispatcher.withdraw(*name))
 
     async def stop(self, session_id: str, *also: Op) -> bool:
         """Stop the running answer of a session, or of the session that its chat was moved to.
@@ -567,5 +568,6 @@ def _validated(message: InboundMessage) -> InboundMessage:
 def _receipt(arrival: _Arrival, known: Entry | None) -> Receipt:
     entry = known or arrival.entry
     duplicate, ignored = known is not None, arrival.session is None
-    refused = arrival.settled and not duplicate
+    # Of the refused messages of a burst only the first is attempted: it is answered with the notice.
+    refused = entry.refused and entry.closed and not entry.attempts if duplicate else arrival.settled
     return Receipt(entry.id, entry.answer_id, entry.session, entry.seq, duplicate, ignored, refused)

@@ -131,7 +131,8 @@ class Entry(Struct, kw_only=True):
     aside: bool | None = None
     """It is a command that acts beside the running answer; None until that is decided."""
     closed: bool = False
-    """The write that settles it was submitted: newer content of an announcement needs another delivery."""
+    """It is settled, or the write that settles it was submitted: newer content of an announcement needs
+    another delivery."""
     trail_row: int = 0
     """The number of the newest row of its trail, if it was read from the database."""
     trail: Trail = NO_TRAIL
@@ -465,7 +466,10 @@ def _find(connection: Connection, entry: Entry) -> Entry:
     # Each of its keys may be that of another row.
     own_key = t.inbox.c.dedup_key == entry.inbound.dedup_key
     query = select(t.inbox).where(_match(entry.channel, entry.inbound)).order_by(own_key.desc()).limit(1)
-    return _entry(connection.execute(query).mappings().one())
+    found = connection.execute(query).mappings().one()
+    known = _entry(found)
+    known.closed = found["state"] != "new"
+    return known
 
 
 def _match(channel: str, inbound: InboundMessage) -> ColumnElement[bool]:

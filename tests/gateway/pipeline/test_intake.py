@@ -210,14 +210,17 @@ async def test_beyond_memory_and_disk_messages_are_settled_with_one_notice_for_a
         for burst in ("a", "b"):
             gate = asyncio.Event()
             chat.model.then(Reply((Gate(gate), Say("Done."))))
-            receipts = await receive(*(written(f"{burst}{n}") for n in range(6)))
-            receipts = [*receipts, *await receive(written(f"{burst}6"))]
+            sent = [written(f"{burst}{n}", dedup_key=f"{burst}{n}") for n in range(7)]
+            receipts = [*await receive(*sent[:6]), *await receive(sent[6])]
+            assert [one.refused for one in await receive(*sent)] == [False] * 5 + [True] * 2
             assert [receipt.refused for receipt in receipts] == [False] * 5 + [True] * 2
             twice = await receive(written("again", dedup_key=burst), written("again", dedup_key=burst))
-            assert [(one.refused, one.duplicate) for one in twice] == [(True, False), (False, True)]
+            assert [(one.refused, one.duplicate) for one in twice] == [(True, False), (True, True)]
             gate.set()
             for receipt in receipts[:5]:
                 await chat.answer(receipt.answer_id)
+            # A client that missed a receipt gets the same one again.
+            assert [one.refused for one in await receive(*sent)] == [False] * 5 + [True] * 2
         assert asked(chat) == ["a0", "a1", "a2", "a3", "b0", "b1", "b2", "b3"]
         said = [message.text for _, message in await chat.gateway.parts.sessions.read("s", last=100)]
         notices = [text for text in said if text.startswith("Too many messages are waiting")]

@@ -191,6 +191,17 @@ async def test_what_was_deleted_is_not_answered_or_its_answer_ends(tmp_path: Pat
         assert heard(chat) == ["three"]
 
 
+async def test_what_is_deleted_while_it_is_accepted_is_not_answered(tmp_path: Path) -> None:
+    async with chatting(tmp_path) as chat:
+        await chat.say("hi")
+        accepting = asyncio.create_task(chat.accept("one", dedup_key="1"))
+        await asyncio.sleep(0)
+        assert await chat.host.withdraw("test", "bot", "1")
+        await accepting
+        await chat.say("two")
+        assert heard(chat) == ["hi", "You said: hi", "two"]
+
+
 async def test_what_waits_is_answered_in_its_last_wording_alone(tmp_path: Path) -> None:
     gate = asyncio.Event()
     async with chatting(tmp_path) as chat:
