@@ -114,7 +114,7 @@ class AnswerDelivery:
             ops = [self.entry.settle(outcome), *self.entry.settle_merged(), *self.entry.trail.finish()]
         else:
             ops = self._pages.intend(answer)
-        seq = await turn.session.commit(turn, answer, [*ops, *extra])
+        seq, _ = (await turn.session.commit(turn, answer, [*ops, *extra]))[-1]
         if self._pages is not None:
             self._intended = PendingAnswer(answer, outcome)
         return seq

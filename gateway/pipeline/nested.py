@@ -73,8 +73,9 @@ class NestedRuns:
 
     async def commit(self, turn: NestedTurn, stop: StopReason) -> Message:
         """Commit the answer of a run, and remove its recorded steps. Returns the answer."""
-        answer = turn.build_message(stop)
-        seq = await turn.session.commit(turn, answer, [(DROP_STEPS, (turn.entry.id,))])
+        dropped = (DROP_STEPS, (turn.entry.id,))
+        # Perhaps that of an earlier call: an abort may have interrupted the wait for it.
+        seq, answer = (await turn.session.commit(turn, turn.build_message(stop), [dropped]))[-1]
         turn.session.complete(answer, seq, Complete(answer.id, answer.metadata, stop))
         return answer
 

@@ -303,7 +303,7 @@ class Runner:
         forgotten = await delivery.discard()
         turn.session.exclude_from_context(turn)
         answer = msgspec.structs.replace(turn.build_message("cancelled"), for_model=False)
-        seq = await turn.session.commit(turn, answer, [*self._settled(turn.entry), *forgotten])
+        seq, _ = (await turn.session.commit(turn, answer, [*self._settled(turn.entry), *forgotten]))[-1]
         self._complete(turn, answer, seq, "cancelled")
 
     async def _commit(

@@ -63,6 +63,9 @@ Render = Callable[[Message], "str | None"]
 Post = Callable[["Session", Message, Sequence[Op]], None]
 """Callback that commits writes together with those that place a message in the session's chat."""
 
+Commit = tuple[Sequence[tuple[int, Message]], asyncio.Future[Inserted]]
+"""The messages that a turn adds to the log with their numbers, the answer last, and the write of them."""
+
 _SEQ_BLOCK = 1 << 20
 _COMMIT_HEADROOM = 1 << 10
 _REPLAYED = 500
@@ -95,6 +98,7 @@ class RunningTurn(Protocol):
     shown: list[tuple[int, Message]]
     injected: tuple[Message, ...]
     committed: bool
+    commit: Commit | None
     steered: bool
     start_seq: int
 
@@ -365,33 +369,43 @@ class Session:
         if message_id is None:
             return
         turn = self.turn
-        if turn is not None and not turn.committed and any(one.id == message_id for _, one in turn.shown):
+        if turn is not None and turn.commit is None and any(one.id == message_id for _, one in turn.shown):
             # It is not counted yet, and must not be committed with the answer.
             turn.shown = [(seq, one) for seq, one in turn.shown if one.id != message_id]
             self._forget((message_id,))
         else:
             self.forget_deleted((message_id,))
 
-    async def commit(self, turn: RunningTurn, answer: Message | None, settled: Sequence[Op]) -> int:
-        """Commit a turn's messages and its outcome in one transaction. Returns the answer's number."""
-        # Reserved before the commit and used by ``complete`` after it; frames shown in between stay below.
-        # A command may commit at the same time as the answer that runs beside it.
-        seq = self._reserved = max(self.seq, self._reserved) + _COMMIT_HEADROOM
-        added = turn.shown if answer is None else [*turn.shown, (seq, answer)]
-        # Encode first: it refuses parts that could not be read back, and nothing may have changed by then.
-        ops = [op for number, message in added for op in put_message(message, number)]
-        for _, message in added:
-            self._count(message)
-        ops += [(DROP_INJECTED, (message.id,)) for message in turn.injected]
+    async def commit(
+        self, turn: RunningTurn, answer: Message | None, settled: Sequence[Op]
+    ) -> Sequence[tuple[int, Message]]:
+        """Commit a turn's messages and its outcome in one transaction.
+
+        Returns the messages with their numbers, the answer last. A cancellation does not take a commit back:
+        after one that interrupted the wait, another call waits for the same commit.
+        """
+        if turn.commit is None:
+            # Reserved before the commit and used by ``complete`` after it; frames shown in between stay
+            # below. A command may commit at the same time as the answer that runs beside it.
+            seq = self._reserved = max(self.seq, self._reserved) + _COMMIT_HEADROOM
+            shown = turn.shown if answer is None else [*turn.shown, (seq, answer)]
+            # Encode first: it refuses parts that could not be read back, before anything has changed.
+            ops = [op for number, message in shown for op in put_message(message, number)]
+            for _, message in shown:
+                self._count(message)
+            ops += [(DROP_INJECTED, (message.id,)) for message in turn.injected]
+            turn.commit = shown, self._store.submit([self._put_row(seq), *ops, *settled])
+        added, written = turn.commit
         try:
-            await self._store.write(self._put_row(seq), *ops, *settled)
+            await asyncio.shield(written)
         except StoreError:
+            turn.commit = None
             for _, message in added:
                 self._count(message, -1)
             raise
         turn.committed = True
         self._report(MessageAdded, [message for _, message in added])
-        return seq
+        return added
 
     def complete(self, answer: Message, seq: int, done: Complete | None) -> None:
         """Show that the answer, committed as number ``seq``, is complete; with None, show all of it."""

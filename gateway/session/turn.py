@@ -44,7 +44,7 @@ from gateway.contract.provider import TurnOptions
 from gateway.events.types import AgentProgress
 from gateway.extensions.generation import Generation, Lease
 from gateway.session.frames import Frame, TurnStart
-from gateway.session.session import Session
+from gateway.session.session import Commit, Session
 from gateway.store.inbox import Entry
 
 T = TypeVar("T")
@@ -170,6 +170,8 @@ class Turn:
         self.shown: list[tuple[int, Message]] = []
         """Messages shown at the start of the turn, by number; committed together with the answer."""
         self.committed = False
+        self.commit: Commit | None = None
+        """The commit of its outcome, once it is under way."""
         self.answer_id = self.message_id
         """Id of the answer that its changes of files belong to; a nested run has that of its parent."""
         self.changed_files = defaultdict[str, list[str]](list)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from gateway import (
     Intercept,
     Plugin,
     Tool,
+    ToolCallPart,
     ToolContext,
     ToolResultPart,
     TurnContext,
@@ -32,6 +35,7 @@ from gateway.session.log import SessionRow, read_child_sessions
 from gateway.store import schema as t
 from gateway.testing.chat import Chat, chatting
 from gateway.testing.fake_models.script import Cut, Gate, Reply, Say, Tokens, Use, UseTogether
+from gateway.testing.served import until
 
 
 class Notes(Plugin):
@@ -270,6 +274,30 @@ async def test_tasks_end_with_their_turn_and_keep_what_they_said(tmp_path: Path)
         )
         assert session.turn is None
         assert session.pending == 0
+
+
+async def test_a_task_that_is_stored_while_its_turn_is_stopped_has_one_answer(tmp_path: Path) -> None:
+    gate = asyncio.Event()
+    async with chatting(tmp_path) as chat:
+        chat.model.then(task(), Reply((Say("Three."), Gate(gate))))
+        answer_id = await chat.accept("go")
+        await until(lambda: len(chat.model.calls) == 2)
+        [child] = await children(chat)
+        writer = chat.gateway.parts.store.writer
+        with closing(sqlite3.connect(tmp_path / "trunkline.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")  # the commit of the task's answer waits for its end
+            gate.set()
+            await until(lambda: writer.oldest_started is not None)
+            stopping = asyncio.create_task(chat.host.abort("s"))
+            await asyncio.sleep(0)
+            other.execute("ROLLBACK")
+        assert await stopping
+        answer = await chat.answer(answer_id)
+        assert [type(part) for part in answer.parts] == [ToolCallPart, ToolResultPart]
+        assert [message.text for message in await stored(chat, child.id)] == ["Count the files.", "Three."]
+        session = await chat.gateway.parts.sessions.find(child.id)
+        assert [message.text for message in session.messages()] == ["Count the files.", "Three."]
+        assert session.row.messages == 2
 
 
 async def test_a_running_task_can_be_stopped_alone(tmp_path: Path) -> None:
