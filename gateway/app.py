@@ -461,13 +461,13 @@ class Gateway:
         self, permissions: Permissions, approvals: Approvals, access: Access, changes: ChangeLog
     ) -> ToolRunner:
         return ToolRunner(
-            permissions,
-            approvals,
-            access.policy.rooms,
-            self.activity,
-            self.outputs,
-            changes.changing,
-            changes.watching,
+            permissions=permissions,
+            approvals=approvals,
+            rooms=access.policy.rooms,
+            activity=self.activity,
+            outputs=self.outputs,
+            changing=changes.changing,
+            watching=changes.watching,
         )
 
     def _open_sessions(self, sessions: Sessions, questions: Questions, dispatcher: Dispatcher) -> None:

@@ -11,6 +11,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from typing import Any, assert_never
@@ -304,33 +305,26 @@ class ToolCalls:
         turn.emit_part(unknown)
 
 
+@dataclass(kw_only=True, eq=False)
 class ToolRunner:
     """Runs one tool call: permission, hooks, the tool itself, its time and output limits."""
 
-    def __init__(
-        self,
-        permissions: Permissions,
-        approvals: Approvals,
-        rooms: Rooms,
-        activity: ActivityBus,
-        outputs: ToolOutputs,
-        changing: Callable[[Turn], Changing],
-        watching: Callable[[Turn], Watching],
-    ) -> None:
-        self._permissions = permissions
-        self._decisions = CallDecisions(approvals)
-        self.approvals = approvals
-        self._rooms = rooms
-        self._activity = activity
-        self._outputs = outputs
-        self._changing = changing
-        self._watching = watching
+    permissions: Permissions
+    approvals: Approvals
+    rooms: Rooms
+    activity: ActivityBus
+    outputs: ToolOutputs
+    changing: Callable[[Turn], Changing]
+    watching: Callable[[Turn], Watching]
+
+    def __post_init__(self) -> None:
+        self._decisions = CallDecisions(self.approvals)
 
     async def run(
         self, turn: Turn, tools: Mapping[str, Tool], call: ToolCallPart, services: CallServices
     ) -> tuple[ToolOutput, int]:
         """Run a call. Returns its output and its duration in milliseconds."""
-        self._activity.emit("tool_start", call.tool_name, turn.root.session.id)
+        self.activity.emit("tool_start", call.tool_name, turn.root.session.id)
         begun, outcome, trail = time.monotonic(), "aborted", turn.entry.trail
         try:
             output = sound(await self._call(turn, tools, call, services))
@@ -342,7 +336,7 @@ class ToolRunner:
             turn.session.has_read_others |= output.untrusted
             outcome = "failed" if output.is_error else "ok"
         finally:
-            self._activity.emit("tool_end", call.tool_name, outcome)
+            self.activity.emit("tool_end", call.tool_name, outcome)
             trail.tool(call.tool_name, call.tool_call_id, outcome, time.monotonic() - begun)
         return output, round((time.monotonic() - begun) * 1000)
 
@@ -357,8 +351,8 @@ class ToolRunner:
             match_key=lambda given: to_json(dict(sorted(given.items()))).decode(),
         )
         role = turn.ctx.role
-        action, rule, by_rule = self._permissions.judge(foreign, arguments, role, ask_by_default=True)
-        room = self._rooms.of(turn.entry.channel, turn.entry.inbound)
+        action, rule, by_rule = self.permissions.judge(foreign, arguments, role, ask_by_default=True)
+        room = self.rooms.of(turn.entry.channel, turn.entry.inbound)
         allowed = turn.overrides.narrow_tools(room.tools)
         judge = partial(turn.entry.trail.judge_backend, tool, arguments)
         if action == "deny" or turn.is_read_only or (allowed is not None and tool not in allowed):
@@ -388,13 +382,13 @@ class ToolRunner:
             return ToolOutput(content, is_error=call.is_error)
         tool = tools[call.name]
         await services.begin(tool)
-        progress = _Progress(services.show, self._outputs.most_bytes)
+        progress = _Progress(services.show, self.outputs.most_bytes)
         begun = time.monotonic()
         output = await self._execute(turn, tool, call, progress, services)
         took_ms = round((time.monotonic() - begun) * 1000)
         changed = await turn.plugins.hooks.after_tool_exec(call, output.content, turn.ctx)
         session = turn.session
-        shortened = await self._outputs.shorten(changed, session.id, session.redactor.redact_text)
+        shortened = await self.outputs.shorten(changed, session.id, session.redactor.redact_text)
         output = msgspec.structs.replace(output, content=shortened)
         self._decisions.finished(turn, call, output, took_ms)
         # After progress, the whole result replaces it at the end instead of being appended to it.
@@ -424,12 +418,12 @@ class ToolRunner:
         tool = tools.get(call.name)
         if tool is None:
             if any(one.name == call.name for one in turn.plugins.tools()):
-                by = withheld_by(turn, call.name, self._rooms.of(turn.entry.channel, turn.entry.inbound))
+                by = withheld_by(turn, call.name, self.rooms.of(turn.entry.channel, turn.entry.inbound))
                 turn.entry.trail.judge(call.id, by, refused=True)
             return ToolBlock(_unknown_tool(call.name, tools))
         built_in, role = turn.plugins.is_built_in(tool), turn.ctx.role
         by_default = turn.plugins.asks_by_default(tool)
-        action, rule, by_rule = self._permissions.judge(
+        action, rule, by_rule = self.permissions.judge(
             tool, call.arguments, role, built_in=built_in, ask_by_default=by_default
         )
         turn.entry.trail.judge(call.id, rule, refused=action == "deny")
@@ -474,8 +468,8 @@ class ToolRunner:
             run_nested=services.nest,
             ask=self.approvals.asker(turn, f"tool:{tool.name}"),
             call_tool=services.call,
-            changing=self._changing(turn),
-            watching=self._watching(turn),
+            changing=self.changing(turn),
+            watching=self.watching(turn),
         )
         try:
             return as_output(await turn.plugins.limit_of(tool).call(tool.execute, call.arguments, context))
