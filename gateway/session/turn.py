@@ -430,14 +430,19 @@ class Turn:
             return None
         self._task = task = cast("asyncio.Task[object]", asyncio.current_task())
         try:
-            return await work
+            outcome = await work
+            if not self.aborted:
+                return outcome
         except asyncio.CancelledError:
-            # Shutdown may cancel at the same time: a remaining request means this is not only our abort.
-            if not self.aborted or task.uncancel():
+            if not self.aborted:
                 raise
-            return None
         finally:
             self._task = None
+        # Also if the work hid the cancellation: otherwise it would count for the session's next messages.
+        # Shutdown may cancel at the same time: a remaining request means this is not only our abort.
+        if task.uncancel():
+            raise asyncio.CancelledError
+        return None
 
     def build_message(self, stop_reason: StopReason) -> Message:
         """Return the finished message."""

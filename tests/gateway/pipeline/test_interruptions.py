@@ -243,6 +243,38 @@ async def test_stop_ends_the_wait_for_the_next_attempt(tmp_path: Path) -> None:
         assert chat.model.calls == []
 
 
+class Deaf(Launching):
+    """A tool that ends in another way when its turn is stopped."""
+
+    def __init__(self, end: str) -> None:
+        super().__init__()
+        self.end = end
+
+    async def launch(self) -> str:
+        """Launch it."""
+        try:
+            return await super().launch()
+        except asyncio.CancelledError:
+            if self.end == "raises":
+                raise OSError("the connection is gone") from None
+            return "I go on."
+
+
+@pytest.mark.parametrize("end", ["raises", "returns"])
+async def test_a_stop_is_not_lost_in_a_tool_that_hides_it(tmp_path: Path, end: str) -> None:
+    deaf = Deaf(end)
+    async with chatting(tmp_path, deaf) as chat:
+        chat.model.then(Reply((Use("launch"),), "tools"), Reply((Say("I go on."),)))
+        answer_id = await chat.accept("go")
+        await until(lambda: deaf.launches)
+        assert (await chat.say("/stop")).text == "Stopped."
+        answer = await chat.answer(answer_id)
+        assert (answer.metadata.stop_reason, answer.text, len(chat.model.calls)) == ("cancelled", "", 1)
+        worker = chat.gateway.parts.dispatcher.worker("s")
+        assert worker is None or not worker.cancelling()
+        assert (await chat.say("and now?")).text
+
+
 async def test_a_stop_for_nothing_is_none(tmp_path: Path) -> None:
     async with chatting(tmp_path) as chat:
         await chat.say("hi")
