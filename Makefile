@@ -76,7 +76,6 @@ lock:  ## pin the dependencies anew (needs uv)
 	$(LOCK) pyproject.toml --extra mcp -c requirements.txt -o requirements-mcp.txt
 	$(LOCK) pyproject.toml --extra vertex -c requirements.txt -o requirements-vertex.txt
 	$(LOCK) pyproject.toml --extra web -c requirements.txt -o requirements-web.txt
-	$(LOCK) pyproject.toml --extra otel -c requirements.txt -o requirements-otel.txt
 	$(LOCK) pyproject.toml --group testing -c requirements.txt -o requirements-testing.txt
 	$(LOCK) pyproject.toml --extra postgres --group dev -c requirements.txt -o requirements-dev.txt
 

@@ -45,7 +45,6 @@ EXTRAS = {
     "requirements-interactions.txt": ("interactions",),
     "requirements-keyring.txt": ("keyring",),
     "requirements-mcp.txt": ("mcp",),
-    "requirements-otel.txt": ("otel",),
     "requirements-postgres.txt": ("postgres",),
     "requirements-testing.txt": (),
     "requirements-vertex.txt": ("vertex",),
