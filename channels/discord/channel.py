@@ -303,6 +303,8 @@ async def probe(options: Options) -> Sequence[Health]:
     problems = [FATAL[4014]] if not application.flags & _MESSAGE_CONTENT else []
     problems += filter(None, [application.misdirected(options.public_key)])
     about = f"signed in as {api.me.get('username')}"
+    if not application.approximate_guild_count:
+        about += f"; it is on no server yet: to add it to one, open {application.invitation}"
     return [Health(ok=False, detail=problem) for problem in problems] or [Health(ok=True, detail=about)]
 
 

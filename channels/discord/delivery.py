@@ -83,6 +83,11 @@ class HistoryMessage(Struct, frozen=True):
         return (self.message_reference or {}).get("message_id")
 
 
+_PERMISSIONS = sum(1 << bit for bit in (6, 10, 11, 14, 15, 16, 35, 38, 46))
+"""Add reactions, view channels, send messages, embed links, attach files, read message history, create public
+threads, send messages in threads, send voice messages."""
+
+
 class Application(Struct, frozen=True):
     """The bot's application at Discord, with the key and the URL of interactions over HTTP."""
 
@@ -90,6 +95,13 @@ class Application(Struct, frozen=True):
     verify_key: str = ""
     interactions_endpoint_url: str | None = None
     flags: int = 0
+    approximate_guild_count: int = 1
+
+    @property
+    def invitation(self) -> str:
+        """The address that adds the bot to a server, with the permissions that it uses."""
+        scopes = "bot+applications.commands"
+        return f"https://discord.com/oauth2/authorize?client_id={self.id}&scope={scopes}&permissions={_PERMISSIONS}"
 
     def misdirected(self, public_key: str) -> str:
         """Return why interactions do not arrive, as far as the settings show that; empty if they do."""

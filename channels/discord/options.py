@@ -131,6 +131,11 @@ class Options(SharedOptions):
         """Return the path to which Discord posts interactions."""
         return self.interactions_path or f"/{channel_id.replace('.', '/')}/interactions"
 
+    def logins(self) -> Mapping[str, tuple[str, str]]:
+        """Return the bot's id, which is the beginning of its token and no secret."""
+        bot = self.token.get_secret_value().partition(".")[0]
+        return {"token": (f"{self.api_base_url} {bot}", f"{bot}.…")}
+
     def posted_path(self, channel_id: str) -> str | None:
         """Return the path to which Discord posts interactions, or None if they come over the gateway."""
         return self.route(channel_id) if self.public_key else None

@@ -154,9 +154,14 @@ class _Submission:
             )
         else:
             client = smtplib.SMTP(options.smtp_host, options.smtp_port, timeout=self._seconds)
-            client.starttls(context=ssl.create_default_context())
         self._client = client
-        client.login(*options.login)
+        try:
+            if options.tls != "off" and options.smtp_port != smtplib.SMTP_SSL_PORT:
+                client.starttls(context=ssl.create_default_context())
+            client.login(*options.login)
+        except BaseException:
+            client.close()
+            raise
         return client
 
     def _address(self, client: smtplib.SMTP, recipients: Sequence[str]) -> None:

@@ -125,6 +125,11 @@ class Options(BaseModel):
             raise ValueError('tls = "off" is only for servers on 127.0.0.1')
         return self
 
+    def logins(self) -> Mapping[str, tuple[str, str]]:
+        """Return the folder that is read."""
+        folder = f"{self.imap_host.lower()} {self.login[0].lower()} {self.folder}"
+        return {"folder": (folder, f"{self.folder!r} of {self.login[0]} at {self.imap_host}")}
+
     @property
     def login(self) -> tuple[str, str]:
         """The user name and the password."""

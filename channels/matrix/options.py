@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator
 
 from gateway.channel import SharedOptions
+
+_ROOM = re.compile(r"![^\s:]+(:\S+)?")
+_USER = re.compile(r"@[^\s:]*:\S+")
 
 
 class Options(SharedOptions):
@@ -30,6 +34,22 @@ class Options(SharedOptions):
             "access_token": "Element shows it under All settings, Help & About, when the bot is signed in.",
         }
         return {key: how for key, how in asked.items() if key not in given}
+
+    @staticmethod
+    def check_id(given: str, *, room: bool) -> None:
+        """Raise ValueError if this is not the id of a room or of a user."""
+        if room and not _ROOM.fullmatch(given):
+            raise ValueError(
+                "is not the id of a room, such as !abc:example.org; `trunkline channels rooms` lists those "
+                "that were seen, and Element shows it in the room's settings under Advanced"
+            )
+        if not room and not _USER.fullmatch(given):
+            raise ValueError("is not the id of a user, such as @ada:example.org")
+
+    def logins(self) -> Mapping[str, tuple[str, str]]:
+        """Return the access token."""
+        token = self.access_token.get_secret_value().strip()
+        return {"access_token": (f"{self.homeserver} {token}", f"{token[:4]}…")}
 
     @field_validator("homeserver")
     @classmethod

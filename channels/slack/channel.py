@@ -58,6 +58,7 @@ class SlackChannel:
         tokens = dict.fromkeys(token for token in (*given, *kept) if token)
         self._workspaces = [self._workspace(token, home=token == given[0]) for token in tokens]
         self._dispatcher = Dispatcher(self._inflow)
+        self._webhook = Webhook(_secret(options.signing_secret), self._dispatcher.handle)
         self._socket_mode: SocketMode | None = None
         self._starting = len(self._workspaces)
         self._add_running: Callable[[Workspace], None] | None = None
@@ -182,8 +183,7 @@ class SlackChannel:
         """Return the HTTP routes for deliveries and for the installation, as far as they are configured."""
         options, routes = self._options, list[web.AbstractRouteDef]()
         if options.mode == "http":
-            webhook = Webhook(_secret(options.signing_secret), self._dispatcher.handle)
-            routes.append(web.post(options.route(self.id), webhook.serve))
+            routes.append(web.post(options.route(self.id), self._webhook.serve))
         if options.client_id:
             oauth = OAuthPages(
                 options.client_id,
@@ -197,14 +197,15 @@ class SlackChannel:
         return routes
 
     def health(self) -> Health:
-        """Return the problems of each workspace, of unread histories and of the socket connection."""
+        """Return the problems of each workspace, of unread histories and of the connection from Slack."""
         problems = [f"{one.team} {one.problem}".strip() for one in self._workspaces if one.problem]
         problems += [one.inflow.history.problem for one in self._workspaces if one.inflow.history.problem]
         if self._socket_mode is not None and self._socket_mode.problem:
             problems.append(self._socket_mode.problem)
         elif self._starting > 0 and not problems:
             problems.append("starting")
-        return Health(ok=not problems, detail="; ".join(problems))
+        # Everyone can send forged requests, so those do not make the channel unhealthy.
+        return Health(ok=not problems, detail="; ".join(problems or [self._webhook.refused]))
 
     async def _supervise(
         self, workspace: Workspace, receive: Receive, tasks: asyncio.TaskGroup, signed_in: Callable[[], None]

@@ -199,7 +199,12 @@ class Webhook:
         self._handle = handle
         self._clock = clock
         self._body_seconds = body_seconds
-        self._reported: set[str] = set()
+        self._reported: dict[str, None] = {}
+
+    @property
+    def refused(self) -> str:
+        """Why requests were refused since the last one that Slack has signed; empty if none were."""
+        return "; ".join(f"a request was refused: {one}" for one in self._reported)
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """Handle a request: 200 once its delivery is committed, 503 to make Slack retry."""
@@ -213,7 +218,7 @@ class Webhook:
             # Once for each reason: everyone can send forged requests.
             if problem not in self._reported:
                 log.warning("refused a request that Slack has not signed", reason=problem)
-                self._reported.add(problem)
+                self._reported[problem] = None
             return web.Response(status=401, text="invalid signature")
         self._reported.clear()
         payload = _payload(request.content_type, body)

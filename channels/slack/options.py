@@ -14,6 +14,8 @@ from gateway.channel import SharedOptions
 
 Line = Annotated[str, StringConstraints(min_length=1, max_length=2_000, strip_whitespace=True)]
 
+_API = "https://slack.com/api/"
+_SIGNING_SECRET = re.compile("[0-9a-f]{32}")
 _ID = re.compile(r"([A-Z0-9]+:)*[A-Z0-9]+")
 _BOT = ("xoxb-", "xoxe.xoxb-")
 _BEGINNINGS = {"bot_token": _BOT, "workspaces": _BOT, "app_token": ("xapp-",)}
@@ -53,9 +55,7 @@ class Options(SharedOptions):
         default=Path("data/slack.json"),
         description="File with the tokens of workspaces that installed the app; default data/slack.json",
     )
-    api_base_url: str = Field(
-        default="https://slack.com/api/", description="Base URL of the Web API; default Slack's public URL"
-    )
+    api_base_url: str = Field(default=_API, description="Base URL of the Web API; default Slack's public URL")
     path: str | None = Field(
         default=None,
         description="Path for deliveries in mode http; default /slack/events, or /slack/<account>/events",
@@ -119,6 +119,30 @@ class Options(SharedOptions):
                 raise SettingsError(
                     f"{table}.{name}: is a token of another kind; it must begin with {begin[0]}"
                 )
+
+        secret = self.signing_secret.get_secret_value().strip()
+        # Other servers, such as those for tests, have secrets of their own.
+        if self.mode == "http" and self.api_base_url == _API and not _SIGNING_SECRET.fullmatch(secret):
+            raise SettingsError(
+                f"{table}.signing_secret: is not a signing secret, which has 32 hexadecimal digits; the page "
+                "Basic Information of the app shows it (its tokens are others)"
+            )
+        if self.redirect_url is not None and not self.redirect_url.startswith("https://"):
+            raise SettingsError(
+                f"{table}.redirect_url: {self.redirect_url!r} must begin with https://, Slack takes no other"
+            )
+
+    def logins(self) -> Mapping[str, tuple[str, str]]:
+        """Return the tokens. Slack divides the deliveries of an app among its connections."""
+        tokens = {"bot_token": self.bot_token}
+        if self.mode == "socket":
+            tokens["app_token"] = self.app_token
+        secrets = {key: token.get_secret_value().strip() for key, token in tokens.items()}
+        return {
+            key: (f"{self.api_base_url} {secret}", f"{secret[:8]}…")
+            for key, secret in secrets.items()
+            if secret
+        }
 
     @staticmethod
     def check_id(given: str, *, room: bool) -> None:

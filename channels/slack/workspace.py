@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import re
 import secrets
 import time
 from collections import OrderedDict
@@ -442,11 +443,31 @@ async def probe(options: Options) -> Sequence[Health]:
     tokens = [secret.get_secret_value() for secret in (options.bot_token, *options.workspaces)]
     found = [await _probe_bot(Api(token, options.api_base_url)) for token in tokens if token]
     if options.mode == "socket":
+        found += await _probe_app(options)
         try:
             await request_socket(Api(options.app_token.get_secret_value(), options.api_base_url).client)
         except (PlacementDeferred, PlacementRefused) as error:
             found.append(Health(ok=False, detail=str(error)))
     return found
+
+
+_APP = re.compile(r"xapp-\d+-(A[A-Z0-9]+)-.*")
+
+
+async def _probe_app(options: Options) -> Sequence[Health]:
+    """Return that the two tokens are of different apps: the messages of one would go to the other."""
+    app = _APP.fullmatch(options.app_token.get_secret_value().strip())
+    api = Api(options.bot_token.get_secret_value(), options.api_base_url)
+    try:
+        bot = (await api.call("auth.test")).get("bot_id") if app else None
+        about: object = (await api.call("bots.info", bot=bot)).get("bot") if bot else None
+    except (PlacementDeferred, PlacementUncertain, RefusedError):
+        return ()  # the other findings say why
+    other: object = cast(Json, about).get("app_id") if isinstance(about, dict) else None
+    if app is None or not isinstance(other, str) or other == app[1]:
+        return ()
+    text = f"app_token is of the app {app[1]}, but bot_token of {other}; copy both from the pages of one app"
+    return [Health(ok=False, detail=text)]
 
 
 async def _probe_bot(api: Api) -> Health:

@@ -94,10 +94,23 @@ async def probe(options: Options) -> Sequence[Health]:
         return [Health(ok=False, detail=_meaning(error)[0])]
     about = [f"signed in as @{me.get('username')}"]
     if not me.get("can_read_all_group_messages"):
-        about.append("privacy mode is on: in groups it gets only commands, mentions and replies")
+        about.append(
+            "privacy mode is on: in groups it gets only commands, mentions and replies; to change it, "
+            "send /setprivacy to @BotFather, and add the bot to its groups again"
+        )
+    off = [
+        Health(
+            ok=False, detail=f"{key} is set, but the {mode} mode of the bot is off; enable it at @BotFather"
+        )
+        for key, mode, wanted, able in (
+            ("inline", "inline", options.inline, me.get("supports_inline_queries")),
+            ("business", "business", options.business, me.get("can_connect_to_business")),
+        )
+        if wanted and not able
+    ]
     url, said = webhook.get("url"), webhook.get("last_error_message")
     if options.mode == "webhook" and url == options.webhook_url and said:
         return [Health(ok=False, detail=f"Telegram could not deliver to {url}: {said}")]
     if url and options.mode == "polling":
         about.append(f"the start removes the webhook {url}")
-    return [Health(ok=True, detail="; ".join(about))]
+    return off or [Health(ok=True, detail="; ".join(about))]

@@ -11,6 +11,8 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from gateway.channel import SharedOptions
 
+_API = "https://api.telegram.org"
+_PORTS = (None, 443, 80, 88, 8443)
 _TOKEN = re.compile(r"[0-9]+:[\x21-\x7e]+")
 _ID = re.compile(r"-?[0-9]+")
 _ROOM = re.compile(r"(channel:|business:[^:]+:)?-?[0-9]+")
@@ -30,7 +32,7 @@ class Options(SharedOptions):
 
     token: SecretStr = Field(description="Bot token from @BotFather; required")
     api_base_url: str = Field(
-        default="https://api.telegram.org",
+        default=_API,
         description="Base URL of the Bot API, if you run your own server; default https://api.telegram.org",
     )
     mode: Literal["polling", "webhook"] = Field(
@@ -145,6 +147,11 @@ class Options(SharedOptions):
             raise ValueError("must be a URL that begins with http:// or https://")
         return url.rstrip("/").removesuffix("/bot")
 
+    def logins(self) -> Mapping[str, tuple[str, str]]:
+        """Return the bot's id, which is the beginning of its token and no secret."""
+        bot = self.token.get_secret_value().partition(":")[0]
+        return {"token": (f"{self.api_base_url} {bot}", f"{bot}:…")}
+
     def posted_path(self, _channel_id: str) -> str | None:
         """Return the path to which Telegram posts updates, or None if they are fetched."""
         return None if self.mode == "polling" else urlsplit(self.webhook_url or "").path or "/"
@@ -155,7 +162,22 @@ class Options(SharedOptions):
             return self
         if not self.webhook_url or not urlsplit(self.webhook_url).hostname:
             raise ValueError("mode webhook needs webhook_url, the URL that Telegram sends updates to")
+        # A Bot API server of one's own accepts others.
+        if self.api_base_url == _API and not _is_public(self.webhook_url):
+            raise ValueError(
+                f"webhook_url = {self.webhook_url!r}: Telegram sends updates to https only, and to the ports "
+                "443, 80, 88 and 8443; docs/proxy.md describes a proxy with TLS"
+            )
         secret = self.webhook_secret.get_secret_value() if self.webhook_secret else ""
         if not _SECRET.fullmatch(secret):
             raise ValueError("mode webhook needs webhook_secret: 1 to 256 of the characters A-Z a-z 0-9 _ -")
         return self
+
+
+def _is_public(url: str) -> bool:
+    """Return whether Telegram sends updates to a URL."""
+    try:
+        split = urlsplit(url)
+        return split.scheme == "https" and split.port in _PORTS
+    except ValueError:
+        return False

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import itertools
 import sys
-from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from itertools import takewhile
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -138,9 +139,9 @@ def channel_options(settings: Settings, name: str, account: str | None = None) -
     The module may have ``Options``, a pydantic model, which may have ``check(table)`` to validate fields
     together (``table`` is the name of their table, for its errors), and ``check_id(id, room=…)``, which
     raises ValueError for what cannot be an id of a user or a room, and ``posted_path(channel_id)``, the path
-    to which the platform posts, or None. Otherwise the result is a mapping, with the account's values over
-    the shared ones; ``OPTIONS`` of the module then names the keys. Raises SettingsError for an unknown or
-    broken channel, an unknown key or an invalid setting.
+    to which the platform posts, or None, and ``logins()``, see ``check_logins``. Otherwise the result is a
+    mapping, with the account's values over the shared ones; ``OPTIONS`` of the module then names the keys.
+    Raises SettingsError for an unknown or broken channel, an unknown key or an invalid setting.
     """
     module = _channel_module(name)
     model: type[BaseModel] | None = getattr(module, "Options", None)
@@ -152,6 +153,33 @@ def channel_options(settings: Settings, name: str, account: str | None = None) -
         check(table_of(_channel_id(name, account)))
     _check_ids(settings, _channel_id(name, account), getattr(options, "check_id", None))
     return options
+
+
+def check_logins(settings: Settings, name: str, account: str | None) -> None:
+    """Raise SettingsError if an earlier account of the channel has the same login.
+
+    Both would get its messages. ``logins()`` of the options has, by key, what identifies a login, and how it
+    may be shown.
+    """
+    own = _logins(settings, name, account)
+    earlier = takewhile(lambda other: other != account, settings.accounts(name))
+    for other in earlier if own else ():
+        theirs: Mapping[str, tuple[str, str]] = {}
+        with suppress(SettingsError):  # an error of the other account is its own
+            theirs = _logins(settings, name, other)
+        for key, (login, shown) in own.items():
+            if theirs.get(key, ("", ""))[0] == login:
+                raise SettingsError(
+                    f"{table_of(_channel_id(name, account))}.{key}: {shown} is also that of "
+                    f"[{table_of(_channel_id(name, other))}], and both would get its messages; set another "
+                    "one, or remove one of the two accounts"
+                )
+
+
+def _logins(settings: Settings, name: str, account: str | None) -> Mapping[str, tuple[str, str]]:
+    """Return identity and masked form of each login of a channel, by its key."""
+    logins = getattr(channel_options(settings, name, account), "logins", None)
+    return {} if logins is None else logins()
 
 
 def _check_ids(settings: Settings, channel_id: str, check: Callable[..., None] | None) -> None:
@@ -237,6 +265,7 @@ def load_channel(host: object, settings: Settings, name: str, account: str | Non
     Raises SettingsError for an unknown or broken channel, or an invalid setting.
     """
     options = channel_options(settings, name, account)
+    check_logins(settings, name, account)
     module, channel_id = _channel_module(name), _channel_id(name, account)
     table = table_of(channel_id)
     if _is_built_in(name):

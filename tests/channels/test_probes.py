@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from channels import discord, email, slack, telegram
 from channels.discord.fake import FakeDiscord
 from channels.matrix.fake import FakeMatrix
 from channels.slack.fake import FakeSlack
@@ -42,6 +43,12 @@ async def test_telegram_is_asked_for_the_bot_and_its_webhook(tmp_path: Path) -> 
         assert (status, detail.split(";")[0]) == ("ok", "signed in as @fake_bot")
         assert "privacy mode is on" in detail
         wrong = await probe(tmp_path, "telegram", options | {"token": "1:wrong"})
+        wished = {"token": fake.token, "api_base_url": fake.url, "inline": True, "business": ["1"]}
+        off = await telegram.probe(telegram.Options.model_validate(wished))
+    assert [found.detail.split("; ")[0] for found in off] == [
+        "inline is set, but the inline mode of the bot is off",
+        "business is set, but the business mode of the bot is off",
+    ]
     assert wrong == [("fail", "Telegram rejects the token; set token to the one that @BotFather shows")]
     gone = await probe(tmp_path, "telegram", options)
     assert (gone[0][0], gone[0][1].partition(": ")[0]) == ("fail", "no answer from Telegram")
@@ -86,6 +93,17 @@ async def test_discord_is_asked_for_the_bot_and_its_intent(tmp_path: Path) -> No
     async with FakeDiscord(privileged=()) as fake:
         found = await probe(tmp_path, "discord", options | {"api_base_url": fake.api_url})
     assert found == [("fail", "enable the Message Content Intent on the bot's page at Discord")]
+    async with FakeDiscord() as fake:
+        fake._world.guilds.clear()
+        given = discord.Options.model_validate({"token": "fake-token", "api_base_url": fake.api_url})
+        (alone,) = await discord.probe(given)
+    assert (
+        alone.ok,
+        "it is on no server yet: to add it to one, open https://discord.com/" in alone.detail,
+    ) == (
+        True,
+        True,
+    )
 
 
 async def test_discord_is_reached_through_the_proxy_of_the_environment(tmp_path: Path) -> None:
@@ -132,6 +150,9 @@ async def test_slack_is_asked_for_both_tokens_and_the_scopes(tmp_path: Path) -> 
         fake.state.tokens[fake.bot_token].scopes -= {"files:read", "im:history"}
         ((status, detail),) = await probe(tmp_path, "slack", options)
         assert (status, "without the scopes files:read, im:history; add them" in detail) == ("fail", True)
+        other = {"bot_token": fake.bot_token, "app_token": "xapp-1-A0ELSE-1-2", "api_base_url": fake.api_url}
+        _, foreign, _ = await slack.probe(slack.Options.model_validate(other))
+        assert foreign.detail.startswith("app_token is of the app A0ELSE, but bot_token of A")
         scopes = fake.state.tokens[fake.bot_token].scopes
         scopes |= {"files:read", "im:history"}
         scopes -= {"users:read"}
@@ -157,4 +178,15 @@ async def test_both_mail_servers_are_asked_for_the_login(tmp_path: Path) -> None
         ((status, detail),) = await probe(tmp_path, "email", options)
         assert (status, detail.split(";")[0][:25]) == ("ok", "IMAP and SMTP accept the ")
         found = await probe(tmp_path, "email", options | {"password": "wrong"})
+        given = platform.settings() | {"folder": "Bot"}
+        del given["allow"]
+        (no_folder,) = await email.probe(email.Options.model_validate(given))
+        # The servers of the test have no TLS, as one has on the port of another protocol.
+        plain = await email.probe(email.Options.model_validate(given | {"tls": "required"}))
     assert [status for status, _ in found] == ["fail", "fail"]
+    for server, (_, detail) in zip(("IMAP", "SMTP"), found, strict=True):
+        assert detail.startswith(f"the {server} server refuses the login of bot@example.org")
+        assert detail.endswith("accept only an app password, which their account settings make")
+    assert no_folder.detail.endswith("check folder, which is 'Bot'")
+    assert f"no TLS on port {given['imap_port']} of 127.0.0.1" in plain[0].detail
+    assert "correct imap_port, 993 is usual" in plain[0].detail

@@ -27,6 +27,7 @@ from gateway.extensions.backends import key_variable
 from gateway.extensions.loader import (
     BUILTIN_PLUGINS,
     channel_options,
+    check_logins,
     check_plugin_settings,
     enabled_channels,
     load_plugin,
@@ -75,6 +76,7 @@ def channel(settings: Settings, name: str, account: str | None, channel_id: str)
     """Check the settings of one channel or account; makes no request."""
     try:
         channel_options(settings, name, account)
+        check_logins(settings, name, account)
     except SettingsError as error:
         advice = f"correct [{table_of(channel_id)}], or set enabled = false there"
         # A plugin may add a channel; its settings are known when the plugin is active.

@@ -709,7 +709,8 @@ async def test_a_wrong_token_is_told_and_stops_nobody_else(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with FakeSlack() as fake:
-        accounts = {"good": {}, "blank": {"bot_token": " "}, "wrong": {"bot_token": "xoxb-wrong"}}
+        wrong = {"bot_token": "xoxb-wrong", "app_token": "xapp-wrong"}
+        accounts = {"good": {}, "blank": {"bot_token": " "}, "wrong": wrong}
         async with gateway_at(fake, tmp_path, accounts=accounts) as gateway:
             fake.say("@ada", "hello")
             await settled(gateway, "done")

@@ -103,12 +103,16 @@ async def test_what_is_old_or_of_tomorrow_is_refused(tmp_path: Path, skew: int, 
 
 
 async def test_the_log_names_what_to_check_once_for_each_reason(tmp_path: Path) -> None:
-    async with served(tmp_path) as (fake, _gateway, url):
+    async with served(tmp_path) as (fake, gateway, url):
         body = an_event(fake)
         signed = fake.webhooks.signature(body)
         with capture_logs() as logs:
             for headers in (fake.webhooks.signature(body, -400), {**signed, "X-Slack-Signature": "v0=1"}) * 2:
                 assert (await post(url, body, headers))[0] == 401
+        ok, detail = gateway.health()["slack"]
+        assert (ok, "check signing_secret" in detail) == (True, True)
+        assert (await post(url, body, signed))[0] == 200
+        assert gateway.health()["slack"] == (True, "")
     told = [entry["reason"] for entry in logs if entry["event"].startswith("refused a request")]
     assert [reason.partition("; ")[2] for reason in told] == [
         "check the clock of this machine",

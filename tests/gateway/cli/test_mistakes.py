@@ -14,6 +14,13 @@ from gateway.cli import app
 TOKEN = "123456789:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw"
 LONG = "an-Owner-with-32-characters-0123456789"
 DISCORD = "[channels.discord]\ntoken = 'a.b.c'\n"
+MAIL = """[channels.email]
+address = "bot@example.org"
+imap_host = "imap.example.org"
+smtp_host = "smtp.example.org"
+password = "p"
+"""
+MATRIX = "[channels.matrix]\nhomeserver = 'https://matrix.example.org'\naccess_token = 't'\n"
 
 REFUSED = {
     "unknown top-level key": ('modle = "openai/x"', "did you mean model"),
@@ -64,13 +71,83 @@ accounts.b.token = "2{TOKEN}"''',
 mode = "http"
 path = "/hook"
 bot_token = "xoxb-1"
-signing_secret = "abc"
+signing_secret = "0123456789abcdef0123456789abcdef"
 [channels.telegram]
 token = "{TOKEN}"
 mode = "webhook"
 webhook_url = "https://bot.example.org/hook"
 webhook_secret = "abc"''',
         "channels.telegram: the path /hook is also that of [channels.slack]",
+    ),
+    "webhook without TLS": (
+        f'''[channels.telegram]
+token = "{TOKEN}"
+mode = "webhook"
+webhook_secret = "abc"
+webhook_url = "http://bot.example.org/telegram"''',
+        "webhook_url = 'http://bot.example.org/telegram': Telegram sends updates to https only",
+    ),
+    "webhook on another port": (
+        f'''[channels.telegram]
+token = "{TOKEN}"
+mode = "webhook"
+webhook_secret = "abc"
+webhook_url = "https://bot.example.org:8080/telegram"''',
+        "and to the ports 443, 80, 88 and 8443",
+    ),
+    "token that an account inherits": (
+        f'''[channels.telegram]
+token = "{TOKEN}"
+accounts.a.agent = "main"
+accounts.b.agent = "main"''',
+        f"channels.telegram.accounts.b.token: {TOKEN.partition(':')[0]}:… is also that of "
+        "[channels.telegram.accounts.a], and both would get its messages",
+    ),
+    "one Slack app for two accounts": (
+        '''[channels.slack]
+app_token = "xapp-1-A1-2-3"
+accounts.a.bot_token = "xoxb-1"
+accounts.b.bot_token = "xoxb-2"''',
+        "channels.slack.accounts.b.app_token: xapp-1-A… is also that of [channels.slack.accounts.a]",
+    ),
+    "one folder for two mail accounts": (
+        '''[channels.email]
+imap_host = "imap.example.org"
+smtp_host = "smtp.example.org"
+password = "p"
+username = "bots"
+accounts.a.address = "a@example.org"
+accounts.b.address = "b@example.org"''',
+        "channels.email.accounts.b.folder: 'INBOX' of bots at imap.example.org is also that of",
+    ),
+    "secret of Slack that signs nothing": (
+        '[channels.slack]\nmode = "http"\nbot_token = "xoxb-1"\nsigning_secret = "xoxb-1"',
+        "channels.slack.signing_secret: is not a signing secret, which has 32 hexadecimal digits",
+    ),
+    "installation without TLS": (
+        '''[channels.slack]
+app_token = "xapp-1"
+client_id = "1"
+client_secret = "s"
+redirect_url = "http://bot.example.org/x"''',
+        "channels.slack.redirect_url: 'http://bot.example.org/x' must begin with https://",
+    ),
+    "mail address with capital letters": (
+        f'{MAIL}allow = ["Ada@example.com"]',
+        "channels.email.allow: 'Ada@example.com' has to be in lower case: 'ada@example.com'",
+    ),
+    "name of a mail user": (f'{MAIL}admins = ["ada"]', "admins: 'ada' is not the mail address of a user"),
+    "mail room in another order": (
+        f'{MAIL}rooms."b@x.org,a@x.org".agent = "main"',
+        "'b@x.org,a@x.org' has to be in order: 'a@x.org,b@x.org'",
+    ),
+    "name of a Matrix user": (
+        f'{MATRIX}allow = ["ada"]',
+        "channels.matrix.allow: 'ada' is not the id of a user, such as @ada:example.org",
+    ),
+    "alias of a Matrix room": (
+        f'{MATRIX}rooms."#team:example.org".agent = "main"',
+        "'#team:example.org' is not the id of a room, such as !abc:example.org",
     ),
     "blank address of the store": ('store.url = ""', 'own.toml:1: store.url = "" must not be blank'),
     "blank data directory": ('data_dir = ""', 'own.toml:1: data_dir = "" must not be blank'),
@@ -326,6 +403,8 @@ def test_a_mistake_that_stops_nothing_is_a_warning(tmp_path: Path, mistake: str)
         "",
         f'[channels.telegram]\ntoken = "{TOKEN}"\nallow = ["1"]\nadmins = ["1"]\ngroups = "always"',
         "[channels.telegram]\nenabled = false",
+        f'{MAIL}allow = ["ada@x.org"]\nrooms."a@x.org,b@x.org".allow = "*"\naliases = ["Help@x.org"]',
+        f'{MATRIX}allow = ["@ada:x.org:8448"]\nrooms."!31hneApxJ_1o".groups = "reply"',
         f'{DISCORD}allow = [123456789012345678, "role:1"]\nrooms.1.allow = "*"',
         '[channels.websocket]\nagent = "plan"',
         'server.allowed_origins = ["http://localhost:3000", "tauri://localhost", "http://[::1]:1/"]',
