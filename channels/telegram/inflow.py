@@ -26,6 +26,7 @@ from channels.telegram.parse import (
     Event,
     decoded,
     message_ids,
+    named_topic,
     parse_update,
     rejected,
     stopped_session,
@@ -61,11 +62,15 @@ log = structlog.get_logger("trunkline.telegram")
 
 _ALBUM_SECONDS = 1.0
 """Seconds without a new piece after which an album counts as complete."""
+_MAX_PENDING_SECONDS = 60
+"""Seconds for which an album of an earlier process waits for updates that a webhook has not received yet."""
 _RETRY_SECONDS = 2.0
 """Pause before complete albums are submitted again after the inbox was full."""
 _MAX_DONE = 200
 _MAX_ALBUMS = 200
 """Complete albums that are kept: an edit shows only its own picture, and has to bring the others again."""
+_MAX_TOPICS = 5_000
+"""Topics whose names are known; most messages name their topic."""
 _GROUP_OF = "group of "
 """Beginning of the shard of a cursor that holds the group that became a supergroup."""
 _STRONGEST: tuple[Addressing, ...] = ("direct", "command", "reply", "mention", "thread", "none")
@@ -115,7 +120,8 @@ class Inflow:
         self.state = State()
         self._receive = receive
         self._groups = groups
-        self._bot = replace(bot, groups=groups)
+        self._topics: dict[tuple[str, str], str] = {}
+        self._bot = replace(bot, groups=groups, topics=self._topics)
         self._files = files
         self._history = history
         self._attend = attend
@@ -128,6 +134,9 @@ class Inflow:
         self._pieces: list[_Piece] = []
         self._albums: dict[str, tuple[ReceivedMessage, ...]] = {}
         self._waiting = asyncio.Event()
+        self._caught_up = asyncio.Event()
+        self._since = 0.0
+        """Loop time since when Telegram has delivered each update at once."""
 
     async def restore(self, cursors: Iterable[Cursor]) -> None:
         """Restore the position and the incomplete albums of an earlier process."""
@@ -150,6 +159,7 @@ class Inflow:
 
         ``offset`` is the id of the next update when polling; 0 for a webhook.
         """
+        self._note_topics(raws)
         events = [(raw, parse_update(raw, self._bot)) for raw in raws]
         if await self._follow(event for _, event in events if isinstance(event, GroupMigration)):
             events = [(raw, parse_update(raw, self._bot)) for raw in raws]
@@ -186,6 +196,13 @@ class Inflow:
             elif isinstance(event, InlineQuery):
                 self._answer_inline(event)
 
+    def _note_topics(self, raws: Iterable[object]) -> None:
+        for chat, topic, name in filter(None, map(named_topic, raws)):
+            self._topics.pop((chat, topic), None)
+            self._topics[chat, topic] = name
+            if len(self._topics) > _MAX_TOPICS:
+                del self._topics[next(iter(self._topics))]
+
     async def _follow(self, migrations: Iterable[GroupMigration]) -> bool:
         """Store which groups became supergroups, before messages of these. Return whether any was new."""
         new = {one for one in migrations if one.supergroup not in self._groups}
@@ -207,6 +224,21 @@ class Inflow:
             elif isinstance(event, DeletedBusinessMessages):
                 signals += withdrawals(event, self._bot)
         return signals
+
+    def caught_up(self) -> None:
+        """Record that Telegram has delivered all updates: an album without new pieces is complete then."""
+        if not self._caught_up.is_set():
+            self._since = asyncio.get_running_loop().time()
+            self._caught_up.set()
+
+    def fell_behind(self) -> None:
+        """Record that updates may be waiting at Telegram, among them pieces of albums."""
+        self._caught_up.clear()
+
+    @property
+    def is_behind(self) -> bool:
+        """Return whether updates may be waiting at Telegram."""
+        return not self._caught_up.is_set()
 
     def rename(self, username: str) -> None:
         """Take another user name of the bot for its name in the next updates."""
@@ -244,7 +276,8 @@ class Inflow:
         loop = asyncio.get_running_loop()
         while True:
             await self._waiting.wait()
-            wait = _next_complete_at(self._pieces) - loop.time()
+            await self._caught_up.wait()
+            wait = max(_next_complete_at(self._pieces), self._since + _ALBUM_SECONDS) - loop.time()
             try:
                 if wait <= 0:
                     await self._submit_albums(loop.time())
@@ -471,6 +504,7 @@ async def poll(client: Client, inflow: Inflow, health: ConnectionHealth) -> None
                 seconds=wait + _POLL_GRACE,
             )
         except CallError as error:
+            inflow.fell_behind()
             if isinstance(error, RefusedError) and error.says("webhook is active"):
                 await _remove_webhook(client)
             await health.failed(error)
@@ -481,6 +515,7 @@ async def poll(client: Client, inflow: Inflow, health: ConnectionHealth) -> None
         health.succeeded()
         if batch:
             await _take_batch(inflow, cast("list[Any]", batch), offset)
+        inflow.caught_up()
 
 
 async def _take_batch(inflow: Inflow, batch: list[Any], offset: int) -> None:
@@ -529,7 +564,7 @@ class Webhook:
 
     async def run(self, client: Client, health: ConnectionHealth) -> None:
         """Register the webhook at Telegram and check it periodically, until cancelled."""
-        known = False
+        known, waited = False, 0
         while True:
             try:
                 if not known and self.inflow is not None:
@@ -555,7 +590,13 @@ class Webhook:
             health.succeeded()
             if known and info.get("pending_update_count") and info.get("last_error_message"):
                 health.report_problem(f"Telegram could not deliver: {info['last_error_message']}")
-            await asyncio.sleep(PROBE_SECONDS if known else 1.0)
+            waited += 1
+            if self.inflow is not None and (
+                not info.get("pending_update_count") or waited > _MAX_PENDING_SECONDS
+            ):
+                self.inflow.caught_up()
+            behind = self.inflow is None or self.inflow.is_behind
+            await asyncio.sleep(1.0 if behind or not known else PROBE_SECONDS)
 
     async def _receive_update(self, request: web.Request) -> web.Response:
         given = request.headers.get(_HEADER, "").encode("utf-8", "surrogateescape")

@@ -31,6 +31,7 @@ from channels.telegram.updates.quotes import (
     replied,
     reply_target,
     sender_of,
+    topic_name,
 )
 from channels.telegram.updates.received import Attached, BotIdentity, GroupMigration, ReceivedMessage
 from gateway.channel import (
@@ -118,6 +119,18 @@ def rejected(raw: object, bot: BotIdentity, reason: str) -> Rejected:
     except (TypeError, ValueError, RecursionError):
         text = repr(raw)
     return Rejected(str(bot.id), "?" if number is None else str(number), text[:_MAX_RAW], reason[:1000])
+
+
+def named_topic(raw: object) -> tuple[str, str, str] | None:
+    """Return chat, topic and name of the topic that an update names; None if it names none."""
+    try:
+        update = msgspec.convert(raw, Update)
+    except (msgspec.ValidationError, ValueError, RecursionError):
+        return None
+    message = update.message or update.edited_message
+    if message is None or not message.message_thread_id or not (name := topic_name(message)):
+        return None
+    return chat_of(message), str(message.message_thread_id), name
 
 
 def message_ids(raw: object) -> Iterable[tuple[str, int]]:
@@ -294,7 +307,7 @@ def _to_inbound(
             reply_to=str(message.message_id),
             # The owner of a business account reads the chat, too.
             group=not is_private or bool(message.business_connection_id),
-            title="" if is_private else message.chat.title,
+            title="" if is_private else _title(message, bot.topics.get((chat, topic or ""), "")),
         ),
         sender=sender,
         text=text.replace("\0", "\ufffd"),
@@ -303,6 +316,10 @@ def _to_inbound(
         sent_at=message.date * 1000,
         quotes=quotes,
     )
+
+
+def _title(message: Message, topic: str) -> str:
+    return f"{message.chat.title} / {topic}" if topic else message.chat.title
 
 
 def _digest(text: str, files: Iterable[Attached]) -> str:

@@ -149,6 +149,7 @@ class Message(Content, frozen=True, kw_only=True):
     quote: object = None
     media_group_id: str | None = None
     forum_topic_created: object = None
+    forum_topic_edited: object = None
     migrate_to_chat_id: Number | None = None
     migrate_from_chat_id: Number | None = None
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from msgspec import Struct
+
 from channels.telegram.updates.chats import chat_of
 from channels.telegram.updates.content import VOICE, chosen_text, files_of, marked, story_text, text_of
 from channels.telegram.updates.objects import (
@@ -34,6 +36,20 @@ def reply_target(message: Message) -> Message | None:
     if replied is None or replied.forum_topic_created is not None:
         return None
     return None if message.is_topic_message and replied.message_id == message.message_thread_id else replied
+
+
+class _Topic(Struct, frozen=True):
+    name: str = ""
+
+
+def topic_name(message: Message) -> str:
+    """Return the name of a message's topic, if the message has it; only some have."""
+    begin = read(message.reply_to_message, Message)
+    for raw in (message.forum_topic_edited, message.forum_topic_created, begin and begin.forum_topic_created):
+        topic = read(raw, _Topic)
+        if topic is not None and topic.name:
+            return topic.name
+    return ""
 
 
 def is_reply_to(message: Message, bot: int) -> bool:

@@ -29,6 +29,8 @@ class BotIdentity(Struct, frozen=True):
     """Emoji of the reaction that stops an answer; none if empty."""
     groups: Mapping[str, str] = {}
     """Ids of groups by the ids of the supergroups that they became; their conversations continue there."""
+    topics: Mapping[tuple[str, str], str] = {}
+    """Names of topics by chat and topic, as far as updates named them."""
 
 
 class GroupMigration(Struct, frozen=True):

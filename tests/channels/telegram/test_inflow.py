@@ -5,17 +5,26 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 import pytest
 
 from channels.telegram.fake import FakeTelegram
+from channels.telegram.files import FileDownloader, named
+from channels.telegram.inflow import Inflow, State
+from channels.telegram.updates.history import History
+from channels.telegram.updates.received import ReceivedMessage
+from gateway.channel import Cursor, InboundMessage
 from gateway.testing.fake_models.script import Gate, Reply, Say
 from tests.channels.telegram.lab import lab, until
 from tests.channels.telegram.pictures import png
+from tests.channels.telegram.recorded import ME, payload
 from tests.documents import nested_bomb, pdf
 from tests.recordings import Hearing, ogg_opus
+from tests.virtual_time import VirtualTimeLoop
 
 pytestmark = pytest.mark.slow
 
@@ -295,6 +304,50 @@ async def test_an_album_survives_a_restart_before_it_is_complete(tmp_path: Path,
         await running.answers(chat, "You said: two")
         assert await running.states() == ["done"]
     fake.transcript.check()
+
+
+def test_an_album_waits_for_the_pieces_that_come_after_a_restart_or_an_outage() -> None:
+    taken: list[InboundMessage] = []
+
+    async def receive(*messages: InboundMessage, **_: object) -> tuple[()]:
+        taken.extend(messages)
+        return ()
+
+    class NoFiles:
+        async def complete(self, messages: Sequence[ReceivedMessage]) -> list[InboundMessage]:
+            return [named(one) for one in messages]
+
+    def piece(number: int) -> dict[str, Any]:
+        raw = payload("album")
+        raw["update_id"] += number
+        raw["message"]["message_id"] += number
+        return raw
+
+    async def follow() -> list[int]:
+        none = cast("Any", None)
+        files, history = cast("FileDownloader", NoFiles()), History(topics=True)
+        inflow = Inflow(
+            receive, ME, files, history, lambda _: "answer", lambda *_: None, none, none, none, none, {}
+        )
+        state = msgspec.json.encode(State(albums=(piece(0),))).decode()
+        await inflow.restore([Cursor(str(ME.id), state)])
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(inflow.run())
+            counts: list[int] = []
+            for number in (1, 2):
+                # Telegram cannot be asked for a minute: the other piece may be waiting there.
+                await asyncio.sleep(60)
+                counts.append(len(taken))
+                await inflow.take([piece(number)])
+                inflow.caught_up()
+                if number == 1:
+                    inflow.fell_behind()
+            await asyncio.sleep(2)
+            running.cancel()
+        return [*counts, len(taken)]
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        assert runner.run(follow()) == [0, 0, 1]
 
 
 async def test_what_follows_an_album_is_answered_after_it(tmp_path: Path, fake: FakeTelegram) -> None:

@@ -14,6 +14,7 @@ from channels.telegram.fake import FakeTelegram
 from channels.telegram.parse import (
     decoded,
     message_ids,
+    named_topic,
     parse_update,
     update_id_of,
 )
@@ -67,6 +68,15 @@ def test_a_topic_is_a_thread_and_the_message_that_opened_it_is_not_answered() ->
     assert (message.addressed, message.quotes) == ("none", ())
     whole = heard("topic", strategy="chat").inbound
     assert (whole.session, whole.address.thread) == ("telegram:123456789:-1002000000001", "5")
+
+
+def test_the_name_of_a_topic_is_that_of_its_newest_message_about_it() -> None:
+    assert named_topic(payload("topic")) == ("-1002000000001", "5", "News")
+    renamed = payload("topic")
+    renamed["message"]["forum_topic_edited"] = {"name": "Old news"}
+    assert named_topic(renamed) == ("-1002000000001", "5", "Old news")
+    renamed["message"]["forum_topic_edited"] = renamed["message"]["reply_to_message"] = {"name": 7}
+    assert (named_topic(renamed), named_topic(payload("private")), named_topic(None)) == (None, None, None)
 
 
 def test_a_thread_of_replies_is_no_topic() -> None:

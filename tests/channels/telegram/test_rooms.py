@@ -190,7 +190,7 @@ async def test_a_bot_that_is_renamed_while_it_runs_sees_mentions_of_its_new_name
 async def test_a_mention_does_not_make_less_of_a_reply_to_the_bot(tmp_path: Path, fake: FakeTelegram) -> None:
     forum = fake.group("Forum", "Ada", forum=True, admin=True)
     news = fake.topic(forum, "News", "Ada")
-    async with lab(tmp_path, fake, streaming=False, groups="reply") as running:
+    async with lab(tmp_path, fake, groups="reply", **FULL) as running:
         fake.say(forum, f"{NAME} not for it by these rules", "Ada", thread=news)
         fake.say(forum, "/model", "Ada", thread=news)
         await answered(running, forum, 1)
@@ -200,6 +200,8 @@ async def test_a_mention_does_not_make_less_of_a_reply_to_the_bot(tmp_path: Path
         fake.say(forum, f"{NAME} two", "Ada", thread=news)
         await answered(running, forum, 3)
         said = [text for text in fake.answers(forum) if text.startswith("You said")]
+        # Only a message that is no reply comes with the name of its topic.
+        assert all("in Forum / News, " in text for text in told(running))
     assert said == ["You said: one", "You said: two"]
     fake.transcript.check()
 
