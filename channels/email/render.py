@@ -14,6 +14,7 @@ from gateway.channel import OutboundMessage, answer_files, answer_markdown, one_
 from gateway.markdown import bound_tables
 
 _LONGEST_NAMES = 200
+_EMPTY_ANSWER = "_There was nothing to say._"
 
 
 class _Ids(UnstructuredHeader, BaseHeader):
@@ -52,6 +53,8 @@ def mail_of(outbound: OutboundMessage, sender: str, message_id: str, refused: st
     mail["Auto-Submitted"] = "auto-replied"
     mail["X-Auto-Response-Suppress"] = "All"
     markdown, files = answer_markdown(message.parts), list(answer_files(message))
+    if not (markdown.strip() or files):
+        markdown = _EMPTY_ANSWER
     if refused:
         names = ", ".join(file.name for file in files).replace("`", "")[:_LONGEST_NAMES]
         markdown += f"\n\n⚠️ `{names}` could not be sent: `{one_line(refused).replace('`', '')}`"

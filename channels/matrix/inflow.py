@@ -49,6 +49,8 @@ log = structlog.get_logger("trunkline.matrix")
 _POLL_MS, _POLL_SECONDS, _JOIN_SECONDS, _RECEIPT_SECONDS = 30_000, 60.0, 20.0, 5.0
 _FULL_PAUSE, _RETRY_PAUSE = 1.0, 1.0
 _TIMELINE = 50
+_NAMED = 3
+"""Members that name a room without a name."""
 """Most events of a room in one answer; the events before them are paged."""
 _BATCH, _MOST_KNOWN, _MOST_RAW = 100, 10_000, 100_000
 _ENCRYPTED = "I cannot read encrypted messages. Please write to me in a room without encryption."
@@ -172,7 +174,7 @@ class Inflow:
 
     async def _handle(self, room: str, event: Event) -> None:
         if event.type == "m.room.member":
-            self._forget(("private", room), ("name", room, event.state_key or ""))
+            self._forget(("private", room), ("title", room), ("name", room, event.state_key or ""))
             name = as_text(event.content.get("displayname"))
             if name and event.state_key == self._bot.me:
                 self._bot = replace(self._bot, name=name)
@@ -367,7 +369,21 @@ class Inflow:
 
     async def _title(self, room: str) -> str:
         named = await self._state(room, "name", "m.room.name")
-        return named or await self._state(room, "alias", "m.room.canonical_alias")
+        return named or await self._state(room, "alias", "m.room.canonical_alias") or await self._people(room)
+
+    async def _people(self, room: str) -> str:
+        """Return the names of the others in a room without a name, as clients show it."""
+        members = map(
+            as_object, as_list((await self._api.call("GET", "rooms", room, "members")).get("chunk"))
+        )
+        names = sorted(
+            as_text(as_object(one.get("content")).get("displayname")) or as_text(one.get("state_key"))
+            for one in members
+            if as_object(one.get("content")).get("membership") == "join"
+            and one.get("state_key") != self._bot.me
+        )
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        return ", ".join(names[:_NAMED]) + more
 
     async def _state(self, room: str, field: str, *path: str) -> str:
         try:

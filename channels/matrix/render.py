@@ -17,6 +17,9 @@ PAGE_BYTES = 40_000
 """Most bytes of a page as JSON, text and HTML together: an event has at most 65,536."""
 
 
+_EMPTY_ANSWER = "_There was nothing to say._"
+
+
 class Text(Struct, frozen=True):
     """A page of text."""
 
@@ -31,7 +34,10 @@ def pages_of(message: Message, *, final: bool, most: int = 6, tools: bool = True
     markdown = answer_markdown(message.parts, final=final, tools=tools)
     pieces = md.split_markdown(markdown, PAGE_BYTES, measure, most=most + 1)
     whole = [AnswerFile("answer.md", "text/markdown", markdown.encode())] if len(pieces) > most else []
-    return [*map(Text, pieces[:most]), *(whole if final else ()), *(answer_files(message) if final else ())]
+    texts = [*map(Text, pieces[:most])]
+    if not final:
+        return texts
+    return [*texts, *whole, *answer_files(message)] or [Text(_EMPTY_ANSWER)]
 
 
 def measure(piece: str) -> int:

@@ -63,6 +63,7 @@ Page = Text | File
 Element = dict[str, Any]
 TABLE, BUTTONS = "table", "context_actions"
 FEEDBACK = "trunkline_feedback"
+_EMPTY_ANSWER = "_There was nothing to say._"
 _TOOLS = (ToolCallPart, ToolResultPart)
 
 
@@ -90,6 +91,8 @@ def pages(
     shown = texts[:most]
     if shown and final and feedback and message.for_model:
         shown[-1] = replace(shown[-1], rated=any(isinstance(part, TextPart) for part in parts))
+    if final and not (shown or files):
+        shown = [Text(_EMPTY_ANSWER, _EMPTY_ANSWER)]
     return [*shown, *(files if final else ())]
 
 

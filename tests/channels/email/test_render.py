@@ -60,3 +60,8 @@ def test_the_ids_of_outlook_stay_as_they_are() -> None:
 def test_a_title_cannot_add_a_header() -> None:
     made = read(rendered(TextPart("x"), title="a\r\nBcc: eve@evil.org\u2028\x85Cc: eve@evil.org\ud800"))
     assert (made["Bcc"], made["Cc"]) == (None, None)
+
+
+def test_an_answer_without_content_is_said_to_be_one() -> None:
+    made = read(rendered(TextPart("  ")))
+    assert made.get_body(("plain",)).get_content().strip() == "_There was nothing to say._"  # type: ignore[union-attr]

@@ -170,6 +170,8 @@ async def test_a_direct_chat_of_three_is_a_room(tmp_path: Path) -> None:
         platform.write(f"{BOT}: three")
         await made.shows("You said: one", "You said: three")
         assert [one["address"].get("group", False) for one in inbox(tmp_path)] == [False, True]
+        # A room without a name is named after its members, as in clients.
+        assert [one["address"].get("title", "") for one in inbox(tmp_path)] == ["", f"{ADA}, {EVE}"]
         assert fake.account_data["", "m.direct"] == {ADA: [fake.direct.id]}
 
 

@@ -76,6 +76,11 @@ def test_all_six_parts_show() -> None:
     assert "weather" not in str(pages_of(answer(*parts), final=True, tools=False)[0])
 
 
+def test_an_answer_without_content_is_said_to_be_one() -> None:
+    assert pages_of(answer(TextPart("  ")), final=False) == []
+    assert pages_of(answer(TextPart("  ")), final=True) == [Text("_There was nothing to say._")]
+
+
 def test_each_page_fits_into_an_event() -> None:
     pages = pages_of(answer(TextPart("*ü* <&> | " * 20_000)), final=True)
     texts = [page for page in pages if isinstance(page, Text)]

@@ -221,9 +221,11 @@ def test_a_notice_is_shown_as_one() -> None:
     assert page.markdown == "*a failed. Answering with b instead.*\n\nso"
 
 
-def test_nothing_is_no_page() -> None:
+def test_an_answer_without_content_is_said_to_be_one() -> None:
     assert pages(message(), final=False) == []
-    assert pages(message(TextPart("hm", kind="reasoning")), final=True) == []
+    (shown,) = pages(message(TextPart("hm", kind="reasoning"), TextPart("  ")), final=True)
+    assert isinstance(shown, Text)
+    assert shown.markdown == "_There was nothing to say._"
 
 
 def test_a_long_answer_comes_as_a_file_too() -> None:
