@@ -326,6 +326,18 @@ class Api:
         return self._rest
 
 
+_ADVICE = {
+    10003: "the channel was deleted",
+    50001: "let the role of the bot view the channel",
+    50007: "the user takes no direct messages from members of the server, or has blocked the bot",
+    50013: "give the role of the bot the permission in this channel",
+    160005: "unlock the thread, or let the role of the bot manage threads",
+    200000: "a rule of the server's AutoMod blocks the text",
+}
+"""What to do about errors that people at Discord can mend, by Discord's codes."""
+
+
 def refuse(refused: Refused) -> NoReturn:
     """Raise PlacementRefused: Discord will never accept this message."""
-    raise PlacementRefused(str(refused)) from refused
+    advice = _ADVICE.get(refused.code)
+    raise PlacementRefused(f"{refused}; {advice}" if advice else str(refused)) from refused

@@ -53,6 +53,18 @@ INVALID_TOKEN = frozenset({REMOVED, "invalid_auth", "not_authed", "token_expired
 """Errors that mean that the token is not accepted."""
 _TOKEN_ADVICE = "; check bot_token: the page OAuth & Permissions of the app shows it"  # noqa: S105 - an advice
 REMOVED_ADVICE = "the app was removed from the workspace: install it there again, and use its new token"
+_ADVICE = {
+    "cannot_dm_bot": "; bots cannot write to bots",
+    "channel_not_found": "; the channel was deleted, or the app is not in it: /invite it there",
+    "is_archived": "; unarchive the channel",
+    "missing_scope": "; add it, and install the app again",
+    "not_in_channel": "; /invite the app to the channel",
+    "restricted_action": "; the settings of the workspace or channel let it post nothing there",
+    "restricted_action_non_threadable_channel": "; the channel takes no threads",
+    "restricted_action_read_only_channel": "; the channel is read-only",
+    "restricted_action_thread_only_channel": "; the channel takes messages in threads only",
+}
+"""What to do about errors that people at Slack can mend, by Slack's codes."""
 _RETRY_LATER_SECONDS = 60.0
 NOT_SLACKS = "a page that is not Slack's: a proxy or firewall answers, or api_base_url is wrong"
 _CLOCK_SECONDS = 5.0
@@ -258,7 +270,7 @@ class Api:
             return PlacementUncertain(f"{method}: status {status} {name}".rstrip())
         if not name:
             return PlacementUncertain(f"{method}: status {status} with {NOT_SLACKS}")
-        advice = ""
+        advice = _ADVICE.get(name, "")
         if name in INVALID_TOKEN:
             advice = f"; {REMOVED_ADVICE}" if name == REMOVED else _TOKEN_ADVICE
             self._on_invalid_token(name)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from sqlalchemy import select
 
 from channels.discord.api import Api
 from channels.discord.channel import DiscordChannel
@@ -17,6 +18,7 @@ from channels.discord.fake import FakeDiscord, relaxed
 from channels.discord.fake.state import SUPPRESS_EMBEDS, VOICE_MESSAGE
 from gateway import Message, TextPart
 from gateway.channel import Address, OutboundMessage, Placed, PlacementDeferred
+from gateway.store import schema as t
 from gateway.testing.fake_models.script import Gate, Reply, Say, Use, titling
 from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.fake_platform import FAULTS, Fault
@@ -466,6 +468,9 @@ async def test_a_room_that_refuses_the_bot_ends_as_a_dead_letter(fake: FakeDisco
         async with asyncio.timeout(60):
             while await states(gateway) != ["dead"]:
                 await asyncio.sleep(0.02)
+        query = select(t.dead_letter.c.reason)
+        (reason,) = await gateway.parts.store.read(lambda c: list(c.execute(query).scalars()))
+        assert reason.endswith("(403, code 50013); give the role of the bot the permission in this channel")
         fake.permit("general", "SEND_MESSAGES")
         fake.say("general", f"{fake.mention} again")
         await fake.until(lambda: fake.answers("general") == ["You said: again"])

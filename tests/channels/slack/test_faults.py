@@ -214,6 +214,20 @@ async def test_an_answer_for_a_workspace_that_removed_the_app_is_a_dead_letter(t
         await until(lambda: "the app was removed from the workspace" in gateway.health()["slack"][1])
 
 
+async def test_an_answer_for_a_channel_that_was_archived_says_what_to_do(tmp_path: Path) -> None:
+    gate = asyncio.Event()
+    async with FakeSlack() as fake, FakeModels() as models, gateway_at(fake, tmp_path, models) as gateway:
+        models.then(Reply((Gate(gate), Say("Done."))))
+        team = fake.open_chat("team", "ada")
+        fake.say(team, "hello @trunkline", user="ada")
+        await until(lambda: models.requests)
+        fake.state.team_of(None).chats[team].archived = True
+        gate.set()
+        await settled(gateway, "dead")
+        (letter,) = await dead_letters(gateway)
+        assert letter.endswith(": is_archived; unarchive the channel")
+
+
 @pytest.mark.parametrize("others", [False, True])
 async def test_an_answer_is_a_dead_letter_if_the_app_was_removed_during_an_outage(
     tmp_path: Path, *, others: bool
