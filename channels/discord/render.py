@@ -33,6 +33,7 @@ from gateway.markdown import (
     Paragraph,
     Quote,
     Rule,
+    Spoiler,
     Strike,
     Strong,
     Table,
@@ -151,18 +152,17 @@ def _inline(inline: Inline) -> str:
             return "\n".join(map(escaped, source.split("\n")))
         case Break():
             return "\n"
-        case Strong(children):
-            return _around("**", children)
-        case Emphasis(children):
-            return _around("*", children)
-        case Strike(children):
-            return _around("~~", children)
+        case Strong(children) | Emphasis(children) | Strike(children) | Spoiler(children):
+            return _around(_MARKS[type(inline)], children)
         case Link():
             return _link(inline)
         case Image(alt, href):
             return f"{escaped(alt)} <{href}>" if alt else f"<{href}>"
         case _:
             assert_never(inline)
+
+
+_MARKS: Mapping[type[Inline], str] = {Strong: "**", Emphasis: "*", Strike: "~~", Spoiler: "||"}
 
 
 def _around(mark: str, children: tuple[Inline, ...]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any, assert_never
 
@@ -95,6 +95,9 @@ def _inlines(inlines: Iterable[md.Inline]) -> str:
     return "".join(map(_inline, inlines))
 
 
+_TAGS: Mapping[type[md.Inline], str] = {md.Strong: "strong", md.Emphasis: "em", md.Strike: "del"}
+
+
 def _inline(inline: md.Inline) -> str:
     match inline:
         case md.Text(text):
@@ -107,12 +110,11 @@ def _inline(inline: md.Inline) -> str:
             )
         case md.Break():
             return "<br>"
-        case md.Strong(children):
-            return f"<strong>{_inlines(children)}</strong>"
-        case md.Emphasis(children):
-            return f"<em>{_inlines(children)}</em>"
-        case md.Strike(children):
-            return f"<del>{_inlines(children)}</del>"
+        case md.Strong(children) | md.Emphasis(children) | md.Strike(children):
+            tag = _TAGS[type(inline)]
+            return f"<{tag}>{_inlines(children)}</{tag}>"
+        case md.Spoiler(children):
+            return f"<span data-mx-spoiler>{_inlines(children)}</span>"
         case md.Link(children, href, host, shown_differs):
             shown = f" ({escape(host)})" if shown_differs else ""
             return f'<a href="{escape(href)}">{_inlines(children)}</a>{shown}'

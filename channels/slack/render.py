@@ -399,6 +399,8 @@ def _inlines(inlines: Iterable[md.Inline], style: Mapping[str, bool] = {}) -> It
                 yield from [_text(f" ({inline.host})", style)] if inline.shown_differs else []
             case md.Image(alt, href, host):
                 yield from _link(f"{alt or 'picture'} ({host})", href, style)
+            case md.Spoiler(children):  # Slack has none
+                yield from (_text("||", style), *_inlines(children, style), _text("||", style))
             case md.Strong() | md.Emphasis() | md.Strike():
                 yield from _inlines(inline.children, {**style, _STYLES[type(inline)]: True})
             case _:
@@ -468,5 +470,5 @@ def _every_inline(tree: Iterable[md.Block]) -> Iterator[md.Inline]:
 def _inside(inlines: Iterable[md.Inline]) -> Iterator[md.Inline]:
     for inline in inlines:
         yield inline
-        if isinstance(inline, md.Strong | md.Emphasis | md.Strike | md.Link):
+        if isinstance(inline, md.Strong | md.Emphasis | md.Strike | md.Spoiler | md.Link):
             yield from _inside(inline.children)

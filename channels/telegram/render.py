@@ -39,6 +39,7 @@ from gateway.markdown import (
     Paragraph,
     Quote,
     Rule,
+    Spoiler,
     Strike,
     Strong,
     Table,
@@ -362,7 +363,7 @@ _ADDRESS = re.compile(
 _MAX_ADDRESS = 2000
 _WIDE = re.compile("[\U00010000-\U0010ffff]")
 _LANGUAGE = re.compile(r"[\w+#.-]{1,40}")
-_STYLES = frozenset(("bold", "italic", "underline", "strikethrough"))
+_STYLES = frozenset(("bold", "italic", "underline", "strikethrough", "spoiler"))
 _RULE = "———"
 
 
@@ -518,6 +519,8 @@ class _Writer:
                 self._within("italic", children)
             case Strike(children):
                 self._within("strikethrough", children)
+            case Spoiler(children):
+                self._within("spoiler", children)
             case Link():
                 self._link(inline)
             case Image(alt, href, host):
@@ -676,6 +679,8 @@ class _RichWriter:
                 return {"type": "italic", "text": self._text(children, depth)}
             case Strike(children):
                 return {"type": "strikethrough", "text": self._text(children, depth)}
+            case Spoiler(children):
+                return {"type": "spoiler", "text": self._text(children, depth)}
             case Link():
                 return self._link(inline, depth)
             case Image(alt, href, host):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import cast
 
@@ -37,6 +37,7 @@ from gateway.markdown.tree import (
     Paragraph,
     Quote,
     Rule,
+    Spoiler,
     Strike,
     Strong,
     Table,
@@ -46,6 +47,7 @@ from gateway.markdown.tree import (
 )
 
 _MARKUP = re.compile(r"[\\`*_~\[\]!<&$]|[ \t]\n|\n[ \t]")
+_SPOILER = re.compile(r"(?<!\|)\|\|(?!\|)")
 _MAX_CACHED = 1_000
 
 
@@ -145,9 +147,41 @@ def _inlines(content: str) -> tuple[Inline, ...]:
 
 def _parse_inlines(content: str) -> tuple[Inline, ...]:
     tokens = inline_tokens(content) if _MARKUP.search(content) else None
-    if tokens is None:
-        return tuple(_lines(content))
-    return _nested(tokens)
+    nodes = tuple(_lines(content)) if tokens is None else _nested(tokens)
+    return _with_spoilers(nodes) if content.count("||") > 1 else nodes
+
+
+def _with_spoilers(nodes: tuple[Inline, ...]) -> tuple[Inline, ...]:
+    """Return a row of nodes with its spoilers. Both marks of one have to be in texts of the row."""
+    made: list[Inline] = []
+    done = (0, 0)
+    begin: tuple[int, int] | None = None
+    for at, node in enumerate(nodes):
+        for mark in _SPOILER.finditer(node.text) if isinstance(node, Text) else ():
+            before, after = mark.string[: mark.start()], mark.string[mark.end() :]
+            if begin is None and _is_edge(before[-1:], after[:1], nodes[at + 1 : at + 2]):
+                begin = at, mark.end()
+            elif begin is not None and _is_edge(after[:1], before[-1:], nodes[at - 1 : at] if at else ()):
+                made += _between(nodes, done, (begin[0], begin[1] - 2))
+                made.append(Spoiler(tuple(_between(nodes, begin, (at, mark.start())))))
+                done, begin = (at, mark.end()), None
+    return (*made, *_between(nodes, done, (len(nodes), 0))) if made else nodes
+
+
+def _is_edge(outer: str, inner: str, neighbor: Sequence[Inline]) -> bool:
+    """Return whether a mark has no letter outside, and text inside: in ``a || b`` and ``a||b`` it has not."""
+    is_filled = not inner.isspace() if inner else bool(neighbor) and not isinstance(neighbor[0], Break)
+    return not outer.isalnum() and is_filled
+
+
+def _between(nodes: Sequence[Inline], start: tuple[int, int], end: tuple[int, int]) -> Iterator[Inline]:
+    """Yield the nodes between two places, which are nodes and offsets in their texts."""
+    for at in range(start[0], min(end[0] + 1, len(nodes))):
+        node = nodes[at]
+        if isinstance(node, Text):
+            node = Text(node.text[start[1] if at == start[0] else 0 : end[1] if at == end[0] else None])
+        if not isinstance(node, Text) or node.text:
+            yield node
 
 
 _parse_cached = lru_cache(maxsize=1024)(_parse_inlines)

@@ -62,6 +62,12 @@ class Strike(Struct, frozen=True, gc=False):
     children: tuple[Inline, ...]
 
 
+class Spoiler(Struct, frozen=True, gc=False):
+    """Text that readers uncover, between ``||`` as on Discord and Telegram."""
+
+    children: tuple[Inline, ...]
+
+
 class Link(Struct, frozen=True, gc=False):
     """A link to a web page, a mail address or a place in Telegram; contains no other link.
 
@@ -87,7 +93,7 @@ class Image(Struct, frozen=True, gc=False):
     host: str
 
 
-Inline = Text | Code | Math | Break | Strong | Emphasis | Strike | Link | Image
+Inline = Text | Code | Math | Break | Strong | Emphasis | Strike | Spoiler | Link | Image
 
 
 class Paragraph(Struct, frozen=True, gc=False):
@@ -201,6 +207,8 @@ def _inline_text(inline: Inline) -> str:
             return f"{alt} ({href})" if alt else href
         case Strong(children) | Emphasis(children) | Strike(children):
             return inline_text(children)
+        case Spoiler(children):
+            return f"||{inline_text(children)}||"
         case _:
             assert_never(inline)
 

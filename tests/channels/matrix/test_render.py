@@ -28,6 +28,7 @@ def answer(*parts: Part) -> Message:
 @pytest.mark.parametrize(
     ("markdown", "html"),
     [
+        ("||a||", "<p><span data-mx-spoiler>a</span></p>"),
         ("**a** _b_ ~~c~~ `d<`", "<p><strong>a</strong> <em>b</em> <del>c</del> <code>d&lt;</code></p>"),
         ("# T", "<h1>T</h1>"),
         ("```py\nx<y\n```", '<pre><code class="language-py">x&lt;y\n</code></pre>'),

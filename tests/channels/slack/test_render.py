@@ -242,6 +242,7 @@ def test_a_long_answer_comes_as_a_file_too() -> None:
     [
         ("# Head\n\ntext", "Head\n\ntext"),
         ("a **b** _c_ ~~d~~ `e`", "a b c d e"),
+        ("||a||", "||a||"),
         ("[here](https://a.example/x)", "here"),
         ("[https://bank.example](https://evil.example)", "https://bank.example (evil.example)"),
         ("![map](https://a.example/x.png)", "map (a.example)"),

@@ -151,12 +151,13 @@ def test_tools_can_be_hidden() -> None:
 
 
 def test_markdown_becomes_entities_counted_in_units_of_two_bytes() -> None:
-    text = "😀 **bold _both_** ~~gone~~ `code` [here](https://example.org/)"
-    assert styled(text).text == "😀 bold both gone code here"
+    text = "😀 **bold _both_** ~~gone~~ ||secret|| `code` [here](https://example.org/)"
+    assert styled(text).text == "😀 bold both gone secret code here"
     assert marked(text) == [
         ("bold", "bold both"),
         ("italic", "both"),
         ("strikethrough", "gone"),
+        ("spoiler", "secret"),
         ("code", "code"),
         ("text_link", "here"),
     ]
