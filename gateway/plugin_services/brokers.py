@@ -60,7 +60,7 @@ class Brokers:
         announce: Callable[[str], Announce],
         models: Callable[[], CompletionService],
         run: RunProgram,
-        own: OwnFiles,
+        own: Callable[[], OwnFiles],
         secret: Callable[[str, str], str | None],
         notify: Callable[[str, str, NoticeLevel], None],
     ) -> None:

@@ -87,7 +87,7 @@ class ConfinedPlugins:
             announce,
             models,
             self._run_program,
-            processes.own,
+            lambda: processes.own,
             partial(_read_secret, PluginSecrets(settings.data_dir), sessions.redactor),
             lambda plugin, message, level: ConsoleUI().notify(f"{plugin}: {message}", level),
         )

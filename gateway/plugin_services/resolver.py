@@ -27,6 +27,7 @@ from gateway.plugin_services.grant_questions import GrantQuestions
 from gateway.session import Sessions
 from gateway.session.redaction import MIN_SECRET_LENGTH, Redactor
 from gateway.settings import Settings
+from gateway.settings.layers.own_files import with_plugins
 from gateway.skills import SkillLibrary
 from gateway.store import Store
 from gateway.tables import PluginTables
@@ -76,6 +77,7 @@ class Resolver:
         """Make plugins with these settings from now on."""
         self._settings = settings
         self._admission = Admission(settings, home=Path.home())
+        self._processes.own = with_plugins(self._processes.own, settings)
         if self.services is not None:
             # Before a plugin gets them and could say them.
             mask(self.services.sessions.redactor, settings.secrets())

@@ -36,6 +36,7 @@ from gateway.extensions.registry import same_path
 from gateway.models.catalog import Catalog
 from gateway.models.credentials import CredentialStore
 from gateway.settings import ProviderSettings, Settings, table_of
+from gateway.settings.layers.own_files import own_files
 from gateway.settings.validation import hint
 from gateway.store.engine import check_address
 
@@ -48,6 +49,7 @@ def find_mistakes(settings: Settings) -> list[Finding]:
     loaded, findings = _plugins(settings)
     return [
         *_store(settings),
+        *_closed_folders(settings),
         *channels(settings),
         *findings,
         *_permissions(settings, loaded),
@@ -119,6 +121,24 @@ def skipped(gateway: Gateway) -> Iterator[Finding]:
     yield from plugin_tables(gateway.settings)
     yield from durations(gateway.settings)
     yield from sources(gateway.settings)
+
+
+def _closed_folders(settings: Settings) -> Iterator[Finding]:
+    """Find folders of MCP servers that are the gateway's own, which no confined program gets."""
+    closed = [path.resolve() for path in own_files(settings, os.environ).closed]
+    for name, server in settings.mcp.items():
+        if not server.enabled or not server.command or server.trust == "full":
+            continue
+        roots = server.capabilities.filesystem.roots
+        for key, path in (
+            *((f"mcp.{name}.capabilities.filesystem.roots", root) for root in roots),
+            *([(f"mcp.{name}.cwd", server.cwd)] if server.cwd else []),
+        ):
+            if path.resolve() in closed:
+                told = (
+                    f"{key}: {path} has the data or the settings of the gateway, which are closed to programs"
+                )
+                yield fail(f"MCP server {name}", told, "name another folder")
 
 
 def _loadable_plugins(settings: Settings) -> Iterator[str]:

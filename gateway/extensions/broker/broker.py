@@ -48,13 +48,13 @@ _LONGEST_LINE = 8_192
 class BrokerServices(Struct, frozen=True, kw_only=True):
     """The services of the gateway that the broker of a plugin uses.
 
-    ``workspace`` is the gateway's working directory, ``own`` are its own files. ``private`` are
+    ``workspace`` is the gateway's working directory, ``own`` returns its own files. ``private`` are
     the networks that requests may reach although they are not public. ``secret`` returns a secret of the
     plugin by name, ``facts`` those about a session that are not its text.
     """
 
     workspace: Path
-    own: OwnFiles = OwnFiles()
+    own: Callable[[], OwnFiles] = OwnFiles
     private: Sequence[Network]
     events: EventService
     sessions: SessionService

@@ -77,21 +77,25 @@ class _Place(Struct, frozen=True):
 class Files:
     """Files of one plugin. ``plugin`` is its name.
 
-    ``own`` are files of the gateway. What is closed of them is not opened by a root that is not in it.
+    ``own`` returns files of the gateway, also those that settings named since the start. What is closed of
+    them is not opened by a root that is not in it.
     """
 
     def __init__(
         self,
         access: FilesystemAccess,
         workspace: Path,
-        own: OwnFiles,
+        own: Callable[[], OwnFiles],
         gate: Gate,
         events: EventService,
         plugin: str,
     ) -> None:
         self._access = access
         self._workspace = workspace
-        self._closed, self._guarded = _texts(own.closed), _texts(own.guarded)
+        self._own, self._known = own, OwnFiles()
+        self._closed: tuple[str, ...] = ()
+        self._guarded: tuple[str, ...] = ()
+        """How paths of ``_known`` begin."""
         self._roots = [(root, self._folder(root)) for root in access.roots]
         self._gate = gate
         self._events = events
@@ -219,6 +223,8 @@ class Files:
         return any(fnmatchcase(text, glob) for text in (*paths, *tails, *lowered) for glob in globs)
 
     def _is_closed(self, place: _Place, verb: Verb) -> bool:
+        if (own := self._own()) != self._known:
+            self._known, self._closed, self._guarded = own, _texts(own.closed), _texts(own.guarded)
         path, root = (f"{one}/".casefold() for one in (place.path, place.root))
         if verb != "read" and path.startswith(self._guarded):
             return True

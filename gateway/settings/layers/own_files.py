@@ -32,6 +32,18 @@ def own_files(settings: Settings, environ: Mapping[str, str]) -> OwnFiles:
     return OwnFiles(closed, tuple(dict.fromkeys(_guarded(settings, environ))))
 
 
+def with_plugins(own: OwnFiles, settings: Settings) -> OwnFiles:
+    """Return the files with those of the plugins that the settings name now, too."""
+    return OwnFiles(own.closed, tuple(dict.fromkeys((*own.guarded, *_plugins(settings)))))
+
+
+def _plugins(settings: Settings) -> Iterator[Path]:
+    """Yield the files and folders of plugins that the settings name by their path."""
+    for name, base in settings.origin.bases.items():
+        if "/" in name or name.endswith(".py"):
+            yield (base / Path(name).expanduser()).absolute()
+
+
 def _guarded(settings: Settings, environ: Mapping[str, str]) -> Iterator[Path]:
     """Yield the folders of settings, agents and skills, and the code of the gateway and its plugins."""
     here, beside = Path.cwd(), settings.file.absolute().parent
@@ -39,9 +51,7 @@ def _guarded(settings: Settings, environ: Mapping[str, str]) -> Iterator[Path]:
     yield from (folder / PROJECT for folder in projects(here, environ))
     if personal := personal_folder(environ):
         yield personal
-    for name, base in settings.origin.bases.items():
-        if "/" in name or name.endswith(".py"):
-            yield (base / Path(name).expanduser()).absolute()
+    yield from _plugins(settings)
     yield from (_HERE / package for package in ("gateway", "channels", "plugins"))
     if sys.prefix != sys.base_prefix:
         yield Path(sys.prefix)

@@ -51,6 +51,12 @@ REFUSED = {
     "unsupported store": ('store.url = "mysql://u:secret-password@db/x"', "'mysql' is not supported"),
     "store without a file": ('store.url = "sqlite://"', "needs a file"),
     "store that is no address": ('store.url = "trunkline.db"', "store.url is not a database address"),
+    "folder of the gateway for an MCP server": (
+        'data_dir = "/srv/none/data"\n[mcp.notes]\ncommand = ["notes"]\ncwd = "/srv/none/data"\n'
+        'capabilities.filesystem.roots = ["/srv/none/../none/data"]',
+        "mcp.notes.capabilities.filesystem.roots: /srv/none/../none/data has the data or the settings of the "
+        "gateway, which are closed to programs",
+    ),
     "missing token": ("[channels.telegram]", "channels.telegram.token is missing"),
     "webhook without its URL": (
         f'[channels.telegram]\ntoken = "{TOKEN}"\nmode = "webhook"',

@@ -17,6 +17,7 @@ from gateway.extensions.admission.packages.installer import Installer
 from gateway.extensions.confined.plugin import ConfinedPlugin
 from gateway.extensions.process.kernel import family
 from gateway.extensions.process.supervisor import ProcessSupervisor
+from gateway.settings.layers.own_files import OwnFiles
 from gateway.store import schema as t
 from gateway.testing.chat import Chat
 from gateway.testing.fake_models.script import Gate, Reply, Say, Use
@@ -91,7 +92,9 @@ async def test_001_35_an_edited_plugin_is_replaced_without_a_restart(tmp_path: P
     async with running(write(tmp_path / "source", "1.0"), tmp_path, options=PATIENT) as chat:
         assert (await chat.say("/greet")).text == "1.0 greets"
         first = process(chat)
+        chat.gateway.processes.own = OwnFiles()  # as if the settings had named the plugin only now
         assert await apply(chat) == "unchanged"
+        assert tmp_path / "plugin" in chat.gateway.processes.own.guarded, "programs cannot change it"
         await change(chat, tmp_path, "2.0")
         assert await apply(chat) == "replaced"
         assert (await chat.say("/greet")).text == "2.0 greets"

@@ -136,6 +136,7 @@ class Box:
 
     def __init__(self, folder: Path, capabilities: Capabilities, *, granted: bool) -> None:
         self.folder = folder
+        self.own = OwnFiles((folder / "data", folder / "config/settings.toml"), (folder / "config",))
         self.grants = Grants()
         self.log = Log()
         self.stopped: list[str] = []
@@ -150,7 +151,7 @@ class Box:
         self.gate = Gate(admitted, self.grants, self.log, self.stopped.append)
         services = BrokerServices(
             workspace=folder,
-            own=OwnFiles((folder / "data", folder / "config/settings.toml"), (folder / "config",)),
+            own=lambda: self.own,
             private=(ip_network("127.0.0.0/8"),),
             events=bus,
             sessions=Sessions(),
@@ -303,7 +304,15 @@ async def test_the_gateways_own_files_are_closed_also_in_a_granted_folder(folder
                 await box.call(method, path=path, **more)
             box.gate._denials.clear()
     assert read(await box.call("fs.open", path="config/other")) == "config/other"
-    for path in ("config/other", "config", "config/trunkline.json", "Config/agents/helper.md"):
+    await box.call("fs.write", path="src/plugin.py", data="")
+    box.own = replace(box.own, guarded=(*box.own.guarded, folder / "src/plugin.py"))  # enabled meanwhile
+    for path in (
+        "src/plugin.py",
+        "config/other",
+        "config",
+        "config/trunkline.json",
+        "Config/agents/helper.md",
+    ):
         for method, more in (("fs.write", {"data": ""}), ("fs.delete", {})):
             with pytest.raises(CapabilityDenied, match="belongs to the gateway"):
                 await box.call(method, path=path, **more)
