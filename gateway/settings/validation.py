@@ -26,7 +26,7 @@ class ResolvedKey(Struct, frozen=True):
     """A key path in snake_case.
 
     ``wrong`` is the index of the first unknown part. ``typed`` is whether the gateway defines the type.
-    ``secret`` is derived from type and name.
+    ``secret`` is derived from type and name, and true for variables and headers.
     """
 
     path: KeyPath
@@ -47,7 +47,8 @@ def resolve_key(model: type[BaseModel], path: KeyPath, *, table: bool = False) -
             return ResolvedKey((*right, *path[index:]), wrong=index)
         right.append(name or key)
         at = _type_at(at, right[-1:])
-    secret = _is_secret(at) or sounds_secret(right[-1])
+    # Plugins have tables of variables and headers, too, whose types are not known here.
+    secret = _is_secret(at) or sounds_secret(right[-1]) or right[-2:-1] in (["env"], ["headers"])
     return ResolvedKey(tuple(right), typed=at is not None and at is not Any, secret=secret)
 
 

@@ -74,6 +74,8 @@ def test_a_named_file_is_checked(project: Path):
 
 
 def test_show_tells_value_and_source_and_no_secret(project: Path):
+    with (project / "config/trunkline.toml").open("a") as file:
+        file.write('[plugins.own.agents.shell.env]\nDSN = "hunter2"\n')
     done = run("show", cwd=project, MY_TOKEN="hunter2")
     rows = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines()[1:]}
     assert rows["server.port"] == ["81", "config/trunkline.toml:2"]
