@@ -60,6 +60,7 @@ class SessionChats:
         self.ctx = ctx
         self.sessions = sessions
         sessions.observers.append(self._open)
+        sessions.note_answer = self._note_typed
 
     def resume(self) -> None:
         """Announce what earlier processes did not; call it once the sessions are loaded."""
@@ -88,10 +89,13 @@ class SessionChats:
             if answer.key not in session.record.done_keys:
                 await self._tell_stale(session)
             return
+        if not session.asks(asked.digest) and asked.key not in session.record.done_keys:
+            # It was answered at the terminal just now: an "always" must not cover later questions.
+            await self._tell_stale(session)
+            return
         choice = convert(answer.value, Decision)
-        if self.ctx.permissions is not None:
-            action = _action(session.record, asked)
-            await self.ctx.permissions.record(action, choice, answer.by, answer.question_id)
+        # Before it is typed: a question that was answered leaves the screen, and is not known after a crash.
+        await self._record(session.record, asked, choice, answer.by, answer.question_id)
         try:
             await session.answer(asked.digest, choice, asked.key)
         except StaleQuestionError:
@@ -99,8 +103,17 @@ class SessionChats:
         except CodingAgentError as error:
             # The program has ended, or has no key for this answer: a retry would fail, too.
             log.info("an answer was not typed", session=session.record.id, reason=str(error))
-        else:
-            self.sessions.counts["questions_total", session.record.agent, choice] += 1
+
+    async def _note_typed(self, record: SessionRecord, asked: AskedQuestion, choice: Decision) -> None:
+        await self._record(record, asked, choice, record.owner, asked.key)
+
+    async def _record(
+        self, record: SessionRecord, asked: AskedQuestion, choice: Decision, by: str, key: str
+    ) -> None:
+        """Add an answer to the audit log and the figures, and keep an "always"."""
+        if self.ctx.permissions is not None:
+            await self.ctx.permissions.record(_action(record, asked), choice, by, key)
+        self.sessions.counts["questions_total", record.agent, choice] += 1
 
     async def reply(self, text: str, quoted: str, owner: str, key: str) -> str | None:
         """Send a reply to a message of a session to that session, once for each ``key``.

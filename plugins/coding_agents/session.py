@@ -194,26 +194,26 @@ class Session:
         if self._client is not None:
             await self._client.close()
 
-    async def send_text(self, text: str, key: str = "") -> None:
+    async def send_text(self, text: str, key: str = "") -> Choice | None:
         """Send a text: it is durable when this returns, and typed once. With a known ``key`` do nothing.
 
-        Raises NotReadyError unless the program takes text now, and NoInputError.
+        A word such as y answers the open question instead; returns that answer. Raises NotReadyError unless
+        the program takes text now, and NoInputError.
         """
         async with self._lock:
             if self._is_done(key):
-                return
+                return None
             self._check_running()
             await self._present()
             now = self._parts.clock()
             question = self.state.question
-            word = text.strip().lower()
-            if question is not None and word in _WORDS:
-                self.state = machine.answer(
-                    self.adapter, self.state, self.view, question.digest, _WORDS[word], now
-                )
+            choice = None if question is None else _WORDS.get(text.strip().lower())
+            if question is not None and choice is not None:
+                self.state = machine.answer(self.adapter, self.state, self.view, question.digest, choice, now)
             else:
                 self.state = machine.send_text(self.adapter, self.state, self.view, text, now)
             await self._queued(key)
+            return choice
 
     async def send_keys(self, keys: Sequence[str], key: str = "") -> None:
         """Type keys by their names, such as ``enter``, with any screen. Raises NoInputError."""
@@ -225,6 +225,11 @@ class Session:
             self._check_running()
             self.state = machine.send_keys(self.state, keys, self._parts.clock())
             await self._queued(key)
+
+    def asks(self, digest: str) -> bool:
+        """Return whether a question waits for its answer."""
+        asked = self.state.question
+        return asked is not None and asked.digest == digest and self.state.answered != digest
 
     async def answer(self, digest: str, choice: Choice, key: str = "") -> None:
         """Answer a question with its own key, once for each ``key``.

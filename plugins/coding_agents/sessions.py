@@ -49,7 +49,7 @@ from plugins.coding_agents.keeper_client import (
     start_keeper,
 )
 from plugins.coding_agents.machine import MachineState, configured_rules
-from plugins.coding_agents.records import SessionRecord
+from plugins.coding_agents.records import AskedQuestion, Choice, SessionRecord
 from plugins.coding_agents.session import AWAY_MS, Session, SessionParts, restored
 from plugins.coding_agents.settings import CodingAgentSettings
 from plugins.coding_agents.side_channel import (
@@ -118,6 +118,8 @@ class Sessions:
         """Returns the folder of a workspace of a user."""
         self.observers: list[Callable[[Session], None]] = []
         """Called with each session that begins or is attached again."""
+        self.note_answer: Callable[[SessionRecord, AskedQuestion, Choice], Awaitable[None]] | None = None
+        """Records a typed answer of the user to a question."""
         self.counts: Counter[tuple[str, ...]] = Counter()
         """Metrics: their name and the values of their labels."""
         self.attach_seconds = 0.0
@@ -238,7 +240,10 @@ class Sessions:
         if keys:
             await session.send_keys(keys, key)
         else:
-            await session.send_text(text, key)
+            asked = session.record.question
+            choice = await session.send_text(text, key)
+            if choice is not None and asked is not None and self.note_answer is not None:
+                await self.note_answer(session.record, asked, choice)
         return session.record
 
     async def stop(self, session_id: str, owner: str, *, force: bool = False) -> SessionRecord:

@@ -13,11 +13,13 @@ from typing import Any
 
 import pytest
 from msgspec import structs
+from sqlalchemy import select
 
 from gateway import Answer, Message, NotFoundError, Plugin, now_ms
 from gateway.channel import Question, Quoted, SessionKey, UnauthorizedError
 from gateway.extensions.registry import PluginRegistry
 from gateway.extensions.scope import Scope
+from gateway.store import schema as t
 from gateway.testing.fake_models.script import Reply, Say
 from gateway.testing.letterbox import Letterbox
 from plugins.coding_agents.adapters import find_adapter
@@ -255,6 +257,24 @@ def test_a_notice_and_a_question_do_not_wait_for_the_next_edit(tmp_path: Path) -
         (end, "was lost"),
         (end, "error"),
     ], seen
+
+
+async def test_an_answer_counts_once_also_if_it_was_typed_before_a_button(tmp_path: Path) -> None:
+    """A typed word is in the audit log, too. The button of a question that it answered grants nothing."""
+    async with place(tmp_path) as chat:
+        session = await chat.spawn()
+        await chat.asked()
+        asked = session.record.question
+        assert asked is not None
+        await chat.rig.sessions.send(session.record.id, "letters:ada", text="y")
+        late = Answer(question_id="q", key=asked.key, state="answered", values=("always",), by="letters:ada")
+        session.record = structs.replace(session.record, question=asked)  # a moment before it left the screen
+        await chat.rig.plugin._answered(late)  # pyright: ignore[reportPrivateUsage]
+        await chat.until_log("no longer on the screen")
+        store, query = chat.rig.chat.gateway.parts.store, select(t.audit.c.actor, t.audit.c.action)
+        rows = await store.read(lambda connection: [tuple(row) for row in connection.execute(query)])
+        assert rows == [("letters:ada", "approval.once")]
+        await session.stop(force=True)
 
 
 async def test_an_old_button_types_nothing(tmp_path: Path) -> None:
