@@ -54,7 +54,7 @@ def launch(request: AgentRequest) -> Launch:
         **({"OPENAI_API_KEY": request.key} if request.key else {}),
         **({"OPENAI_API_BASE": request.base_url} if request.base_url else {}),
     }
-    return Launch(argv, env)
+    return Launch(argv, env, removed=(".aider.conf.yml",))
 
 
 def read(lines: Lines, cursor: Cursor) -> Reading:

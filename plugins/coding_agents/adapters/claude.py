@@ -73,13 +73,13 @@ _DETAILS = ("command", "file_path", "notebook_path", "url", "pattern", "query", 
 
 
 def launch(request: AgentRequest) -> Launch:
-    """Return the start: onboarding and trust are settled, and settings of the folder are not loaded.
+    """Return the start: onboarding and trust are settled, and no settings of the folder or home are loaded.
 
-    They could allow tools and run hooks; therefore only those of the user count.
+    They could allow tools and run hooks: others wrote the folder, and commands of earlier sessions the home.
     """
     argv = (
         *(("--model", request.model) if request.model else ()),
-        *("--permission-mode", _MODES[request.preset], "--setting-sources", "user"),
+        *("--permission-mode", _MODES[request.preset], "--setting-sources", ""),
         *(("--session-id", request.session_id) if request.session_id and not request.resume else ()),
         *(("--resume", request.resume) if request.resume else ()),
         *(("--settings", json.dumps(_hooks(request.hook, request.version))) if request.hook else ()),

@@ -71,7 +71,8 @@ def launch(request: AgentRequest) -> Launch:
         *(("-c", f"notify={json.dumps(request.hook.argv)}") if request.hook else ()),
         *_resume(request.resume),
     )
-    return Launch(argv, {"OPENAI_API_KEY": request.key} if request.key else {})
+    env = {"OPENAI_API_KEY": request.key} if request.key else {}
+    return Launch(argv, env, removed=(".codex/rules",))
 
 
 def read(lines: Lines, cursor: Cursor) -> Reading:

@@ -64,13 +64,17 @@ class AgentRequest(Struct, frozen=True, kw_only=True):
 class Launch(Struct, frozen=True):
     """The way to start a program: arguments without the program itself, variables, and files below its home.
 
-    ``settings`` are JSON files, merged into those that exist; ``files`` are replaced.
+    ``settings`` are JSON files, merged into those that exist; ``files`` are replaced. A command of an earlier
+    session may have written permissions into the home: ``removed`` are files and folders that have such ones,
+    and ``kept`` are the keys that stay in a file of ``settings``, all of them if it is not named.
     """
 
     argv: tuple[str, ...] = ()
     env: Mapping[str, str] = {}
     settings: Mapping[str, Mapping[str, Any]] = {}
     files: Mapping[str, str] = {}
+    removed: tuple[str, ...] = ()
+    kept: Mapping[str, tuple[str, ...]] = {}
 
 
 class ScreenQuestion(Struct, frozen=True):

@@ -66,7 +66,14 @@ def launch(request: AgentRequest) -> Launch:
         },
         ".gemini/trustedFolders.json": {request.workdir: "DO_NOT_TRUST"},
     }
-    return Launch(argv, env, settings, _extension(request.hook) if request.hook else {})
+    return Launch(
+        argv,
+        env,
+        settings,
+        _extension(request.hook) if request.hook else {},
+        removed=(".gemini/policies",),
+        kept={".gemini/settings.json": ("security.auth", "ui")},
+    )
 
 
 def read(lines: Lines, cursor: Cursor) -> Reading:

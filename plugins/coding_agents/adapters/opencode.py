@@ -60,7 +60,7 @@ def launch(request: AgentRequest) -> Launch:
     }
     named = ("--session", request.resume) if request.resume != LAST else ("--continue",)
     resumed = named if request.resume else ()
-    return Launch((*resumed, *request.args), env)
+    return Launch((*resumed, *request.args), env, removed=(".config/opencode", ".opencode"))
 
 
 def read(lines: Lines, cursor: Cursor) -> Reading:

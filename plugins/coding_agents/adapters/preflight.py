@@ -6,8 +6,9 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import stat
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
@@ -104,12 +105,19 @@ def is_known(adapter: Adapter, version: str) -> bool:
 def prepare_home(home: Path, launch: Launch) -> None:
     """Write the files of a start below the program's home, for its user only.
 
-    JSON files keep what the program has in them; lists are extended. A link is never followed, not even to
+    What could have permissions of an earlier session is removed first. JSON files keep what the program has
+    in them otherwise; lists are extended. A link is never followed, not even to
     read: the program could have put it there, and would get what it must not read.
     """
+    for name in launch.removed:
+        with _folder_of(home, name) as (folder, file):
+            _remove(folder, file)
     for name, values in launch.settings.items():
         with _folder_of(home, name) as (folder, file):
-            _write(folder, file, json.dumps(_merged(_stored(folder, file), values), indent=2))
+            stored = _stored(folder, file)
+            if name in launch.kept:
+                stored = _only(stored, launch.kept[name])
+            _write(folder, file, json.dumps(_merged(stored, values), indent=2))
     for name, text in launch.files.items():
         with _folder_of(home, name) as (folder, file):
             _write(folder, file, text)
@@ -135,6 +143,15 @@ def _problem(adapter: Adapter, found: str, version: str, node: str, major: int, 
     if not is_known(adapter, version):
         return f"no screens of {adapter.title} {version} are recorded: no question is answered without a user"
     return ""
+
+
+def _remove(folder: int, name: str) -> None:
+    """Remove a file, a link or a folder with all that is in it."""
+    with suppress(FileNotFoundError):
+        if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            shutil.rmtree(name, dir_fd=folder)
+        else:
+            os.unlink(name, dir_fd=folder)
 
 
 @contextmanager
@@ -169,6 +186,19 @@ def _stored(folder: int, name: str) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return cast("dict[str, Any]", stored) if isinstance(stored, dict) else {}
+
+
+def _only(stored: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    """Return what is stored under some keys, such as ``ui``, or ``security.auth`` for one within a table."""
+    found: dict[str, Any] = {}
+    for table, _, inner in (key.partition(".") for key in keys):
+        value = stored.get(table)
+        if inner:
+            within = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+            value = {inner: within[inner]} if inner in within else None
+        if value is not None:
+            found[table] = value
+    return found
 
 
 def _write(folder: int, name: str, text: str) -> None:

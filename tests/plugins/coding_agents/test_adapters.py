@@ -167,6 +167,32 @@ def test_the_files_of_a_home_keep_what_the_program_wrote(tmp_path: Path) -> None
     assert {path.name for path in home.iterdir()} == {".claude.json", ".config"}
 
 
+def test_a_home_gives_no_permissions_of_an_earlier_session(tmp_path: Path) -> None:
+    """Any command of that session could have written them."""
+    planted = {
+        "codex": ".codex/rules/default.rules",
+        "gemini": ".gemini/policies/allow.toml",
+        "opencode": ".config/opencode/opencode.json",
+        "aider": ".aider.conf.yml",
+    }
+    for agent, path in planted.items():
+        file = tmp_path / agent / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("everything is allowed")
+        (file.parent / "link").symlink_to(tmp_path)
+    own = {"security": {"auth": {"selectedType": "oauth-personal"}, "folderTrust": {"enabled": False}}}
+    settings = tmp_path / "gemini/.gemini/settings.json"
+    settings.write_text(json.dumps({"ui": {"theme": "dark"}, "tools": {"allowed": ["shell"]}, **own}))
+    for agent, path in planted.items():
+        for _ in range(2):
+            prepare_home(tmp_path / agent, started(agent, key=""))
+        assert not (tmp_path / agent / path).exists()
+    kept = json.loads(settings.read_text())
+    assert "tools" not in kept
+    assert (kept["ui"], kept["security"]) == ({"theme": "dark"}, {"auth": {"selectedType": "oauth-personal"}})
+    assert "--setting-sources  " in " ".join(started("claude", session_id="1").argv)
+
+
 def test_the_files_of_a_home_never_leave_it(tmp_path: Path) -> None:
     home, outside = tmp_path / "home", tmp_path / "outside"
     home.mkdir()
@@ -208,7 +234,7 @@ def test_claude_starts_with_its_onboarding_settled_and_asks_unless_told() -> Non
     settings = launch.settings[".claude.json"]
     assert settings["projects"] == {"/w": {"hasTrustDialogAccepted": True}}
     assert settings["customApiKeyResponses"] == {"approved": ["6789abcdefghijklmnop"]}
-    assert "--permission-mode default --setting-sources user" in " ".join(launch.argv)
+    assert "--permission-mode default --setting-sources  " in " ".join(launch.argv)
     assert launch.argv[-2:] == ("--session-id", "8f14e45f-ceea-467f-9c2f-0a1b2c3d4e5f")
     assert started("claude", resume="8f").argv[-2:] == ("--resume", "8f")
 

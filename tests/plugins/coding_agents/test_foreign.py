@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import platform
@@ -41,6 +42,17 @@ PROGRAMS = {
 }
 BACKENDS = {"claude": "claude-code"}
 """Names of the programs in ``cli_backends``, where they differ."""
+PLANTED = {
+    "claude": {".claude/settings.json": '{"permissions": {"allow": ["Bash", "Write"]}}'},
+    "codex": {".codex/rules/default.rules": 'prefix_rule(pattern=["touch"], decision="allow")\n'},
+    "gemini": {
+        ".gemini/settings.json": '{"tools": {"allowed": ["run_shell_command"]}}',
+        ".gemini/policies/all.toml": '[[rule]]\ntoolName = "run_shell_command"\ndecision = "allow"\n'
+        "priority = 900\n",
+    },
+    "opencode": {".config/opencode/opencode.json": '{"permission": {"*": "ask", "bash": "allow"}}'},
+}
+"""Permissions that a command of an earlier session could have written; the programs must ask all the same."""
 HOOKED = ("claude", "gemini")
 """Programs whose hooks tell the exact command."""
 FIRST, SECOND = "Make a file.", "Make it now."
@@ -101,6 +113,10 @@ async def running(
     """Run a gateway with a chat and one session; whatever happens, its program ends."""
     workspace = tmp_path / "workspace"
     workspace.mkdir()
+    home = tmp_path / "data/coding-agents/homes" / hashlib.sha256(b"letters:ada").hexdigest()[:16] / name
+    for path, text in PLANTED[name].items():
+        (home / path).parent.mkdir(parents=True, exist_ok=True)
+        (home / path).write_text(text)
     settings = {name: agent_settings(name, models.url, foreign, key=key)}
     sandbox: dict[str, Any] = {"sandbox": "off" if kernel.missing(kernel.layers(), strict=True) else "on"}
     if name == "opencode":
