@@ -30,6 +30,7 @@ import socket
 import subprocess
 import sys
 import termios
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -215,11 +216,33 @@ def _warm_up() -> list[str]:
 def _run(job: _Job, path: Sequence[str] | None) -> NoReturn:
     """Run what is asked for, with the modules found in ``path``, or where this process finds them."""
     _become(job, path)
-    if job.script:
-        runpy.run_path(job.script, run_name="__main__")
-    else:
-        runpy.run_module("gateway", run_name="__main__", alter_sys=True)
-    sys.exit()
+    try:
+        if job.script:
+            runpy.run_path(job.script, run_name="__main__")
+        else:
+            runpy.run_module("gateway", run_name="__main__", alter_sys=True)
+        sys.exit()
+    except SystemExit as end:
+        _end(end)
+        raise
+
+
+def _end(end: SystemExit) -> None:
+    """End the process without destroying what it has imported, which copies nearly all memory that it shares.
+
+    Returns if there is more to do, such as printing: the interpreter ends it then.
+    """
+    if not isinstance(end.code, int | None):
+        return
+    # What the interpreter does before it destroys its modules.
+    threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+    atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        return
+    os._exit((end.code or 0) & 0xFF)
 
 
 def _become(job: _Job, path: Sequence[str] | None) -> None:
