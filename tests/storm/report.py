@@ -38,6 +38,9 @@ def complaints(outcome: Outcome) -> list[str]:
     found += _complaints_of_nodes(outcome)
     if outcome.messages < 0.8 * plan.rate * plan.seconds:
         found.append(f"only {outcome.messages} messages, which proves too little")
+    silent = [name for name in plan.channels if name != "websocket" and not outcome.said[name]]
+    if silent:
+        found.append(f"no message in {', '.join(silent)}")
     if plan.plugins and not (outcome.blocked and outcome.exchanged):
         found.append(f"{outcome.blocked} calls blocked, {outcome.exchanged} plugins replaced: too few")
     if plan.needs_every_failpoint:

@@ -1,8 +1,9 @@
-"""A storm with nodes that proves too little does not pass."""
+"""A storm that proves too little does not pass."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 from plan import KEPT, PASSED_ON, UPGRADED, Outcome, Plan
@@ -13,13 +14,13 @@ from gateway.store import migrate
 from tests.gateway.cluster.newer import REVISION
 
 
-def storm(faults: dict[str, int], revision: str) -> Outcome:
+def storm(faults: dict[str, int], revision: str, said: Sequence[str] = ("line",)) -> Outcome:
     plan = Plan("", 20, 0, 0, 1, nodes=3)
     return Outcome(
         plan,
         "postgresql",
         messages=0,
-        said=Counter(),
+        said=Counter(said),
         acked=0,
         kills=9,
         lives=9,
@@ -52,3 +53,7 @@ def test_a_storm_in_which_something_did_not_happen_does_not_pass(missing: str) -
 def test_a_storm_whose_database_was_not_migrated_does_not_pass() -> None:
     [found] = complaints(storm(DONE, migrate.head()))
     assert found == f"the database is at revision {migrate.head()}, and the newer version has {REVISION}"
+
+
+def test_a_storm_without_a_message_in_one_of_its_channels_does_not_pass() -> None:
+    assert complaints(storm(DONE, REVISION, said=())) == ["no message in line"]
