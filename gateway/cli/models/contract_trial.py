@@ -33,7 +33,7 @@ class UnknownProviderError(Exception):
 
 def run_trials(names: Sequence[str], environ: Mapping[str, str]) -> list[Trial]:
     """Test the adapters of these names, or all. Raises UnknownProviderError."""
-    candidates = _named(names, environ)
+    candidates = find_candidates(names, environ)
     # The fake servers cause every warning.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     logging.disable(logging.CRITICAL)
@@ -61,6 +61,12 @@ def run_trials(names: Sequence[str], environ: Mapping[str, str]) -> list[Trial]:
         return asyncio.run(try_all(candidates, done, finished))
 
 
+def all_passed(trials: Sequence[Trial], names: Sequence[str]) -> bool:
+    """Return whether no trial failed; a program that is not installed fails only if it is named."""
+    wrong = ("failed", "not installed") if names else ("failed",)
+    return all(trial.outcome not in wrong for trial in trials)
+
+
 def print_trials(trials: Sequence[Trial]) -> None:
     """Print a table, and below it each problem with advice."""
     table = Table(box=None, header_style="bold")
@@ -85,7 +91,8 @@ def print_trials(trials: Sequence[Trial]) -> None:
     console.print("{} ok, {} failed, {} not installed".format(*counts))
 
 
-def _named(names: Sequence[str], environ: Mapping[str, str]) -> list[Candidate]:
+def find_candidates(names: Sequence[str], environ: Mapping[str, str]) -> list[Candidate]:
+    """Return the adapters of these names, or all. Raises UnknownProviderError."""
     modules = [import_module(f"plugins.{plugin}.candidates") for plugin in PLUGINS]
     candidates: dict[str, Candidate] = {
         each.name: each for module in modules for each in module.candidates(environ)

@@ -68,7 +68,12 @@ def probe(
 def _run_trials(names: list[str], *, as_json: bool) -> None:
     try:
         # Imported here: a default installation has no fake model servers.
-        from gateway.cli.models.contract_trial import UnknownProviderError, print_trials, run_trials
+        from gateway.cli.models.contract_trial import (
+            UnknownProviderError,
+            all_passed,
+            print_trials,
+            run_trials,
+        )
     except ModuleNotFoundError:
         fail_without_testing("The package with the fake model servers")
     if not __debug__:
@@ -81,8 +86,7 @@ def _run_trials(names: list[str], *, as_json: bool) -> None:
         echo_json(trials)
     else:
         print_trials(trials)
-    wrong = ("failed", "not installed") if names else ("failed",)
-    raise typer.Exit(FAILED if any(trial.outcome in wrong for trial in trials) else 0)
+    raise typer.Exit(0 if all_passed(trials, names) else FAILED)
 
 
 def _ping_providers(names: list[str], *, as_json: bool, config: File) -> None:

@@ -13,10 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.cli import app
-from gateway.cli.models.contract_trial import print_trials
+from gateway.cli.models.contract_trial import all_passed, find_candidates, print_trials
 from gateway.contract.messages import now_ms
 from gateway.testing.contracts.provider_setup import ProviderSetup
-from gateway.testing.contracts.trial import COLUMNS, candidate
+from gateway.testing.contracts.trial import COLUMNS, Trial, candidate
 from gateway.testing.fake_models.script import Refusal
 from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.fake_models.vendors import DIALECTS
@@ -39,19 +39,24 @@ def tried(home: Path, *names: str, **environ: str) -> tuple[int, dict[str, Any]]
     return done.returncode, {trial["name"]: trial for trial in json.loads(done.stdout)}
 
 
-@pytest.mark.timeout(180)
-def test_all_sixteen_and_the_four_programs_are_tried_and_hold(tmp_path: Path) -> None:
-    status, trials = tried(tmp_path, "--all")
-    assert status == 0, trials
-    assert list(trials) == [*(setup.id for setup in PROVIDER_SETUPS), *PROGRAMS]
-    for setup in PROVIDER_SETUPS:
-        assert trials[setup.id]["outcome"] == "ok", trials[setup.id]
-        assert trials[setup.id]["columns"] == dict.fromkeys(COLUMNS, True)
-        assert trials[setup.id]["first_token_ms"] > 0
-    for name in PROGRAMS:
-        assert trials[name]["outcome"] == "not installed"
-        assert all(trials[name]["columns"].values())
-        assert "npm install -g" in trials[name]["way_out"]
+def test_without_names_all_sixteen_and_the_four_programs_are_tried() -> None:
+    expected = [*(setup.id for setup in PROVIDER_SETUPS), *PROGRAMS]
+    assert [each.name for each in find_candidates((), {})] == expected
+    absent = [Trial(name="codex", protocol="app server", outcome="not installed")]
+    assert all_passed(absent, ())
+    assert not all_passed(absent, ["codex"])
+    assert not all_passed([Trial(name="openai", protocol="Responses", outcome="failed")], ())
+
+
+def test_a_provider_and_a_program_that_is_not_installed_are_tried_and_hold(tmp_path: Path) -> None:
+    status, trials = tried(tmp_path, "anthropic", "gemini")
+    assert (status, list(trials)) == (1, ["anthropic", "gemini"])
+    assert trials["anthropic"]["outcome"] == "ok", trials["anthropic"]
+    assert trials["anthropic"]["columns"] == dict.fromkeys(COLUMNS, True)
+    assert trials["anthropic"]["first_token_ms"] > 0
+    assert trials["gemini"]["outcome"] == "not installed"
+    assert all(trials["gemini"]["columns"].values())
+    assert "npm install -g @google/gemini-cli" in trials["gemini"]["way_out"]
 
 
 @pytest.mark.parametrize("provider", ["vertex", "bedrock"])
@@ -77,19 +82,23 @@ def test_004_33_a_missing_extra_is_named(tmp_path: Path, provider: str, how: lis
 
 
 def test_a_program_that_is_named_must_be_there_and_work(tmp_path: Path) -> None:
-    assert tried(tmp_path, "codex")[0] == 1
     fake_program(tmp_path, "codex", "echo")  # it knows its version, and talks to no model
     status, trials = tried(tmp_path, "codex", PATH=str(tmp_path))
     assert (status, trials["codex"]["outcome"]) == (1, "failed")
     assert [column for column, holds in trials["codex"]["columns"].items() if not holds] == ["program"]
 
 
-def test_the_table_names_what_is_not_there_with_the_way_to_install_it(tmp_path: Path) -> None:
-    done = trunkline("providers", "test", "gemini", "--fake", home=tmp_path, PATH=NO_PROGRAMS)
-    assert done.returncode == 1
-    assert "✓" in done.stdout
-    assert "npm install -g @google/gemini-cli" in done.stdout
-    assert done.stdout.splitlines()[-1] == "0 ok, 0 failed, 1 not installed"
+def test_the_table_names_what_is_not_there_with_the_way_to_install_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    columns, way_out = {"text": True}, "install: npm install -g @google/gemini-cli"
+    print_trials(
+        [Trial(name="gemini", protocol="ACP", outcome="not installed", columns=columns, way_out=way_out)]
+    )
+    shown = capsys.readouterr().out
+    assert "✓" in shown
+    assert f"gemini: → {way_out}" in shown
+    assert shown.splitlines()[-1] == "0 ok, 0 failed, 1 not installed"
 
 
 def test_a_name_that_nobody_has_is_refused_with_those_there_are(tmp_path: Path) -> None:
