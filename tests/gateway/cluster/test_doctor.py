@@ -15,21 +15,11 @@ from gateway.cli.doctor.finding import Finding
 from gateway.cluster.link import ANY_PORT, Link
 from gateway.cluster.membership import Membership
 from gateway.settings import load_settings
-from gateway.store import migrate
 from tests.gateway.cli.processes import trunkline
 from tests.gateway.cluster.broker import Broker
 from tests.gateway.cluster.nodes import settings_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgres]
-
-
-@pytest.fixture
-def migrated_url(postgres_url: str) -> str:
-    """A database with the tables of a gateway."""
-    engine = create_engine(postgres_url)
-    migrate.upgrade(engine)
-    engine.dispose()
-    return postgres_url
 
 
 def findings(folder: Path, url: str, broker: Broker) -> dict[str, Finding]:
@@ -38,8 +28,8 @@ def findings(folder: Path, url: str, broker: Broker) -> dict[str, Finding]:
     return {found.name: found for found in cluster(load_settings(file, environ={}, cwd=folder))}
 
 
-def test_servers_that_fit_are_well(tmp_path: Path, migrated_url: str, broker: Broker) -> None:
-    found = findings(tmp_path, migrated_url, broker)
+def test_servers_that_fit_are_well(tmp_path: Path, migrated_postgres_url: str, broker: Broker) -> None:
+    found = findings(tmp_path, migrated_postgres_url, broker)
     assert {name: each.status for name, each in found.items()} == {
         "cluster": "warn",
         "cluster queue": "ok",
@@ -50,8 +40,10 @@ def test_servers_that_fit_are_well(tmp_path: Path, migrated_url: str, broker: Br
     assert "synchronous_commit = on" in found["cluster replicas"].detail
 
 
-def test_an_asynchronous_replica_is_a_warning(tmp_path: Path, migrated_url: str, broker: Broker) -> None:
-    engine = create_engine(migrated_url, isolation_level="AUTOCOMMIT")
+def test_an_asynchronous_replica_is_a_warning(
+    tmp_path: Path, migrated_postgres_url: str, broker: Broker
+) -> None:
+    engine = create_engine(migrated_postgres_url, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
         # Stands for the view of the server, which has no replica.
         connection.execute(
@@ -63,21 +55,21 @@ def test_an_asynchronous_replica_is_a_warning(tmp_path: Path, migrated_url: str,
         name = engine.url.database
         connection.execute(text(f"ALTER DATABASE {name} SET search_path = public, pg_catalog"))
     engine.dispose()
-    found = findings(tmp_path, migrated_url, broker)["cluster replicas"]
+    found = findings(tmp_path, migrated_postgres_url, broker)["cluster replicas"]
     assert found.status == "warn"
     assert found.detail.startswith("asynchronous: far (synchronous_commit = on)")
 
 
 async def test_a_working_node_whose_clock_jumped_is_a_failure(
-    tmp_path: Path, migrated_url: str, broker: Broker
+    tmp_path: Path, migrated_postgres_url: str, broker: Broker
 ) -> None:
     ahead, link = 0.0, Link(ANY_PORT)
-    member = Membership(settings_of(tmp_path, migrated_url, "one"), lambda: time.time() + ahead)
+    member = Membership(settings_of(tmp_path, migrated_postgres_url, "one"), lambda: time.time() + ahead)
     await member.join("rabbit@here", link)
     await member.take()
     ahead = -30.0
     await member.beat()
-    found = (await asyncio.to_thread(findings, tmp_path, migrated_url, broker))["cluster clock"]
+    found = (await asyncio.to_thread(findings, tmp_path, migrated_postgres_url, broker))["cluster clock"]
     assert found.status == "fail"
     assert "the clock of one is 30.0 s behind the database's" in found.detail
     config = str(tmp_path / "trunkline.toml")
@@ -85,14 +77,14 @@ async def test_a_working_node_whose_clock_jumped_is_a_failure(
     assert "the clock of one is 30.0 s behind the database's; synchronize it" in listed.stdout
     ahead = 0.0
     await member.beat()
-    found = (await asyncio.to_thread(findings, tmp_path, migrated_url, broker))["cluster clock"]
+    found = (await asyncio.to_thread(findings, tmp_path, migrated_postgres_url, broker))["cluster clock"]
     assert found.status == "ok"
     link.close()
     await member.close()
 
 
 async def test_a_queue_of_another_kind_is_a_failure(
-    tmp_path: Path, migrated_url: str, rabbitmq_path: str
+    tmp_path: Path, migrated_postgres_url: str, rabbitmq_path: str
 ) -> None:
     own = Broker(rabbitmq_path, tmp_path)
     try:
@@ -100,7 +92,7 @@ async def test_a_queue_of_another_kind_is_a_failure(
         connection = await aio_pika.connect(own.url)
         async with connection, connection.channel() as channel:
             await channel.declare_queue("trunkline.owner.gateway", durable=True)
-        found = (await asyncio.to_thread(findings, tmp_path, migrated_url, own))["cluster queue"]
+        found = (await asyncio.to_thread(findings, tmp_path, migrated_postgres_url, own))["cluster queue"]
         assert found.status == "fail"
         assert "trunkline.owner.gateway was declared with other arguments" in found.detail
         assert "delete the queue" in found.advice
@@ -109,7 +101,7 @@ async def test_a_queue_of_another_kind_is_a_failure(
 
 
 def test_missing_rights_in_rabbitmq_are_a_failure(
-    tmp_path: Path, migrated_url: str, rabbitmq_path: str
+    tmp_path: Path, migrated_postgres_url: str, rabbitmq_path: str
 ) -> None:
     rights = {"configure": ".*", "read": "^none$", "write": "^none$"}
     lines = [f"default_permissions.{name} = {pattern}\n" for name, pattern in rights.items()]
@@ -117,7 +109,7 @@ def test_missing_rights_in_rabbitmq_are_a_failure(
     own = Broker(rabbitmq_path, tmp_path)
     try:
         own.start()
-        found = findings(tmp_path, migrated_url, own)["cluster queue"]
+        found = findings(tmp_path, migrated_postgres_url, own)["cluster queue"]
         assert found.status == "fail"
         assert found.detail.startswith("RabbitMQ refuses its user: ")
         assert "let the user configure, write and read trunkline.owner.gateway" in found.advice
@@ -125,12 +117,14 @@ def test_missing_rights_in_rabbitmq_are_a_failure(
         own.kill()
 
 
-def test_an_alarm_of_rabbitmq_is_a_failure(tmp_path: Path, migrated_url: str, rabbitmq_path: str) -> None:
+def test_an_alarm_of_rabbitmq_is_a_failure(
+    tmp_path: Path, migrated_postgres_url: str, rabbitmq_path: str
+) -> None:
     (tmp_path / "rabbitmq.conf").write_text("vm_memory_high_watermark.absolute = 1\n")
     own = Broker(rabbitmq_path, tmp_path)
     try:
         own.start()
-        found = findings(tmp_path, migrated_url, own)["cluster queue"]
+        found = findings(tmp_path, migrated_postgres_url, own)["cluster queue"]
         assert found.status == "fail"
         assert found.detail.startswith("RabbitMQ accepts no messages, as with a memory or disk alarm")
     finally:
@@ -138,7 +132,7 @@ def test_an_alarm_of_rabbitmq_is_a_failure(tmp_path: Path, migrated_url: str, ra
 
 
 def test_folders_that_only_one_machine_has_are_a_warning(
-    tmp_path: Path, migrated_url: str, broker: Broker
+    tmp_path: Path, migrated_postgres_url: str, broker: Broker
 ) -> None:
     data, notes, elsewhere = tmp_path / "data", tmp_path / "notes", "/proc"
     data.mkdir()
@@ -147,7 +141,7 @@ def test_folders_that_only_one_machine_has_are_a_warning(
 
     def warned(address: str) -> Finding | None:
         file.write_text(
-            f'data_dir = "{data}"\n[store]\nurl = "{migrated_url}"\n'
+            f'data_dir = "{data}"\n[store]\nurl = "{migrated_postgres_url}"\n'
             f'[cluster]\nurl = "{broker.url}"\naddress = "{address}"\n'
             f'[plugins]\nenabled = ["shell"]\n[plugins.files]\nroots = ["{notes}", "{elsewhere}", "{data}"]\n'
             f'[plugins.shell]\nreadable = ["{elsewhere}"]\n'

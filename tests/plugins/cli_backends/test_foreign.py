@@ -127,8 +127,11 @@ async def test_000_07_to_10_the_real_program_answers_asks_and_resumes(
             assert gone(at_home(tmp_path / "home")), "neither does Codex leave its daemon"
 
 
+# The check itself is one for all; the test above has its settings and its model with each of them.
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("cli", CLIS, ids=lambda cli: cli.name)
+@pytest.mark.parametrize(
+    "cli", [cli for cli in CLIS if cli.name in ("claude-code", "codex")], ids=lambda cli: cli.name
+)
 async def test_the_trial_of_the_real_program_holds(cli: Cli, foreign: Path, tmp_path: Path) -> None:
     (tmp_path / cli.program.binary).symlink_to(foreign / "node_modules" / PROGRAMS[cli.name])
     await check_installed_program(cli, {"PATH": f"{tmp_path}:{os.environ['PATH']}"})

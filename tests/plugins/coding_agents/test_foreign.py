@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ PLANTED = {
 """Permissions that a command of an earlier session could have written; the programs must ask all the same."""
 HOOKED = ("claude", "gemini")
 """Programs whose hooks tell the exact command."""
-FIRST, SECOND = "Make a file.", "Make it now."
+FIRST, SECOND, THIRD = "Make a file.", "Make it now.", "What did you make?"
 
 
 class Script:
@@ -69,8 +69,11 @@ class Script:
         self._open = [FIRST, SECOND]
         self.tasks: list[str] = []
         """The tasks that were received, in order."""
+        self.heard: list[str] = []
+        """The requests, as JSON."""
 
     def __call__(self, asked: ModelRequest) -> Reply:
+        self.heard.append(json.dumps(asked.body))
         # Programs also send small requests of their own, without tools, such as for a title.
         if not asked.body.get("tools"):
             return Reply((Say("A title"),))
@@ -155,6 +158,18 @@ async def until_nothing_is_left(session: Session) -> None:
         raise AssertionError(f"left: {processes(session.record.id)}, {session.folder}") from None
 
 
+TOLD = ("claude", "codex", "gemini")
+"""Programs of which the id of their own session is known."""
+
+
+def is_kept(record: SessionRecord) -> bool:
+    """Return whether the program has a file of its session with the first task."""
+    named = f"*{record.program_session[:8]}*"
+    return any(
+        FIRST in path.read_text(errors="replace") for path in Path(record.home).rglob(named) if path.is_file()
+    )
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", PROGRAMS)
 async def test_003_the_real_program_gets_its_task_once_asks_and_leaves_nothing_behind(
@@ -178,27 +193,18 @@ async def test_003_the_real_program_gets_its_task_once_asks_and_leaves_nothing_b
             assert "It is done." in "\n".join(session.tail(40))
             assert (session.record.cost_usd or 0) > 0 or name != "claude"
             assert script.tasks == [FIRST, SECOND]
+            if name == "opencode":
+                # Here, because it takes ten seconds of processor time to start.
+                session = await continued_after_a_kill(name, chat, session, script.heard)
             await session.stop()
             await until_nothing_is_left(session)
         assert session.record.public_status == "completed"
         assert [path.name for path in workspace.iterdir()] == ["made.txt"], "no file outside of the home"
 
 
-TOLD = ("claude", "codex", "gemini")
-"""Programs of which the id of their own session is known."""
-
-
-def is_kept(record: SessionRecord) -> bool:
-    """Return whether the program has a file of its session with the first task."""
-    named = f"*{record.program_session[:8]}*"
-    return any(
-        FIRST in path.read_text(errors="replace") for path in Path(record.home).rglob(named) if path.is_file()
-    )
-
-
-@pytest.mark.timeout(600)
 # Not Codex: it tells the id of a session before it has a file of it, and may never write one.
-@pytest.mark.parametrize("name", [name for name in PROGRAMS if name != "codex"])
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", ["claude", "gemini"])
 async def test_the_real_program_continues_its_session_after_its_keeper_was_killed(
     name: str, foreign: Path, tmp_path: Path
 ) -> None:
@@ -213,24 +219,35 @@ async def test_the_real_program_continues_its_session_after_its_keeper_was_kille
         running(name, foreign, tmp_path, models) as (chat, session, _),
     ):
         await until(session, lambda: session.record.task_done, SECONDS)
-        if name in TOLD:
-            await until(session, lambda: bool(session.record.program_session), SECONDS)
-        if name == "claude":
-            # It writes a little later than it shows.
-            await until(session, lambda: is_kept(session.record), SECONDS)
-        await asyncio.to_thread(kill_marked, session.record.id)
-        await until(session, lambda: session.record.status == "lost", SECONDS)
-        sessions = chat.rig.sessions
-        record = await sessions.resume(session.record.id, session.record.owner)
-        assert record.program_session == session.record.program_session
-        again = sessions.session(record.id, record.owner)
-        try:
-            await until(again, lambda: again.record.status == "ready", SECONDS)
-            await again.send_text(SECOND)
-            # One request has both: it knows what was said before.
-            await until(again, lambda: any(FIRST in one and SECOND in one for one in heard), SECONDS)
-        finally:
-            await again.stop(force=True)
+        again = await continued_after_a_kill(name, chat, session, heard)
+        await again.stop(force=True)
+
+
+async def continued_after_a_kill(name: str, chat: Place, session: Session, heard: Sequence[str]) -> Session:
+    """Kill the keeper and resume the program's session; ``heard`` has the requests to the model.
+
+    Returns the new session once the model was asked with what the old one had said.
+    """
+    if name in TOLD:
+        await until(session, lambda: bool(session.record.program_session), SECONDS)
+    if name == "claude":
+        # It writes a little later than it shows.
+        await until(session, lambda: is_kept(session.record), SECONDS)
+    await asyncio.to_thread(kill_marked, session.record.id)
+    await until(session, lambda: session.record.status == "lost", SECONDS)
+    sessions = chat.rig.sessions
+    record = await sessions.resume(session.record.id, session.record.owner)
+    assert record.program_session == session.record.program_session
+    again = sessions.session(record.id, record.owner)
+    try:
+        await until(again, lambda: again.record.status == "ready", SECONDS)
+        await again.send_text(THIRD)
+        # One request has both: it knows what was said before.
+        await until(again, lambda: any(FIRST in one and THIRD in one for one in heard), SECONDS)
+    except BaseException:
+        await again.stop(force=True)
+        raise
+    return again
 
 
 LOGINS = {"claude": "cli_auth", "codex": "cli_auth", "gemini": "api_key"}
