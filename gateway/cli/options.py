@@ -63,6 +63,13 @@ Yes = Annotated[
 ]
 
 
+def not_empty(value: str | list[str] | None) -> str | list[str] | None:
+    """Return the value of an argument; refuse an empty text, which scripts pass for an unset variable."""
+    if any(not each.strip() for each in ([value] if isinstance(value, str) else value or ())):
+        raise typer.BadParameter("it is empty")
+    return value
+
+
 def settings_from(config: Path | None, flags: dict[str, Any] | None = None) -> Settings:
     """Return the settings. Ends the command with every mistake if they are wrong."""
     # Imported here: pydantic takes 0.1 s, which `version` and completion would pay.

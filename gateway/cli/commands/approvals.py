@@ -18,7 +18,7 @@ from rich.text import Text
 
 from gateway.access import THE_OWNER, Access
 from gateway.cli.gateway_or_store import GatewayOrStore
-from gateway.cli.options import REFUSED, AsJson, File, fail, settings_from
+from gateway.cli.options import REFUSED, AsJson, File, fail, not_empty, settings_from
 from gateway.cli.output import echo_json, moment, plain, print_table
 from gateway.extensions.registry import ChannelRegistry
 from gateway.server.access import ToolApproval, ToolApprovalList
@@ -59,7 +59,8 @@ class ApprovalClient:
 
 
 Ids = Annotated[
-    list[str] | None, typer.Argument(metavar="ID...", help="Ids from the list.", show_default=False)
+    list[str] | None,
+    typer.Argument(metavar="ID...", help="Ids from the list.", show_default=False, callback=not_empty),
 ]
 All = Annotated[bool, typer.Option("--all", help="All approvals.")]
 

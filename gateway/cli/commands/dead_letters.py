@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.cli.gateway_or_store import GatewayOrStore
-from gateway.cli.options import FAILED, REFUSED, AsJson, File, fail, settings_from
+from gateway.cli.options import FAILED, REFUSED, AsJson, File, fail, not_empty, settings_from
 from gateway.cli.output import echo_json, moment, plain, print_table
 from gateway.contract.errors import InvalidStateError, NotFoundError
 from gateway.settings import Settings
@@ -152,7 +152,8 @@ def _path(letter_id: str) -> str:
 
 
 Ids = Annotated[
-    list[str] | None, typer.Argument(metavar="ID...", help="Ids of dead letters.", show_default=False)
+    list[str] | None,
+    typer.Argument(metavar="ID...", help="Ids of dead letters.", show_default=False, callback=not_empty),
 ]
 All = Annotated[bool, typer.Option("--all", help="All dead letters.")]
 Cause = Annotated[
@@ -205,7 +206,10 @@ def causes(as_json: AsJson = False, config: File = None) -> None:
 
 
 def show(
-    letter_id: Annotated[str, typer.Argument(metavar="ID", help="Id of a dead letter.", show_default=False)],
+    letter_id: Annotated[
+        str,
+        typer.Argument(metavar="ID", help="Id of a dead letter.", show_default=False, callback=not_empty),
+    ],
     as_json: AsJson = False,
     config: File = None,
 ) -> None:

@@ -17,7 +17,7 @@ from rich.text import Text
 from gateway.access import THE_OWNER, Access, UserRef
 from gateway.channel import SenderRole
 from gateway.cli.gateway_or_store import GatewayOrStore
-from gateway.cli.options import AsJson, File, settings_from, to_json
+from gateway.cli.options import AsJson, File, not_empty, settings_from, to_json
 from gateway.cli.output import echo_json, moment, plain, print_table
 from gateway.extensions.registry import ChannelRegistry
 from gateway.server.access import AllowedUser, PairingList
@@ -69,12 +69,21 @@ class PairingClient:
 
 
 Code = Annotated[
-    str, typer.Argument(metavar="CODE", help="Code that the bot sent to the user.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="CODE", help="Code that the bot sent to the user.", show_default=False, callback=not_empty
+    ),
 ]
 AsAdmin = Annotated[bool, typer.Option("--admin", help="Give the user the admin role.")]
-Channel = Annotated[str, typer.Argument(metavar="CHANNEL", help="Id of the channel.", show_default=False)]
+Channel = Annotated[
+    str,
+    typer.Argument(metavar="CHANNEL", help="Id of the channel.", show_default=False, callback=not_empty),
+]
 User = Annotated[
-    str, typer.Argument(metavar="USER", help="Id of the user on its platform.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="USER", help="Id of the user on its platform.", show_default=False, callback=not_empty
+    ),
 ]
 
 

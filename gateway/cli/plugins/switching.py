@@ -46,7 +46,7 @@ def enable(name: Name, as_json: AsJson = False, config: File = None) -> None:
         if operator.admission.owns(entry):
             names.add(operator.admission.admit(entry).manifest.name)
         elif not is_installed(entry, settings.plugin_base(entry)):
-            advice = f"write ./{name}" if Path(name).exists() else "correct the name, or install it"
+            advice = f"write ./{name}" if name and Path(name).exists() else "correct the name, or install it"
             raise PluginError(f"plugin {name!r} is not found; {advice}")
         operator.admission.check_team(entry, Path(entry).stem)
         changed = False

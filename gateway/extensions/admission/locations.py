@@ -47,7 +47,8 @@ class Found(Struct, frozen=True):
 
     def has_name(self, name: str) -> bool:
         """Return whether an entry of ``plugins.enabled`` denotes this plugin."""
-        return name in (self.name, self.alias)
+        # Most plugins have an empty alias, which is not a name.
+        return bool(name) and name in (self.name, self.alias)
 
 
 class Locations:

@@ -321,6 +321,11 @@ TOLD = {
     ("words", "said"),
     [
         (("why", ""), "ID is empty"),
+        (("dead", "show", ""), "it is empty"),
+        (("dead", "drop", "1", " "), "it is empty"),
+        (("approvals", "revoke", ""), "it is empty"),
+        (("pair", "approve", ""), "it is empty"),
+        (("pair", "revoke", "telegram", ""), "it is empty"),
         (("slack", "manifest", "--url", "foo"), "'foo' is not a public https address"),
         (("slack", "manifest", "--url", "http://bot.example.org"), "is not a public https address"),
     ],

@@ -121,7 +121,8 @@ def test_001_32_a_plugin_is_installed_enabled_shown_disabled_and_uninstalled(hom
         ("plugin.grant", f"network:api.example.org {by}"),
         ("plugin.uninstall", f"{place} {by}"),
     ]
-    assert "plugin 'nope' is not installed" in run(home, "trace", "nope", status=1)
+    for name in ("nope", ""):
+        assert f"plugin {name!r} is not installed" in run(home, "trace", name, status=1)
 
 
 def test_an_enabled_module_that_is_not_there_is_listed_as_such(home: Path) -> None:
