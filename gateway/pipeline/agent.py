@@ -134,8 +134,6 @@ class Agent:
         if loop is not None and not turn.depth and not own_tools:
             return await self._run_custom_loop(turn, loop, route, prompt)
         for _ in range(self.defaults.max_calls):
-            if turn.aborted:  # a tool hid the cancellation
-                return "cancelled"
             tools = await self._tools(turn)
             first = turn.writer.next_index
             route, stop = await self.model_caller.call(turn, route, prompt, tools)

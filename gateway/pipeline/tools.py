@@ -385,6 +385,8 @@ class ToolRunner:
         progress = _Progress(services.show, self.outputs.most_bytes)
         begun = time.monotonic()
         output = await self._execute(turn, tool, call, progress, services)
+        if turn.aborted:  # the tool hid the cancellation
+            raise asyncio.CancelledError
         took_ms = round((time.monotonic() - begun) * 1000)
         changed = await turn.plugins.hooks.after_tool_exec(call, output.content, turn.ctx)
         session = turn.session

@@ -21,7 +21,7 @@ from gateway.store import schema as t
 from gateway.store.inbox import Entry
 from gateway.store.steps import Steps
 from gateway.testing.chat import Chat, chatting, written
-from gateway.testing.fake_models.script import Gate, Reply, Say, Use
+from gateway.testing.fake_models.script import Gate, Reply, Say, Use, UseTogether
 from gateway.testing.served import until
 from tests.gateway.session.test_bus import bus_of, note, texts
 
@@ -264,12 +264,14 @@ class Deaf(Launching):
 async def test_a_stop_is_not_lost_in_a_tool_that_hides_it(tmp_path: Path, end: str) -> None:
     deaf = Deaf(end)
     async with chatting(tmp_path, deaf) as chat:
-        chat.model.then(Reply((Use("launch"),), "tools"), Reply((Say("I go on."),)))
+        both = UseTogether((Use("launch", id="one"), Use("launch", id="two")))
+        chat.model.then(Reply((both,), "tools"), Reply((Say("I go on."),)))
         answer_id = await chat.accept("go")
         await until(lambda: deaf.launches)
         assert (await chat.say("/stop")).text == "Stopped."
         answer = await chat.answer(answer_id)
         assert (answer.metadata.stop_reason, answer.text, len(chat.model.calls)) == ("cancelled", "", 1)
+        assert deaf.launches == 1
         worker = chat.gateway.parts.dispatcher.worker("s")
         assert worker is None or not worker.cancelling()
         assert (await chat.say("and now?")).text
