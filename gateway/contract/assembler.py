@@ -59,7 +59,7 @@ class _Draft:
                 return _call(start, text)
             case ToolResultStart():
                 return _result(start, text, self.end)
-            case PartDelta(part=TextPart(content="")):
+            case PartDelta(part=TextPart(content="", state=None)):
                 return None
             case PartDelta():
                 return start.part
@@ -77,7 +77,7 @@ class _Draft:
                 more = ToolResultDelta(start.message_id, start.part_index, start.tool_call_id, text)
                 return [start, more] if self.end is None else [start, more, self.end]
             case PartDelta():
-                return [start]
+                return [] if getattr(start.part, "state", None) else [start]
             case _:
                 assert_never(start)
 
@@ -163,7 +163,7 @@ class Assembler:
         return [(draft.start, draft.runs) for draft in drafts]
 
     def snapshot(self) -> list[Delta]:
-        """Return the fewest deltas that produce the current state; later deltas continue from there.
+        """Return the fewest deltas that produce what readers know; later deltas continue from there.
 
         A wait for a provider's rate limit is included until more of the answer arrives.
         """
@@ -196,9 +196,10 @@ class Assembler:
         return self._message(tuple(part for _, part in self.parts_from(0)))
 
     def preview(self) -> Message:
-        """Return the message without the results of tools that are still running."""
+        """Return the message as readers know it, without the results of tools that are still running."""
         running = {index for index, draft in self._drafts.items() if draft.runs}
-        return self._message(tuple(part for index, part in self.parts_from(0) if index not in running))
+        parts = (part for index, part in self.parts_from(0) if index not in running)
+        return self._message(tuple(parts)).with_state_of()
 
     def _message(self, parts: tuple[Part, ...]) -> Message:
         return Message(

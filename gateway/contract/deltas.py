@@ -216,7 +216,7 @@ class DeltaWriter:
 def deltas_of(part: Part, message_id: str, index: int) -> list[Delta]:
     """Return the fewest deltas that produce a finished part."""
     match part:
-        case TextPart():
+        case TextPart(state=None):
             return [TextDelta(message_id, index, part.content, len(part.content), part.kind)]
         case _:
             return [PartDelta(message_id, index, part)]

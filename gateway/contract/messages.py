@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal, TypeVar, assert_never, cast
 
 import msgspec
@@ -92,8 +92,22 @@ class ErrorMetadata(Struct, frozen=True, omit_defaults=True):
     original: str | None = None
 
 
+class ReasoningState(Struct, frozen=True, gc=False):
+    """What a model needs back of its reasoning, such as signed or encrypted blocks; opaque to the gateway.
+
+    Only the same model of the same provider gets it. ``data`` is JSON text in the form of its adapter.
+    """
+
+    provider: str
+    model: str
+    data: str
+
+
 class TextPart(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", tag="text"):
     """Markdown text of a ``kind``.
+
+    A part with a ``state`` has no content: it is stored with the answer and sent back to its model. Users
+    and other models never get it.
 
     ``reasoning`` is a model's reasoning, ``summary`` a compaction's summary. A ``notice`` is a message of the
     gateway about an answer, such as the use of a fallback provider: it is stored and shown in every channel,
@@ -103,6 +117,7 @@ class TextPart(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="typ
 
     content: str
     kind: TextKind = "text"
+    state: ReasoningState | None = None
 
 
 class ToolCallPart(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="tool_call"):
@@ -269,6 +284,13 @@ class Message(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
         """Return the text parts joined by blank lines, without reasoning, notices and quotes."""
         return "\n\n".join(p.content for p in self.parts if isinstance(p, TextPart) and is_said(p.kind))
 
+    def with_state_of(self, provider: str = "", model: str = "") -> Message:
+        """Return the message for a model, with no reasoning state but its own; without names for a person."""
+        states = ((part, getattr(part, "state", None)) for part in self.parts)
+        own = provider, model
+        kept = tuple(part for part, state in states if state is None or (state.provider, state.model) == own)
+        return self if len(kept) == len(self.parts) else msgspec.structs.replace(self, parts=kept)
+
     @property
     def error(self) -> ErrorPart | None:
         """The last error, or None."""
@@ -301,7 +323,7 @@ def size_of(message: Message) -> int:
 def _content_size(part: Part) -> int:
     match part:
         case TextPart():
-            return len(part.content)
+            return len(part.content if part.state is None else part.state.data)
         case ToolCallPart():
             return sum(len(value) for value in part.arguments.values() if isinstance(value, str))
         case ToolResultPart():
@@ -398,40 +420,6 @@ ABORTED = "Aborted: the tool was stopped before it gave a result."
 """The result of a tool call that was stopped."""
 
 
-def with_results(messages: Sequence[Message]) -> Sequence[Message]:
-    """Move tool results that clients sent, in user messages, to the assistant messages with their calls.
-
-    A result without a call, or with a call that has a result already, is dropped.
-    """
-    if not any(map(has_results, messages)):
-        return messages
-    found: list[Message] = []
-    for message in messages:
-        if not has_results(message):
-            found.append(message)
-            continue
-        for part in message.parts:
-            if isinstance(part, ToolResultPart):
-                _answer(found, part)
-        rest = tuple(part for part in message.parts if not isinstance(part, ToolResultPart))
-        if rest:
-            found.append(msgspec.structs.replace(message, parts=rest))
-    return found
-
-
 def has_results(message: Message) -> bool:
     """Return whether a client sent tool results in a message."""
     return message.role == "user" and any(isinstance(part, ToolResultPart) for part in message.parts)
-
-
-def _answer(messages: list[Message], result: ToolResultPart) -> None:
-    """Add a result to the newest message with its call, after the parallel calls."""
-    for index in range(len(messages) - 1, -1, -1):
-        message = messages[index]
-        if message.role != "assistant":
-            continue
-        same = [part for part in message.parts if getattr(part, "tool_call_id", None) == result.tool_call_id]
-        if any(isinstance(part, ToolCallPart) for part in same):
-            if not any(isinstance(part, ToolResultPart) for part in same):
-                messages[index] = msgspec.structs.replace(message, parts=(*message.parts, result))
-            return

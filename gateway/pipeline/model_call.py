@@ -32,7 +32,6 @@ from gateway.contract.messages import (
     ToolCallPart,
     ToolResultPart,
     is_notice,
-    with_results,
 )
 from gateway.contract.provider import ChatOptions, ToolDefinition
 from gateway.contract.tool import Tool
@@ -51,6 +50,7 @@ from gateway.models import (
 from gateway.pipeline.agent_loop import rewrite, turn_result
 from gateway.pipeline.compactor import Compactor, Request
 from gateway.pipeline.tools import ToolRunner
+from gateway.provider_http.transcript import with_results
 from gateway.rooms.envelope import Envelopes
 from gateway.session import Turn, clamp_usage
 from gateway.session.compaction import part_size, shorten
@@ -236,6 +236,7 @@ class ModelCaller:
         sent, options = await turn.plugins.hooks.before_llm_call(transcript, options, turn.ctx)
         if request.shorten_to is not None:
             sent = shorten(sent, request.shorten_to)
+        sent = [message.with_state_of(route.provider.id, route.model) for message in sent]
         sent = self.envelopes.apply(turn.session, sent)
         meter = self.spending.meter(turn, route, options, sent)
         first, stop, usage = await self._stream(turn, route, meter, sent)

@@ -15,7 +15,15 @@ import structlog
 
 from gateway.contract.assembler import Assembler
 from gateway.contract.deltas import Complete, Delta, DeltaWriter, MetadataDelta, StopReason
-from gateway.contract.messages import Message, Metadata, Part, TextKind, new_id
+from gateway.contract.messages import (
+    Message,
+    Metadata,
+    Part,
+    ReasoningState,
+    TextKind,
+    TextPart,
+    new_id,
+)
 from gateway.contract.provider import AuthMethod, Capabilities, ChatOptions, ModelInfo, ProviderConfig
 from gateway.provider_http.exchange import RequestSpec
 from gateway.provider_http.transport import StreamEvent, Transport
@@ -50,6 +58,7 @@ class AnswerWriter:
         "_deltas",
         "_input",
         "_kind",
+        "_model",
         "_output",
         "_pieces",
         "_stop",
@@ -59,8 +68,9 @@ class AnswerWriter:
         "size",
     )
 
-    def __init__(self, options: ChatOptions) -> None:
+    def __init__(self, options: ChatOptions, provider: str = "") -> None:
         self._writer = DeltaWriter(options.message_id, options.first_part)
+        self._model = provider, options.model
         self._deltas: list[Delta] = []
         self._pieces: list[str] = []
         self._kind: TextKind | None = None
@@ -113,6 +123,13 @@ class AnswerWriter:
         """Add a complete part, such as an image."""
         self._flush()
         self._deltas.append(self._writer.part(part))
+
+    def state(self, form: str, data: object) -> None:
+        """Add what the model needs back of its reasoning: ``data`` for ``split_steps`` with the same form."""
+        state = ReasoningState(*self._model, msgspec.json.encode({form: data}).decode())
+        self.part(TextPart("", "reasoning", state))
+        # It counts as part of the answer, whose size is limited.
+        self.size += len(state.data)
 
     def usage(
         self, input_tokens: int, output_tokens: int, cached_tokens: int = 0, cache_write_tokens: int = 0

@@ -15,6 +15,7 @@ import structlog
 from gateway.contract.deltas import Delta, MetadataDelta, RateLimit
 from gateway.contract.errors import (
     AuthFailedError,
+    BadRequestError,
     DeltaParseError,
     PluginError,
     ProviderError,
@@ -167,6 +168,7 @@ class HttpProvider:
 
     async def stream(self, messages: Sequence[Message], options: ChatOptions) -> AsyncGenerator[Delta]:
         """Yield the answer as it arrives. Retries only before its first delta; announces waits for limits."""
+        messages = [message.with_state_of(self.id, options.model) for message in messages]
         # The first attempt runs outside ``_retry``: most calls need no more, and its generators cost time.
         first = await self._attempt(messages, options) if self._scheduler is None else None
         call = first if isinstance(first, Call) else None
@@ -254,6 +256,11 @@ class HttpProvider:
         except ProviderError as error:
             failure = redact(error, own, self._tokens)
         failure.key = config.key_name
+        plain = [message.with_state_of() for message in messages]
+        if isinstance(failure, BadRequestError) and plain != messages:
+            # For example, another account cannot read it; the conversation goes on without it.
+            log.info("asking again without the reasoning so far", provider=self.id, model=options.model)
+            return await self._attempt(plain, options, lease)
         if lease is None and isinstance(failure, RateLimitError) and failure.retry_after:
             self._require_scheduler().record_failure(1, options.model, failure)
         return failure
@@ -269,7 +276,7 @@ class HttpProvider:
                 self._require_scheduler().hold(lease.position if lease else 1, options.model, seconds)
             await check_status(response)
             await _check_streams(response)
-            writer = AnswerWriter(options)
+            writer = AnswerWriter(options, self.id)
             stream = EventStream(response, adapter.transport, config.stream_timeout_ms / 1000)
         except BaseException:
             response.close()

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Mapping
-from typing import TypeGuard, assert_never
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypeGuard, assert_never
 
 import msgspec
 from msgspec import Struct
@@ -25,6 +25,7 @@ from gateway.contract.messages import (
     TextPart,
     ToolCallPart,
     ToolResultPart,
+    has_results,
     is_said,
 )
 from gateway.contract.provider import ToolDefinition
@@ -46,23 +47,36 @@ _SHORT_ID = 16
 """Characters below which a call id may be a counter, so that other messages have the same id."""
 
 
+class Returned(Struct, frozen=True):
+    """What a model gets back of its reasoning: ``data`` as its adapter gave it to ``AnswerWriter.state``."""
+
+    data: Any
+
+
 class Step(Struct, frozen=True):
     """The text of one model call, its tool calls, and one result for each tool call, in order.
 
-    Few backends accept the ``reasoning``; some require it with the calls.
+    Few backends accept the ``reasoning``; some require it with the calls. ``said`` has the texts, the calls
+    and what the model gets back of its reasoning, in the order in which it made them.
     """
 
     text: str
     calls: tuple[ToolCallPart, ...] = ()
     results: tuple[ToolResultPart, ...] = ()
     reasoning: str = ""
+    said: tuple[str | ToolCallPart | Returned, ...] = ()
+
+    @property
+    def returned(self) -> list[Any]:
+        """What the model gets back of its reasoning."""
+        return [each.data for each in self.said if isinstance(each, Returned)]
 
 
 class _Draft:
-    __slots__ = ("calls", "reasoning", "results", "texts")
+    __slots__ = ("calls", "reasoning", "results", "said")
 
     def __init__(self) -> None:
-        self.texts: list[str] = []
+        self.said: list[str | ToolCallPart | Returned] = []
         self.reasoning: list[str] = []
         self.calls: dict[str, ToolCallPart] = {}
         self.results: dict[str, ToolResultPart] = {}
@@ -73,18 +87,24 @@ class _Draft:
             for call_id in self.calls
         )
         calls, reasoning = tuple(self.calls.values()), "".join(self.reasoning)
-        return Step("\n\n".join(self.texts), calls, tuple(results), reasoning)
+        text = "\n\n".join(each for each in self.said if isinstance(each, str))
+        said = tuple(self.said)
+        if not any(isinstance(each, Returned) for each in said):
+            # Backends expect the calls last; only a model's own answer has to keep its order.
+            said = (text, *calls) if text else calls
+        return Step(text, calls, tuple(results), reasoning, said)
 
 
-def split_steps(message: Message) -> list[Step]:
+def split_steps(message: Message, form: str = "") -> list[Step]:
     """Split an assistant message into steps that every backend accepts, with portable tool names.
 
+    Reasoning is returned in one form, because the settings may give a provider's name to another protocol.
     Text, reasoning or a call after a result begins a new step. A call without a result gets an aborted one; a
     result without a call is dropped, as are errors and steps of reasoning only.
     """
     if len(message.parts) == 1 and isinstance(message.parts[0], TextPart):
         text = part_as_text(message.parts[0])
-        return [Step(text)] if text else []
+        return [Step(text, said=(text,))] if text else []
     drafts = [_Draft()]
     for part in message.parts:
         if isinstance(part, ToolResultPart):
@@ -92,11 +112,15 @@ def split_steps(message: Message) -> list[Step]:
             continue
         if isinstance(part, ToolCallPart):
             draft = _current(drafts, part.tool_call_id)
-            draft.calls[part.tool_call_id] = _with_portable_name(part)
+            call = draft.calls[part.tool_call_id] = _with_portable_name(part)
+            draft.said.append(call)
+        elif isinstance(part, TextPart) and part.state is not None:
+            returned: dict[str, Any] = msgspec.json.decode(part.state.data)
+            _current(drafts).said += [Returned(returned[form])] if form in returned else []
         elif isinstance(part, TextPart) and part.kind == "reasoning":
             _current(drafts).reasoning.append(part.content)
         elif text := part_as_text(part):
-            _current(drafts).texts.append(text)
+            _current(drafts).said.append(text)
     finished = (draft.finish() for draft in drafts)
     return [step for step in finished if step.text or step.calls]
 
@@ -220,3 +244,37 @@ def _file(part: FilePart) -> str:
     if part.content is None:
         return header
     return f"{header}:\n```{part.language or ''}\n{part.content}\n```"
+
+
+def with_results(messages: Sequence[Message]) -> Sequence[Message]:
+    """Move tool results that clients sent, in user messages, to the assistant messages with their calls.
+
+    A result without a call, or with a call that has a result already, is dropped.
+    """
+    if not any(map(has_results, messages)):
+        return messages
+    found: list[Message] = []
+    for message in messages:
+        if not has_results(message):
+            found.append(message)
+            continue
+        for part in message.parts:
+            if isinstance(part, ToolResultPart):
+                _answer(found, part)
+        rest = tuple(part for part in message.parts if not isinstance(part, ToolResultPart))
+        if rest:
+            found.append(msgspec.structs.replace(message, parts=rest))
+    return found
+
+
+def _answer(messages: list[Message], result: ToolResultPart) -> None:
+    """Add a result to the newest message with its call, after the parallel calls."""
+    for index in range(len(messages) - 1, -1, -1):
+        message = messages[index]
+        if message.role != "assistant":
+            continue
+        same = [part for part in message.parts if getattr(part, "tool_call_id", None) == result.tool_call_id]
+        if any(isinstance(part, ToolCallPart) for part in same):
+            if not any(isinstance(part, ToolResultPart) for part in same):
+                messages[index] = msgspec.structs.replace(message, parts=(*message.parts, result))
+            return

@@ -406,15 +406,16 @@ def read_messages(
     upto: int | None = None,
     last: int | None = None,
 ) -> list[tuple[int, Message]]:
-    """Read messages with their numbers in order: those after ``after``, up to ``upto``, or only the ``last``
-    ones.
+    """Read messages for a person, with their numbers in order: those after ``after``, up to ``upto``, or only
+    the ``last`` ones.
     """
     m = t.messages.c
     query = select(t.messages).where(m.session_id == session_id, m.seq > after, m.undone.is_(None))
     query = query.order_by(m.seq.desc())
     query = query if upto is None else query.where(m.seq <= upto)
     # Read newest first, so that ``last`` limits the query and not its result.
-    return _numbered(connection, query if last is None else query.limit(last))[::-1]
+    found = _numbered(connection, query if last is None else query.limit(last))[::-1]
+    return [(seq, message.with_state_of()) for seq, message in found]
 
 
 def read_by_id(connection: Connection, ids: Sequence[str]) -> dict[str, Message]:

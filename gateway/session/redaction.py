@@ -75,6 +75,9 @@ class Redactor:
         """
         names: tuple[str, ...] = ()
         match part:
+            case TextPart() if part.state and self.redact_text(part.state.data) != part.state.data:
+                # A masked block would be refused, and models do without.
+                return TextPart("", part.kind)
             case TextPart():
                 names = ("content",)
             case ToolCallPart():

@@ -621,7 +621,7 @@ class Session:
                 self.events.emit(kind(self.id, message.id, message.role, message.text))
 
     def _frame(self, message: Message) -> MessageFrame:
-        return MessageFrame(message, self._render(message))
+        return MessageFrame(message.with_state_of(), self._render(message))
 
     def _put_row(self, seq: int) -> Op:
         row = self.row

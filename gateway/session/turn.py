@@ -295,8 +295,11 @@ class Turn:
         self.delta_count += 1
         if self.first_text_seconds is None and isinstance(delta, TextDelta) and delta.kind != "notice":
             self.first_text_seconds = self._clock() - self._started
-        # Providers may report usage with every token. Readers need it only now and then.
+        # Readers need usage only now and then, though providers may report it with every token, and never
+        # the state of a model's reasoning.
         if self.entry.aside or (isinstance(delta, MetadataDelta) and not self._is_due(delta)):
+            return
+        if isinstance(delta, PartDelta) and getattr(delta.part, "state", None):
             return
         self._record_position(delta, self.session.publish(delta))
         if self.session.events.wants(AgentProgress, self.session.id):

@@ -16,6 +16,7 @@ from gateway import (
     ModelInfo,
     Provider,
     ProviderConfig,
+    ToolCallPart,
     ToolResultPart,
 )
 from gateway.provider_http import (
@@ -28,6 +29,7 @@ from gateway.provider_http import (
     OneTool,
     RecentEncodings,
     RequestSpec,
+    Returned,
     Step,
     StopReason,
     StreamEvent,
@@ -67,6 +69,7 @@ MOST_IMAGE_CHARACTERS = 10 * 1024 * 1024
 """Largest image in base64."""
 CAPABILITIES = Capabilities(reasoning=True)
 
+_FORM = "anthropic"
 _CACHED = {"type": "ephemeral"}
 _THINKS = re.compile(r"claude-((opus|sonnet|haiku)-[5-9]|fable|mythos)(?!\d)")
 """Models that think unless told otherwise, but with a forced tool not always."""
@@ -209,7 +212,7 @@ def _encoder(*, images: bool) -> Callable[[Message], bytes]:
             return b""
         message = without_large_images(message, MOST_IMAGE_CHARACTERS)
         if message.role == "assistant":
-            items = [item for step in split_steps(message) for item in _step(step, message.id, types)]
+            items = [item for step in split_steps(message, _FORM) for item in _step(step, message.id, types)]
         else:
             content = content_blocks(message, _text, _image, types)
             items = [{"role": "user", "content": content}] if content else []
@@ -227,21 +230,28 @@ def _image(mime_type: str, data: str) -> Block:
 
 
 def _step(step: Step, message_id: str, types: Collection[str]) -> list[Block]:
-    said = [_text(step.text.rstrip())] if step.text else []
-    said += [
-        {
-            "type": "tool_use",
-            "id": wire_id(call.tool_call_id, message_id),
-            "name": call.tool_name,
-            "input": call.arguments,
-        }
-        for call in step.calls
-    ]
+    said = [_said(each, message_id) for each in step.said]
     items: list[Block] = [{"role": "assistant", "content": said}]
     if step.results:
         results = [_result(result, message_id, types) for result in step.results]
         items.append({"role": "user", "content": results})
     return items
+
+
+def _said(said: str | ToolCallPart | Returned, message_id: str) -> Block:
+    match said:
+        case str():
+            return _text(said.rstrip())
+        case Returned():
+            # A block of thinking, unchanged: its signature covers it.
+            return said.data
+        case ToolCallPart():
+            return {
+                "type": "tool_use",
+                "id": wire_id(said.tool_call_id, message_id),
+                "name": said.tool_name,
+                "input": said.arguments,
+            }
 
 
 def _result(result: ToolResultPart, message_id: str, types: Collection[str]) -> Block:
@@ -274,12 +284,15 @@ class _Block(Struct):
     name: str = ""
     text: str = ""
     thinking: str = ""
+    signature: str | None = None
+    data: str | None = None
     input: dict[str, Any] = {}
 
 
 class _Delta(Struct, gc=False):
     text: str | None = None
     thinking: str | None = None
+    signature: str | None = None
     partial_json: str | None = None
     stop_reason: str | None = None
 
@@ -315,11 +328,13 @@ _decode_models = msgspec.json.Decoder(_Models).decode
 class MessageParser(EventParser):
     """Parses a stream of message events; skips unknown kinds of events and blocks."""
 
-    __slots__ = ("_calls", "_tokens")
+    __slots__ = ("_calls", "_thought", "_tokens")
 
     def __init__(self, writer: AnswerWriter) -> None:
         super().__init__(writer)
         self._calls: dict[int, str] = {}
+        self._thought: _Block | None = None
+        """The open block of thinking."""
         self._tokens = _Usage()
 
     def feed(self, event: StreamEvent) -> None:
@@ -332,6 +347,8 @@ class MessageParser(EventParser):
                 self._delta(known.index, known.delta or _Delta())
             case "content_block_start":
                 self._block(known.index, known.content_block or _Block())
+            case "content_block_stop":
+                self._keep_thought()
             case "message_start":
                 self._usage((known.message or _Start()).usage)
             case "message_delta":
@@ -349,8 +366,12 @@ class MessageParser(EventParser):
             self._calls[index] = self._writer.call(block.name, block.id)
             if block.input:
                 self._writer.arguments(self._calls[index], msgspec.json.encode(block.input).decode())
-        elif block.thinking:
-            self._writer.text(block.thinking, "reasoning")
+        elif block.type == "thinking":
+            self._thought = block
+            if block.thinking:
+                self._writer.text(block.thinking, "reasoning")
+        elif block.type == "redacted_thinking":
+            self._writer.state(_FORM, {"type": block.type, "data": block.data or ""})
         elif block.text:
             self._writer.text(block.text)
 
@@ -359,8 +380,19 @@ class MessageParser(EventParser):
             self._writer.text(delta.text)
         elif delta.thinking:
             self._writer.text(delta.thinking, "reasoning")
+            if self._thought is not None:
+                self._thought.thinking += delta.thinking
+        elif delta.signature and self._thought is not None:
+            self._thought.signature = (self._thought.signature or "") + delta.signature
         elif delta.partial_json and index in self._calls:
             self._writer.arguments(self._calls[index], delta.partial_json)
+
+    def _keep_thought(self) -> None:
+        """Keep a complete block of thinking for the next request."""
+        block, self._thought = self._thought, None
+        if block is not None:
+            thought = {"type": "thinking", "thinking": block.thinking, "signature": block.signature or ""}
+            self._writer.state(_FORM, thought)
 
     def _stop(self, reason: str | None) -> None:
         if reason == "refusal":

@@ -56,6 +56,7 @@ from plugins.providers.protocol import (
 BASE_URL = "https://api.cohere.com"
 CAPABILITIES = Capabilities(reasoning=True)
 
+_FORM = "cohere"
 _VISION = re.compile("vision")
 _STOP_REASONS: dict[str, StopReason] = {"MAX_TOKENS": "max_tokens", "TOOL_CALL": "tool_use"}
 
@@ -169,7 +170,7 @@ def _encoder(*, images: bool) -> Callable[[Message], bytes]:
         if not message.for_model:
             return b""
         if message.role == "assistant":
-            items = [item for step in split_steps(message) for item in _step(step, types)]
+            items = [item for step in split_steps(message, _FORM) for item in _step(step, types)]
         else:
             content = content_blocks(message, _text, image_url, types if message.role == "user" else ())
             items = [{"role": message.role, "content": content}] if content else []
@@ -184,6 +185,9 @@ def _text(text: str) -> Block:
 
 def _step(step: Step, types: Collection[str]) -> list[Block]:
     said: Block = {"role": "assistant"}
+    if step.returned and step.calls:
+        # The model made this reasoning itself, and goes on from it after its calls.
+        said["content"] = [{"type": "thinking", "thinking": step.reasoning}]
     if step.text:
         # Text before tool calls has a field of its own.
         said["tool_plan" if step.calls else "content"] = step.text
@@ -261,11 +265,12 @@ _decode_models = msgspec.json.Decoder(_Models).decode
 class ChatParser(EventParser):
     """Parses a stream of chat events; skips citations and unknown kinds of events."""
 
-    __slots__ = ("_calls",)
+    __slots__ = ("_calls", "_thought")
 
     def __init__(self, writer: AnswerWriter) -> None:
         super().__init__(writer)
         self._calls: dict[int, str] = {}
+        self._thought = False
 
     def feed(self, event: StreamEvent) -> None:
         """Parse one event."""
@@ -290,6 +295,7 @@ class ChatParser(EventParser):
         for piece in content if isinstance(content, list) else (content,):
             if piece is not None and piece.thinking:
                 self._writer.text(piece.thinking, "reasoning")
+                self._thought = True
             elif piece is not None and piece.text:
                 self._writer.text(piece.text)
 
@@ -310,6 +316,8 @@ class ChatParser(EventParser):
             raise ContentFilterError("the model's filter stopped the answer")
         if reason in ("ERROR", "TIMEOUT"):
             raise ServerFailedError(delta.error or f"the model's server aborted the answer ({reason})")
+        if self._thought:
+            self._writer.state(_FORM, True)
         self._writer.stop(_STOP_REASONS.get(reason, "end_turn"))
         self.done = True
 

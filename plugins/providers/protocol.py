@@ -52,34 +52,14 @@ _CLAUDE_UNFORCED = re.compile(
 """Claude models that refuse a request that forces them to call a tool."""
 
 UNSIGNED = "skip_thought_signature_validator"
-"""The signature for Gemini of a call that another model made, or that was made before a restart."""
+"""The signature for Gemini of a call that another model made."""
 GEMINI_SIGNED = re.compile(r"gemini-(?![12]\b)")
 """Gemini models that require the signatures of their calls."""
-
-_MAX_SIGNATURES = 10_000
 
 T = TypeVar("T")
 Block = dict[str, Any]
 Turn = tuple[bytes, list[Block]]
 """The mark of a turn's role, and its blocks."""
-
-
-class Signatures:
-    """The signatures of tool calls: some models require them when the call is sent back."""
-
-    def __init__(self, limit: int = _MAX_SIGNATURES) -> None:
-        self._limit = limit
-        self._kept: dict[str, str] = {}
-
-    def keep(self, call_id: str, signature: str) -> None:
-        """Store a signature; drop the oldest beyond the limit."""
-        self._kept[call_id] = signature
-        if len(self._kept) > self._limit:
-            del self._kept[next(iter(self._kept))]
-
-    def of(self, call_id: str) -> str:
-        """Return the signature of a call; empty if unknown."""
-        return self._kept.get(call_id, "")
 
 
 class ProtocolAdapter:

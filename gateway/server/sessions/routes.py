@@ -780,7 +780,7 @@ def key_of(in_body: str | UnsetType, in_header: str | UnsetType) -> str:
 
 
 async def _logged(session: Session, seq: int, message: Message, *, html: bool) -> LoggedMessage:
-    shown = session.rendered(message)
+    shown = session.rendered(message := message.with_state_of())
     if shown is message:
         return LoggedMessage(seq, message, await _html_of(message) if html else UNSET)
     from gateway.server.pages.blocks import render_html  # the Markdown parser, for pages only

@@ -69,7 +69,7 @@ async def a_call_comes_in_fragments(setup: ProviderSetup) -> None:
     async with setup.running() as (fake, provider):
         fake.then(Reply((Say("Let me see."), call), "tools"), Reply((call,), "tools"))
         deltas = await deltas_of(provider, options=_with_tools())
-        message = await provider.chat((user("Hi"),), _with_tools())
+        message = (await provider.chat((user("Hi"),), _with_tools())).with_state_of()
     starts = [delta for delta in deltas if isinstance(delta, ToolCallStart)]
     assert [(start.part_index, start.tool_call_id, start.tool_name) for start in starts] == [
         (1, "call_a", "clock")
@@ -83,7 +83,7 @@ async def parallel_calls_are_separate(setup: ProviderSetup) -> None:
     calls = (Use("clock", '{"zone": "UTC"}', "a", 3), Use("clock", '{"zone": "CET"}', "b", 5), Use("now"))
     async with setup.running() as (fake, provider):
         fake.then(Reply((UseTogether(calls),), "tools"))
-        message = await provider.chat((user("Hi"),), _with_tools())
+        message = (await provider.chat((user("Hi"),), _with_tools())).with_state_of()
     assert message.parts == (
         ToolCallPart("a", "clock", {"zone": "UTC"}),
         ToolCallPart("b", "clock", {"zone": "CET"}),
@@ -95,7 +95,7 @@ async def reasoning_is_a_separate_part(setup: ProviderSetup) -> None:
     """Check that reasoning comes before the answer and not in its text."""
     async with setup.running() as (fake, provider):
         fake.then(Reply((Think("Hm"), Think("m."), Say("Yes."))))
-        message = await provider.chat((user("Hi"),), OPTIONS)
+        message = (await provider.chat((user("Hi"),), OPTIONS)).with_state_of()
     reasoning = (TextPart("Hmm.", "reasoning"),) if setup.reasons else ()
     assert message.parts == (*reasoning, TextPart("Yes."))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -58,6 +59,7 @@ class AnthropicWire:
         self._tokens = tokens
         self._index = -1
         self._open = ""
+        self._thought = ""
 
     def begin(self) -> bytes:
         """Return the start of the message with the input tokens, and a ping."""
@@ -72,6 +74,7 @@ class AnthropicWire:
                 yield self._delta({"type": "text_delta", "text": move.text})
             case Think():
                 yield from self._enter("thinking", {"type": "thinking", "thinking": "", "signature": ""})
+                self._thought += move.text
                 yield self._delta({"type": "thinking_delta", "thinking": move.text})
             case Use():
                 yield from self._use(move)
@@ -113,7 +116,8 @@ class AnthropicWire:
     def _leave(self) -> Iterator[bytes]:
         if self._open:
             if self._open == "thinking":
-                yield self._delta({"type": "signature_delta", "signature": "c2lnbmVk"})
+                signature, self._thought = signature_of(self._thought), ""
+                yield self._delta({"type": "signature_delta", "signature": signature})
             yield _event({"type": "content_block_stop", "index": self._index})
             self._open = ""
 
@@ -129,7 +133,8 @@ def answer_body(reply: Reply, model: str) -> dict[str, Any]:
             case Say():
                 content.append({"type": "text", "text": move.text})
             case Think():
-                content.append({"type": "thinking", "thinking": move.text, "signature": "c2lnbmVk"})
+                signature = signature_of(move.text)
+                content.append({"type": "thinking", "thinking": move.text, "signature": signature})
             case Use():
                 content.append(_tool_use(move))
             case UseTogether():
@@ -138,6 +143,11 @@ def answer_body(reply: Reply, model: str) -> dict[str, Any]:
                 pass
     tokens = {**_input(reply.tokens), "output_tokens": reply.tokens.output}
     return {**_message(model), "content": content, "stop_reason": _STOPS[reply.stop], "usage": tokens}
+
+
+def signature_of(thought: str) -> str:
+    """Return the signature of a block of thinking, which the server verifies when it is sent back."""
+    return b64encode(b"signed " + thought.encode()).decode()
 
 
 def error(refusal: Refusal) -> dict[str, Any]:
@@ -249,8 +259,13 @@ def _content_problem(role: str, blocks: Sequence[Mapping[str, Any]]) -> str:
     if "tool_result" in kinds[kinds.count("tool_result") :]:
         return "tool_result blocks must come first in the content"
     # "all messages must have non-empty content except for the optional final assistant message" (its error).
-    allowed = ("text", "tool_use") if role == "assistant" else ("text", "image", "tool_result")
+    thoughts = ("thinking", "redacted_thinking")
+    allowed = ("text", "tool_use", *thoughts) if role == "assistant" else ("text", "image", "tool_result")
+    if kinds and kinds[-1] in thoughts:
+        return "The final block in an assistant message cannot be `thinking`."
     for block in blocks:
+        if block["type"] == "thinking" and block["signature"] != signature_of(block["thinking"]):
+            return "Invalid `signature` in `thinking` block"
         if block["type"] not in allowed:
             return f"{block['type']} blocks are not allowed here"
         if block["type"] == "text" and not block["text"].strip():

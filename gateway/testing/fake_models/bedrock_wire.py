@@ -24,6 +24,9 @@ from gateway.testing.fake_models.script import (
     UseTogether,
 )
 
+SIGNATURE = "c2lnbmVk"
+"""The signature of all reasoning."""
+
 _STOPS = {"end": "end_turn", "length": "max_tokens", "tools": "tool_use", "filter": "guardrail_intervened"}
 _FIELDS = frozenset({"messages", "system", "inferenceConfig", "toolConfig", "additionalModelRequestFields"})
 _INFERENCE = frozenset({"maxTokens", "temperature", "topP", "stopSequences"})
@@ -81,7 +84,7 @@ class BedrockWire:
 
     def _leave(self) -> Iterator[bytes]:
         if self._open == "reasoning":
-            yield self._delta({"reasoningContent": {"signature": "c2lnbmVk"}})
+            yield self._delta({"reasoningContent": {"signature": SIGNATURE}})
         if self._open:
             yield frame("contentBlockStop", {"contentBlockIndex": self._index})
             self._open = ""
@@ -175,8 +178,12 @@ def problem(body: Mapping[str, Any]) -> str:
 
 def _blocks_problem(blocks: Sequence[Mapping[str, Any]]) -> str:
     for block in blocks:
-        if len(block) != 1 or set(block) - {"text", "image", "toolUse", "toolResult", "cachePoint"}:
+        kinds = {"text", "image", "toolUse", "toolResult", "cachePoint", "reasoningContent"}
+        if len(block) != 1 or set(block) - kinds:
             return "unknown content block"
+        thought = block.get("reasoningContent", {}).get("reasoningText", {"signature": SIGNATURE})
+        if thought.get("signature") != SIGNATURE:
+            return "The signature of the reasoning content is invalid."
         texts = [block, *block.get("toolResult", {}).get("content", ())]
         if any("text" in part and not part["text"].strip() for part in texts):
             return "The text field in the ContentBlock object is blank."

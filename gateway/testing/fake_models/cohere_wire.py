@@ -167,6 +167,8 @@ def _content_problem(message: Mapping[str, Any], *, accepts_images: bool) -> str
     if not content:
         return "" if calls and message["role"] == "assistant" else "content must not be empty"
     kinds = {"text"} if isinstance(content, str) else {part["type"] for part in content}
+    if "thinking" in kinds and message["role"] == "assistant":
+        return ""
     if kinds - {"text", "image_url"}:
         return "unknown content"
     if "image_url" in kinds and (not accepts_images or message["role"] != "user"):

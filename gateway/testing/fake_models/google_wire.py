@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -22,6 +23,8 @@ from gateway.testing.fake_models.script import (
 
 SIGNATURE = "c2lnbmVk"
 """The signature of the first call of an answer."""
+UNSIGNED = "skip_thought_signature_validator"
+_SIGNED = re.compile(r"gemini-(?![12]\b)")
 
 _STOPS = {"end": "STOP", "length": "MAX_TOKENS", "tools": "STOP", "filter": "SAFETY"}
 _STATUS = {
@@ -144,8 +147,11 @@ def parse_request(path: str, headers: Mapping[str, str], body: Mapping[str, Any]
 _PICTURES = frozenset({"image/png", "image/jpeg", "image/webp", "image/heic", "image/heif"})
 
 
-def problem(body: Mapping[str, Any], *, ids: bool = True) -> str:
-    """Return the problem with a request, or an empty string. ``ids``: the calls have ids."""
+def problem(body: Mapping[str, Any], *, ids: bool = True, signed: bool = False) -> str:
+    """Return the problem with a request, or an empty string.
+
+    ``ids``: the calls have ids; ``signed``: the model requires the signatures of its calls.
+    """
     generation = body.get("generationConfig", {})
     if unknown := sorted((set(body) - _FIELDS) | (set(generation) - _GENERATION)):
         return f'Invalid JSON payload received. Unknown name "{unknown[0]}"'
@@ -158,7 +164,26 @@ def problem(body: Mapping[str, Any], *, ids: bool = True) -> str:
             return "unknown name in a function declaration"
         if fault := tool_problem(declared["name"], _schema_of(declared)):
             return fault
+    if signed and (fault := _signature_problem(body["contents"])):
+        return fault
     return _turns_problem(body["contents"], ids=ids)
+
+
+def _signature_problem(contents: Sequence[Mapping[str, Any]]) -> str:
+    """Check the first call of each step since the user's last message."""
+    # ai.google.dev/gemini-api/docs/thought-signatures: earlier turns and parallel calls are not checked.
+    current: list[Mapping[str, Any]] = []
+    for content in contents:
+        spoke = any("functionResponse" not in part for part in content.get("parts") or ())
+        current = [] if content.get("role") == "user" and spoke else [*current, content]
+    for content in current:
+        call = next((part for part in content["parts"] if "functionCall" in part), None)
+        if call is not None and call.get("thoughtSignature") not in (SIGNATURE, UNSIGNED):
+            name = call["functionCall"]["name"]
+            return (
+                f"Function call is missing a thought_signature in functionCall parts. Function call `{name}`"
+            )
+    return ""
 
 
 def _schema_of(declared: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -250,7 +275,8 @@ class GoogleDialect:
 
     def problem(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> str:
         """Return the problem with a request, or an empty string."""
-        return problem(body, ids=not self._cloud)
+        signed = _SIGNED.search(path) is not None
+        return problem(body, ids=not self._cloud, signed=signed)
 
     def parse(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> ModelRequest:
         """Return the request in the terms of scripts."""

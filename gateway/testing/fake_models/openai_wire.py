@@ -34,6 +34,9 @@ from gateway.testing.fake_models.script import (
 )
 
 _encode = msgspec.json.encode
+SIGNATURE = "c2lnbmVk"
+_KEEPS_REASONING = re.compile(r"deepseek-v4")
+"""Models that refuse calls without their reasoning (api-docs.deepseek.com/guides/thinking_mode)."""
 _STOPS = {"end": "stop", "length": "length", "tools": "tool_calls", "filter": "content_filter"}
 _SAMPLING = (
     "temperature",
@@ -57,13 +60,15 @@ class Quirks(Struct, frozen=True):
     """The differences between a compatible service and OpenAI.
 
     ``unsupported`` are parameters that it refuses; ``id_pattern`` is the form of tool call ids;
+    ``details`` sends signed details of the reasoning, too, as OpenRouter does.
     ``separate_reasoning`` counts reasoning (one token per piece) beside the output; ``headers`` are required.
     ``accepts_prefill`` accepts a conversation that ends with the assistant; ``requires_alternation`` requires
     that user and assistant alternate, as the chat templates of many open models do.
     """
 
     unsupported: frozenset[str] = frozenset()
-    reasoning: Literal["reasoning_content", "reasoning", "content"] = "reasoning_content"
+    reasoning: Literal["reasoning_content", "reasoning", "reasoning_text", "content"] = "reasoning_content"
+    details: bool = False
     usage: Literal["asked", "last", "x_groq"] = "asked"
     errors: Literal["error", "flat", "words", "detail"] = "error"
     id_pattern: str = ""
@@ -126,7 +131,11 @@ class OpenAIWire:
         if self._quirks.reasoning == "content":
             thinking = [{"type": "text", "text": text}]
             return {"content": [{"type": "thinking", "thinking": thinking, "closed": False}]}
-        return {self._quirks.reasoning: text}
+        if self._quirks.details:
+            signed = {"type": "reasoning.text", "text": text, "format": "anthropic-claude-v1", "index": 0}
+            return {"reasoning": text, "reasoning_details": [{**signed, "signature": SIGNATURE}]}
+        opaque = {"reasoning_opaque": SIGNATURE} if self._quirks.reasoning == "reasoning_text" else {}
+        return {self._quirks.reasoning: text, **opaque}
 
     def _tool_calls(self, calls: Sequence[Use]) -> Iterator[bytes]:
         first, self._calls = self._calls, self._calls + len(calls)
@@ -238,6 +247,11 @@ def problem(body: Mapping[str, Any], quirks: Quirks = OPENAI) -> str:
     offered = (tool["function"] for tool in body.get("tools", ()))
     if faults := [fault for tool in offered if (fault := tool_problem(tool["name"], tool["parameters"]))]:
         return faults[0]
+    if _KEEPS_REASONING.search(body["model"]) and any(
+        "tool_calls" in message and not (message.get("reasoning_content") or message.get("reasoning"))
+        for message in body["messages"]
+    ):
+        return "The `reasoning_content` in the thinking mode must be passed back to the API."
     return _transcript_problem(body["messages"]) or _quirk_problem(body["messages"], quirks)
 
 
@@ -330,7 +344,7 @@ def _content_problem(message: Mapping[str, Any]) -> str:
         if part.get("type") == "image_url":
             if part["image_url"]["url"].partition(";")[0].removeprefix("data:") not in IMAGE_TYPES:
                 return "only data URLs of common image types are supported"
-        elif part.get("type") != "text":
+        elif part.get("type") not in ("text", "thinking"):
             return f"unknown content part {part.get('type')!r}"
     return ""
 

@@ -72,7 +72,7 @@ CEREBRAS = OpenAIDialect(
 # Claude by way of OpenRouter is reported to refuse a conversation that ends with the assistant.
 OPENROUTER = OpenAIDialect(
     "/openrouter/api/v1",
-    Quirks(reasoning="reasoning", requires_alternation=True),
+    Quirks(reasoning="reasoning", details=True, requires_alternation=True),
     {
         "too_long": Refusal(
             400,
@@ -118,6 +118,7 @@ COPILOT = OpenAIDialect(
     "/copilot",
     Quirks(
         unsupported=frozenset({"max_completion_tokens"}),
+        reasoning="reasoning_text",
         headers=("editor-version", "copilot-integration-id", "x-initiator"),
     ),
     {

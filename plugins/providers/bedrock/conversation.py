@@ -6,10 +6,11 @@ from collections.abc import Callable, Collection
 
 import msgspec
 
-from gateway import Message, ToolResultPart
+from gateway import Message, ToolCallPart, ToolResultPart
 from gateway.provider_http import (
     ASSISTANT_TURN,
     USER_TURN,
+    Returned,
     Step,
     ToolDefinition,
     join_turns,
@@ -31,6 +32,8 @@ from plugins.providers.protocol import (
 
 MOST_IMAGE_CHARACTERS = 5 * 1024 * 1024
 """Largest image in base64."""
+FORM = "converse"
+"""The form in which reasoning is kept and returned."""
 CACHE_POINT = b'{"cachePoint":{"type":"default"}}'
 
 _ROLES = {USER_TURN: b'{"role":"user","content":[', ASSISTANT_TURN: b'{"role":"assistant","content":['}
@@ -49,7 +52,7 @@ def encoder(*, images: bool) -> Callable[[Message], bytes]:
             return b""
         message = without_large_images(message, MOST_IMAGE_CHARACTERS)
         if message.role == "assistant":
-            turns = [turn for step in split_steps(message) for turn in _step(step, message.id, types)]
+            turns = [turn for step in split_steps(message, FORM) for turn in _step(step, message.id, types)]
         else:
             blocks = content_blocks(message, _text, _image, types)
             turns = [(USER_TURN, blocks)] if blocks else []
@@ -99,22 +102,23 @@ def _image(mime_type: str, data: str) -> Block:
 
 
 def _step(step: Step, message_id: str, types: Collection[str]) -> list[Turn]:
-    said = [_text(step.text)] if step.text else []
-    said += [
-        {
-            "toolUse": {
-                "toolUseId": wire_id(call.tool_call_id, message_id),
-                "name": call.tool_name,
-                "input": call.arguments,
-            }
-        }
-        for call in step.calls
-    ]
+    said = [_said(each, message_id) for each in step.said]
     if not step.results:
         return [(ASSISTANT_TURN, said)]
     results = [_result(result, message_id, types) for result in step.results]
     images = result_images(step.results, _image, types)
     return [(ASSISTANT_TURN, said), (USER_TURN, [*results, *images])]
+
+
+def _said(said: str | ToolCallPart | Returned, message_id: str) -> Block:
+    match said:
+        case str():
+            return _text(said)
+        case Returned():
+            return {"reasoningContent": said.data}
+        case ToolCallPart():
+            call_id = wire_id(said.tool_call_id, message_id)
+            return {"toolUse": {"toolUseId": call_id, "name": said.tool_name, "input": said.arguments}}
 
 
 def _result(result: ToolResultPart, message_id: str, types: Collection[str]) -> Block:

@@ -17,6 +17,7 @@ from gateway.provider_http import (
     StreamEvent,
     raise_stream_error,
 )
+from plugins.providers.bedrock.conversation import FORM
 from plugins.providers.bedrock.frames import EXCEPTION, UNREADABLE
 from plugins.providers.protocol import EventParser, decode_event
 
@@ -41,8 +42,10 @@ class _ToolUse(Struct, rename="camel"):
     input: str = ""
 
 
-class _Reasoning(Struct):
+class _Reasoning(Struct, rename="camel"):
     text: str | None = None
+    signature: str | None = None
+    redacted_content: str | None = None
 
 
 class _Piece(Struct, rename="camel"):
@@ -72,11 +75,13 @@ _decode = msgspec.json.Decoder(_Body).decode
 class ConverseParser(EventParser):
     """Parses one answer; skips unknown kinds of events."""
 
-    __slots__ = ("_calls",)
+    __slots__ = ("_calls", "_thought")
 
     def __init__(self, writer: AnswerWriter) -> None:
         super().__init__(writer)
         self._calls: dict[int, str] = {}
+        self._thought: _Reasoning | None = None
+        """The open block of reasoning."""
 
     def feed(self, event: StreamEvent) -> None:
         """Parse one event."""
@@ -88,6 +93,8 @@ class ConverseParser(EventParser):
         match event.name:
             case b"contentBlockStart" | b"contentBlockDelta":
                 self._piece(body.content_block_index, body.start or body.delta or _Piece())
+            case b"contentBlockStop":
+                self._keep_thought()
             case b"messageStop":
                 self._stop(body.stop_reason or "end_turn")
             case b"metadata":
@@ -98,14 +105,30 @@ class ConverseParser(EventParser):
     def _piece(self, index: int, piece: _Piece) -> None:
         if piece.text:
             self._writer.text(piece.text)
-        elif piece.reasoning_content is not None and piece.reasoning_content.text:
-            self._writer.text(piece.reasoning_content.text, "reasoning")
+        elif piece.reasoning_content is not None:
+            self._think(piece.reasoning_content)
         elif piece.tool_use is not None:
             use = piece.tool_use
             if use.name:
                 self._calls[index] = self._writer.call(use.name, use.tool_use_id)
             elif use.input and index in self._calls:
                 self._writer.arguments(self._calls[index], use.input)
+
+    def _think(self, piece: _Reasoning) -> None:
+        if piece.text:
+            self._writer.text(piece.text, "reasoning")
+        thought = self._thought = self._thought or _Reasoning("", "", "")
+        for name in _Reasoning.__struct_fields__:
+            setattr(thought, name, getattr(thought, name) + (getattr(piece, name) or ""))
+
+    def _keep_thought(self) -> None:
+        """Keep a complete block of reasoning for the next request; models that sign none refuse it there."""
+        thought, self._thought = self._thought or _Reasoning(), None
+        if thought.redacted_content:
+            self._writer.state(FORM, {"redactedContent": thought.redacted_content})
+        elif thought.signature:
+            text = {"text": thought.text, "signature": thought.signature}
+            self._writer.state(FORM, {"reasoningText": text})
 
     def _stop(self, reason: str) -> None:
         if reason in ("guardrail_intervened", "content_filtered"):

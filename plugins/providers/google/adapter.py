@@ -31,7 +31,6 @@ from plugins.providers.google.parser import ResponseParser
 from plugins.providers.protocol import (
     GEMINI_SIGNED,
     ProtocolAdapter,
-    Signatures,
     decode_models,
     json_headers,
     system_texts,
@@ -52,12 +51,9 @@ class GeminiProtocol(ProtocolAdapter):
 
     def __init__(self, capabilities: Capabilities = CAPABILITIES) -> None:
         super().__init__(capabilities)
-        self._signatures = signatures = Signatures()
         images = capabilities.images
         self._histories = {
-            signed: FragmentCache(
-                Contents(signatures, signed=signed, images=images, ids=self.call_ids).encode
-            )
+            signed: FragmentCache(Contents(signed=signed, images=images, ids=self.call_ids).encode)
             for signed in (False, True)
         }
         self._system: RecentEncodings[tuple[str, ...]] = RecentEncodings(encode_system)
@@ -65,7 +61,7 @@ class GeminiProtocol(ProtocolAdapter):
 
     def parser(self, writer: AnswerWriter) -> ResponseParser:
         """Make a parser for one answer."""
-        return ResponseParser(writer, self._signatures)
+        return ResponseParser(writer)
 
     def body(self, messages: Sequence[Message], options: ChatOptions) -> bytes:
         """Encode the body of a call."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from gateway import Message, ToolResultPart
+from gateway import Message, ToolCallPart, ToolResultPart
 from gateway.provider_http import (
     ASSISTANT_TURN,
     USER_TURN,
+    Returned,
     Step,
     ToolDefinition,
     join_turns,
@@ -18,7 +19,6 @@ from plugins.providers.protocol import (
     OPENING,
     UNSIGNED,
     Block,
-    Signatures,
     Turn,
     content_blocks,
     encode_turns,
@@ -27,6 +27,9 @@ from plugins.providers.protocol import (
 )
 
 _ROLES = {USER_TURN: b'{"role":"user","parts":[', ASSISTANT_TURN: b'{"role":"model","parts":['}
+
+FORM = "gemini"
+"""The form in which signatures are kept and returned."""
 
 IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/webp", "image/heic", "image/heif"})
 """The MIME types of images that Gemini accepts."""
@@ -39,8 +42,7 @@ class Contents:
     the ids of calls.
     """
 
-    def __init__(self, signatures: Signatures, *, signed: bool, images: bool, ids: bool) -> None:
-        self._signatures = signatures
+    def __init__(self, *, signed: bool, images: bool, ids: bool) -> None:
         self._signed = signed
         self._ids = ids
         self._types = IMAGE_TYPES if images else frozenset[str]()
@@ -50,28 +52,25 @@ class Contents:
         if not message.for_model or message.role == "system":
             return b""
         if message.role == "assistant":
-            turns = [turn for step in split_steps(message) for turn in self._step(step)]
+            turns = [turn for step in split_steps(message, FORM) for turn in self._step(step)]
         else:
             parts = content_blocks(message, _text, _image, self._types)
             turns = [(USER_TURN, parts)] if parts else []
         return encode_turns(turns)
 
     def _step(self, step: Step) -> list[Turn]:
-        said = [_text(step.text)] if step.text else []
-        calls = [
-            {
-                "functionCall": {
-                    **self._id(call.tool_call_id),
-                    "name": call.tool_name,
-                    "args": call.arguments,
-                },
-                **self._signature(call.tool_call_id),
-            }
-            for call in step.calls
-        ]
-        if calls and self._signed and not any("thoughtSignature" in call for call in calls):
+        said: list[Block] = []
+        for each in step.said:
+            if isinstance(each, Returned):
+                # A signature follows the part to which it belongs.
+                if said:
+                    said[-1].setdefault("thoughtSignature", each.data)
+            else:
+                said.append(_text(each) if isinstance(each, str) else self._call(each))
+        calls = [part for part in said if "functionCall" in part]
+        if calls and self._signed and "thoughtSignature" not in calls[0]:
             calls[0]["thoughtSignature"] = UNSIGNED
-        turns: list[Turn] = [(ASSISTANT_TURN, [*said, *calls])]
+        turns: list[Turn] = [(ASSISTANT_TURN, said)]
         if step.calls:
             answers = [
                 part
@@ -81,9 +80,9 @@ class Contents:
             turns.append((USER_TURN, answers))
         return turns
 
-    def _signature(self, call_id: str) -> dict[str, str]:
-        signature = self._signatures.of(call_id)
-        return {"thoughtSignature": signature} if signature else {}
+    def _call(self, call: ToolCallPart) -> Block:
+        function = {**self._id(call.tool_call_id), "name": call.tool_name, "args": call.arguments}
+        return {"functionCall": function}
 
     def _id(self, call_id: str) -> dict[str, str]:
         return {"id": call_id} if self._ids else {}

@@ -9,13 +9,13 @@ from msgspec import Struct
 
 from gateway import ImagePart
 from gateway.provider_http import (
-    AnswerWriter,
     ContentFilterError,
     ServerFailedError,
     StreamEvent,
     raise_stream_error,
 )
-from plugins.providers.protocol import EventParser, Signatures, decode_event
+from plugins.providers.google.contents import FORM
+from plugins.providers.protocol import EventParser, decode_event
 
 _FILTERED = frozenset(
     {
@@ -97,11 +97,7 @@ _decode = msgspec.json.Decoder(_Response).decode
 class ResponseParser(EventParser):
     """Parses one answer. The stream has no final event; a finish reason makes the answer complete."""
 
-    __slots__ = ("_signatures",)
-
-    def __init__(self, writer: AnswerWriter, signatures: Signatures) -> None:
-        super().__init__(writer)
-        self._signatures = signatures
+    __slots__ = ()
 
     def feed(self, event: StreamEvent) -> None:
         """Parse one event."""
@@ -135,16 +131,16 @@ class ResponseParser(EventParser):
         if part.text:
             self._writer.text(part.text, "reasoning" if part.thought else "text")
         elif part.function_call is not None:
-            self._call(part.function_call, part.thought_signature)
+            self._call(part.function_call)
         elif part.inline_data is not None and not part.thought:
             blob = part.inline_data
             if blob.mime_type.startswith("image/") and blob.data:
                 self._writer.part(ImagePart(blob.data, blob.mime_type))
+        if part.thought_signature and not part.thought:
+            self._writer.state(FORM, part.thought_signature)
 
-    def _call(self, call: _Call, signature: str | None) -> None:
+    def _call(self, call: _Call) -> None:
         call_id = self._writer.call(call.name, call.id)
-        if signature:
-            self._signatures.keep(call_id, signature)
         self._writer.arguments(call_id, msgspec.json.encode(call.args or {}).decode())
 
     def _usage(self, usage: _Usage) -> None:

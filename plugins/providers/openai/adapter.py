@@ -20,14 +20,13 @@ from gateway.provider_http import (
     ToolDefinition,
     log_unsupported,
 )
-from plugins.providers.openai.messages import Returned, encoder, merge_turns, returned_to, separate_results
+from plugins.providers.openai.messages import Required, encoder, merge_turns, required_by, separate_results
 from plugins.providers.openai.model_list import parse_model_list
 from plugins.providers.openai.parser import CompletionParser
 from plugins.providers.openai.profiles import Profile
 from plugins.providers.protocol import (
     JSON_ONLY,
     ProtocolAdapter,
-    Signatures,
     accepted_choice,
     function_tools,
     json_headers,
@@ -59,8 +58,7 @@ class CompletionsAdapter(ProtocolAdapter):
         self.id = profile.id
         self.name = profile.name
         self.auth_method: AuthMethod = profile.auth_method
-        self._signatures = Signatures()
-        self._histories: dict[Returned, FragmentCache] = {}
+        self._histories: dict[Required, FragmentCache] = {}
         self._system: RecentEncodings[str] = RecentEncodings(system_message)
         self._tools: RecentEncodings[tuple[ToolDefinition, ...]] = RecentEncodings(function_tools)
         self._heads: dict[tuple[object, ...], bytes] = {}
@@ -108,12 +106,7 @@ class CompletionsAdapter(ProtocolAdapter):
     def parser(self, writer: AnswerWriter) -> CompletionParser:
         """Make a parser for one answer."""
         profile = self._profile
-        return CompletionParser(
-            writer,
-            self._signatures,
-            reasoning_apart=profile.reasoning_apart,
-            has_costs=profile.has_costs,
-        )
+        return CompletionParser(writer, reasoning_apart=profile.reasoning_apart, has_costs=profile.has_costs)
 
     def build_models_request(self, config: ProviderConfig) -> RequestSpec:
         """Build the request for the list of models."""
@@ -131,11 +124,11 @@ class CompletionsAdapter(ProtocolAdapter):
         return RequestSpec(url, "GET", self._headers(config, "application/json"))
 
     def _history(self, model: str) -> FragmentCache:
-        returned = returned_to(model, self._profile)
-        if returned not in self._histories:
-            encode = encoder(self._profile, self.capabilities, self._signatures, returned)
-            self._histories[returned] = FragmentCache(encode)
-        return self._histories[returned]
+        required = required_by(model, self._profile)
+        if required not in self._histories:
+            encode = encoder(self._profile, self.capabilities, required)
+            self._histories[required] = FragmentCache(encode)
+        return self._histories[required]
 
     def _address(self, config: ProviderConfig, path: str, deployment: str = "") -> str:
         base_url = self.endpoint(config)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 import string
-from collections.abc import Callable, Collection
-from typing import Any, Literal, assert_never
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Literal
 
 import msgspec
 
@@ -18,13 +18,13 @@ from gateway.provider_http import (
     split_steps,
     wire_id,
 )
+from plugins.providers.openai.parser import FORM, Kept
 from plugins.providers.openai.profiles import Profile
 from plugins.providers.protocol import (
     GEMINI_SIGNED,
     OPENING,
     UNSIGNED,
     Block,
-    Signatures,
     content_blocks,
     function_call,
     image_url,
@@ -46,41 +46,27 @@ _RESULT_ANSWER_USER = b'"role":"tool"},{"role":"assistant","content":"(seen)"},{
 
 _NEEDS_REASONING = re.compile(r"deepseek|kimi", re.IGNORECASE)
 
-Returned = Literal["nothing", "reasoning", "signatures"]
-"""The additions to a model's earlier answers without which it refuses a conversation with tool calls."""
+Required = Literal["nothing", "reasoning", "signatures"]
+"""The additions to its calls without which a model refuses a conversation, also for those of other models."""
 
 
-def returned_to(model: str, profile: Profile) -> Returned:
-    """Return what goes back to a model with its earlier answers."""
+def required_by(model: str, profile: Profile) -> Required:
+    """Return what a model requires with earlier calls."""
     if profile.signs_calls and GEMINI_SIGNED.search(model):
         return "signatures"
     return "reasoning" if profile.reasoning and _NEEDS_REASONING.search(model) else "nothing"
 
 
-def encoder(
-    profile: Profile, capabilities: Capabilities, signatures: Signatures, returned: Returned
-) -> Callable[[Message], bytes]:
+def encoder(profile: Profile, capabilities: Capabilities, required: Required) -> Callable[[Message], bytes]:
     """Make an encoder of one message to wire messages joined by commas; empty if nothing is sent."""
     types = IMAGE_TYPES if capabilities.images else frozenset[str]()
-
-    def more(step: Step) -> Block:
-        match returned:
-            case "reasoning":
-                return _reasoning(step, profile)
-            case "signatures":
-                return _signatures(step, signatures)
-            case "nothing":
-                return {}
-            case _:
-                assert_never(returned)
 
     def encode(message: Message) -> bytes:
         if not message.for_model:
             return b""
         if message.role == "assistant":
-            items = [
-                item for step in split_steps(message) for item in _step(step, profile, types, more(step))
-            ]
+            steps = split_steps(message, FORM)
+            items = [item for step in steps for item in _step(step, profile, types, required)]
         else:
             content = _content(message, types)
             items = [{"role": message.role, "content": content}] if content else []
@@ -148,34 +134,40 @@ def _text(text: str) -> Block:
     return {"type": "text", "text": text}
 
 
-def _reasoning(step: Step, profile: Profile) -> Block:
-    # Calls without reasoning, such as those of another model, would be refused, too.
-    reasoning = step.reasoning or (" " if step.calls else "")
-    return {profile.reasoning: reasoning} if reasoning else {}
+def _thought(step: Step, profile: Profile, required: Required, kept: Sequence[Kept]) -> Block:
+    """Return the fields of a message with its reasoning, if the model made it and gets it back."""
+    fields: Block = {}
+    for one in kept:
+        fields |= one.fields
+    own = next((one.reasoning for one in kept if one.reasoning), "")
+    if details := fields.get("reasoning_details"):
+        ids = {call.tool_call_id for call in step.calls}
+        fields["reasoning_details"] = [
+            {**each, "id": wire_id(each["id"])} if each.get("id") in ids else each for each in details
+        ]
+    elif step.calls and required == "signatures":
+        unsigned = {"type": "reasoning.encrypted", "data": UNSIGNED, "format": "google-gemini-v1", "index": 0}
+        fields["reasoning_details"] = [{**unsigned, "id": wire_id(step.calls[0].tool_call_id)}]
+    if own == "content":
+        thinking = {"type": "thinking", "thinking": [_text(step.reasoning)], "closed": True}
+        fields["content"] = [thinking, *([_text(step.text)] if step.text else [])]
+    elif own and not details and profile.reasoning and (step.calls or required == "reasoning"):
+        fields[own] = step.reasoning
+    elif step.calls and not details and required == "reasoning":
+        # Calls without reasoning, such as those of another model, would be refused.
+        fields[profile.reasoning] = " "
+    return fields
 
 
-def _signatures(step: Step, signatures: Signatures) -> Block:
-    """Return the signatures of calls as OpenRouter's ``reasoning_details``."""
-    ids = [call.tool_call_id for call in step.calls]
-    signed = {given: signature for given in ids if (signature := signatures.of(given))}
-    details = [
-        {
-            "type": "reasoning.encrypted",
-            "data": signature,
-            "id": wire_id(given),
-            "format": "google-gemini-v1",
-            "index": index,
-        }
-        for index, (given, signature) in enumerate((signed or dict.fromkeys(ids[:1], UNSIGNED)).items())
-    ]
-    return {"reasoning_details": details} if details else {}
-
-
-def _step(step: Step, profile: Profile, types: Collection[str], more: Block) -> list[Block]:
-    said: Block = {"role": "assistant", "content": step.text, **more}
+def _step(step: Step, profile: Profile, types: Collection[str], required: Required) -> list[Block]:
+    kept = [msgspec.convert(state, Kept) for state in step.returned]
+    said: Block = {"role": "assistant", "content": step.text, **_thought(step, profile, required, kept)}
     if step.calls:
+        extras = {given: extra for one in kept for given, extra in one.calls.items()}
         said["tool_calls"] = [
-            function_call(call, call_id(call.tool_call_id, profile.id_length)) for call in step.calls
+            function_call(call, call_id(call.tool_call_id, profile.id_length))
+            | extras.get(call.tool_call_id, {})
+            for call in step.calls
         ]
     return [said, *_results(step, profile, types), *result_image_messages(step.results, types)]
 

@@ -16,13 +16,31 @@ from gateway.provider_http import (
     StreamEvent,
     raise_stream_error,
 )
-from plugins.providers.protocol import EventParser, Signatures, decode_event
+from plugins.providers.protocol import EventParser, decode_event
 
 _STOP_REASONS: dict[str, StopReason] = {
     "length": "max_tokens",
     "model_length": "max_tokens",
     "tool_calls": "tool_use",
 }
+
+
+FORM = "completions"
+"""The form in which reasoning is kept and returned."""
+_REASONING = ("reasoning_content", "reasoning", "reasoning_text")
+"""The fields in which services send reasoning."""
+
+
+class Kept(Struct, omit_defaults=True):
+    """What goes back to the model with an answer.
+
+    ``reasoning``: the field in which its reasoning came; ``fields``: fields of the message; ``calls``: fields
+    of the calls, by id.
+    """
+
+    reasoning: str = ""
+    fields: dict[str, Any] = {}
+    calls: dict[str, dict[str, Any]] = {}
 
 
 class _Function(Struct, gc=False):
@@ -34,6 +52,7 @@ class _Fragment(Struct):
     index: int | None = None
     id: str | None = None
     function: _Function | None = None
+    extra_content: Any = None
 
 
 class _Content(Struct):
@@ -43,18 +62,12 @@ class _Content(Struct):
     thinking: str | list[_Content] | None = None
 
 
-class _Detail(Struct):
-    """OpenRouter's ``reasoning_details``: the encrypted one is the signature of the call with its id."""
-
-    type: str | None = None
-    id: str | None = None
-    data: str | None = None
-
-
 class _Delta(Struct):
     content: str | list[_Content] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
+    reasoning_text: str | None = None
+    reasoning_opaque: str | None = None
     reasoning_details: Any = None
     refusal: str | None = None
     tool_calls: list[_Fragment] | None = None
@@ -122,9 +135,10 @@ _decode_charged = msgspec.json.Decoder(_Charged).decode
 class _OpenCall:
     """An incomplete tool call. Its name may arrive in pieces, so the call begins with its first arguments."""
 
-    __slots__ = ("begun", "id", "name", "waiting")
+    __slots__ = ("begun", "extra", "id", "name", "waiting")
 
     def __init__(self) -> None:
+        self.extra: Any = None
         self.id = ""
         self.name = ""
         self.begun = ""
@@ -132,30 +146,25 @@ class _OpenCall:
 
 
 class CompletionParser(EventParser):
-    """Parses a stream of chat completion chunks; stores the signatures of calls in ``signatures``.
+    """Parses a stream of chat completion chunks.
 
     ``reasoning_apart``: the reported output tokens exclude reasoning tokens; ``has_costs``: the usage has the
     cost.
     """
 
-    __slots__ = ("_begun", "_calls", "_has_costs", "_reasoning_apart", "_signatures", "_signed")
+    __slots__ = ("_begun", "_calls", "_details", "_has_costs", "_kept", "_reasoning_apart")
 
     def __init__(
-        self,
-        writer: AnswerWriter,
-        signatures: Signatures,
-        *,
-        reasoning_apart: bool = False,
-        has_costs: bool = False,
+        self, writer: AnswerWriter, *, reasoning_apart: bool = False, has_costs: bool = False
     ) -> None:
         super().__init__(writer)
         self._reasoning_apart = reasoning_apart
         self._has_costs = has_costs
         self._calls: dict[int, _OpenCall] = {}
-        self._signatures = signatures
         self._begun: dict[str, str] = {}
         """The ids of the calls by those in the stream."""
-        self._signed: dict[str, str] = {}
+        self._kept = Kept()
+        self._details: list[dict[str, Any]] = []
 
     def feed(self, event: StreamEvent) -> None:
         """Parse one event."""
@@ -176,6 +185,7 @@ class CompletionParser(EventParser):
 
     def _end(self) -> None:
         self._begin_calls()
+        self._keep()
         super()._end()
 
     def _choice(self, choice: _Choice) -> None:
@@ -190,10 +200,15 @@ class CompletionParser(EventParser):
             self._stop(choice.finish_reason)
 
     def _delta(self, delta: _Delta) -> None:
-        if reasoning := delta.reasoning_content or delta.reasoning:
-            self._writer.text(reasoning, "reasoning")
+        for name in _REASONING:
+            if reasoning := getattr(delta, name):
+                self._writer.text(reasoning, "reasoning")
+                self._kept.reasoning = name
+                break
+        if delta.reasoning_opaque:
+            self._kept.fields["reasoning_opaque"] = delta.reasoning_opaque
         if delta.reasoning_details is not None:
-            self._sign(delta.reasoning_details)
+            self._detail(delta.reasoning_details)
         if isinstance(delta.content, list):
             self._pieces(delta.content)
         elif text := delta.content or delta.refusal:
@@ -202,19 +217,41 @@ class CompletionParser(EventParser):
             for position, fragment in enumerate(delta.tool_calls):
                 self._fragment(position, fragment)
 
-    def _sign(self, details: Any) -> None:
+    def _detail(self, details: Any) -> None:
+        """Collect details of the reasoning; texts and summaries arrive in pieces."""
         try:
-            found = msgspec.convert(details, list[_Detail])
+            found = msgspec.convert(details, list[dict[str, Any]])
         except msgspec.ValidationError:
             return  # another server's field of this name
         for detail in found:
-            if detail.type == "reasoning.encrypted" and detail.data:
-                self._signed[detail.id or ""] = detail.data
+            last = self._details[-1] if self._details else {}
+            same = all(detail.get(name) == last.get(name) for name in ("type", "index"))
+            if not same or detail.get("type") == "reasoning.encrypted":
+                self._details.append(detail)
+                continue
+            for name, value in detail.items():
+                joins = name in ("text", "summary") and isinstance(value, str) and last.get(name)
+                last[name] = last[name] + value if joins else last.get(name) if value is None else value
+
+    def _keep(self) -> None:
+        """Keep what the service needs back of its reasoning."""
+        kept, details = self._kept, self._details
+        self._kept, self._details = Kept(), []
+        for detail in details:
+            # The id of a signature is that of its call; without one it is that of the first call.
+            if detail.get("type") == "reasoning.encrypted" and self._begun:
+                begun = self._begun.get(detail.get("id") or next(iter(self._begun)))
+                detail.update({} if begun is None else {"id": begun})
+        if details:
+            kept.fields["reasoning_details"] = details
+        if kept != Kept():
+            self._writer.state(FORM, kept)
 
     def _pieces(self, pieces: list[_Content]) -> None:
         for piece in pieces:
             if reasoning := _thought(piece):
                 self._writer.text(reasoning, "reasoning")
+                self._kept.reasoning = "content"
             if piece.text:
                 self._writer.text(piece.text)
 
@@ -250,6 +287,7 @@ class CompletionParser(EventParser):
                 self._writer.arguments(call.begun, function.arguments)
             return
         call.id = fragment.id or call.id
+        call.extra = call.extra if fragment.extra_content is None else fragment.extra_content
         if function.name and function.name != call.name:
             call.name += function.name
         call.waiting += function.arguments or ""
@@ -269,14 +307,11 @@ class CompletionParser(EventParser):
         for call in self._calls.values():
             if call.name and not call.begun:
                 self._begin(call)
-        # A signature arrives before or after its call; without an id it is that of the first one.
-        for number, (given, begun) in enumerate(self._begun.items()):
-            signature = self._signed.get(given) or (not number and self._signed.get(""))
-            if signature:
-                self._signatures.keep(begun, signature)
 
     def _begin(self, call: _OpenCall) -> None:
         self._begun[call.id] = call.begun = self._writer.call(call.name, call.id)
+        if call.extra is not None:
+            self._kept.calls[call.begun] = {"extra_content": call.extra}
         if call.waiting:
             self._writer.arguments(call.begun, call.waiting)
 

@@ -30,7 +30,7 @@ class Profile(Struct, frozen=True):
     - ``seed``: the parameter for the seed.
     - ``refuses_stop``: a pattern of the models that refuse stop sequences.
     - ``reasons_without_tools``: newer models accept tools only with reasoning disabled.
-    - ``reasoning``: the field of reasoning in a request, for models that require their own one back.
+    - ``reasoning``: the field of reasoning in a request, for services that accept a model's own one back.
     - ``has_costs``: the usage has the cost in US dollars.
     - ``signs_calls``: the calls of newer Gemini models have signatures, which they require back.
     - ``key_path``: a path relative to ``base_url`` that needs a valid key, if the model list is public.
@@ -99,6 +99,7 @@ _PROFILES = (
         "DeepInfra",
         "https://api.deepinfra.com/v1/openai",
         alternates=True,
+        reasoning="reasoning_content",
         key_path="../me",
     ),
     Profile(
@@ -109,6 +110,7 @@ _PROFILES = (
         limit="max_completion_tokens",
         default_limit=8_192,
         without=frozenset({"stream_options"}),
+        reasoning="reasoning",
     ),
     Profile(
         "openrouter",
@@ -121,7 +123,7 @@ _PROFILES = (
         signs_calls=True,
         key_path="key",
     ),
-    Profile("together", "Together AI", "https://api.together.xyz/v1", alternates=True),
+    Profile("together", "Together AI", "https://api.together.xyz/v1", alternates=True, reasoning="reasoning"),
     Profile(
         "azure",
         "Azure OpenAI",
@@ -136,6 +138,7 @@ _PROFILES = (
         "https://api.githubcopilot.com",
         auth_method="oauth",
         headers=HEADERS,
+        reasoning="reasoning_text",
     ),
     CUSTOM,
 )

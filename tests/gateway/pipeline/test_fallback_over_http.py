@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from gateway import ErrorPart, Message, Plugin, ToolResultPart
 from gateway.contract.messages import ImagePart, TextPart, is_notice
 from gateway.contract.tool import Tool, tool_from
 from gateway.testing.chat import Chat, chatting
-from gateway.testing.fake_models.script import Bytes, Cut, Refusal, Reply, Say, Tokens, Use
+from gateway.testing.fake_models.script import Bytes, Cut, Gate, Refusal, Reply, Say, Think, Tokens, Use
 from gateway.testing.fake_models.server import FakeModels
+from gateway.testing.served import until
 
 
 class Clock(Plugin):
@@ -133,3 +135,28 @@ async def test_004_35_a_picture_is_not_sent_to_a_model_that_cannot_see(tmp_path:
     assert "house/b" in error.message
     assert "does not accept images" in error.message
     assert not second.requests
+
+
+@pytest.mark.parametrize("thought", ["Hm.", f"The key is {'k' * 20}."])
+async def test_reasoning_survives_a_restart_and_stays_with_its_model(thought: str, tmp_path: Path) -> None:
+    secret = thought != "Hm."
+    async with FakeModels() as first, FakeModels() as second:
+        given = {**settings(first, second), "model": "house/b", "fallback": ["desk/a"]}
+        given["providers"]["house"]["max_retries"] = 0
+        second.then(Reply((Think(thought), Use("clock")), "tools"), Reply((Gate(asyncio.Event()),)))
+        async with chatting(tmp_path, Clock(), limits={"drain_seconds": 0}, **given) as chat:
+            left = await chat.accept("What time is it?")
+            await until(lambda: len(second.requests) == 2)
+        second.then(Refusal(529, "Overloaded"))
+        first.then(Reply((Say("It is noon."),)))
+        async with chatting(tmp_path, Clock(), **given) as chat:
+            answer = await chat.answer(left)
+            await chat.say("And now?")
+            shown = await chat.gateway.parts.sessions.read("s")
+        sent = [str(request.body) for request in (*second.requests[1:], *first.requests)]
+    # Within the turn, after the restart, and in the next turn; the fallback and people never get it. A
+    # thought with a secret is not kept: its signature does not fit the masked text.
+    assert ["'signature'" in body for body in sent] == [not secret, not secret, not secret, False]
+    assert answer.text == "It is noon."
+    assert "k" * 20 not in str((sent, answer))
+    assert "ReasoningState(" not in str(shown)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import msgspec
 import pytest
 
 from gateway import Attachment, ErrorPart, FilePart, ImagePart, Part, TextPart, ToolCallPart, ToolResultPart
@@ -69,7 +70,8 @@ def aborted(name: str) -> ToolResultPart:
     ],
 )
 def test_an_assistant_message_is_cut_into_steps(parts: list[Part], steps: list[S]) -> None:
-    assert split_steps(assistant(*parts)) == steps
+    found = [msgspec.structs.replace(step, said=()) for step in split_steps(assistant(*parts))]
+    assert found == steps
 
 
 @pytest.mark.parametrize(

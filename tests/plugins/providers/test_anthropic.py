@@ -90,7 +90,7 @@ async def test_thinking_is_reasoning_and_calls_follow_the_text() -> None:
     calls = UseTogether((Use("clock", '{"zone": "UTC"}', "toolu_a", 4), Use("now", "{}", "toolu_b")))
     async with FakeModels() as fake, connected(create, fake.anthropic_url) as provider:
         fake.then(Reply((Think("Hm"), Think("m."), Say("Let me see."), calls), "tools"))
-        message = await provider.chat((user("Hi"),), OPTIONS)
+        message = (await provider.chat((user("Hi"),), OPTIONS)).with_state_of()
 
     assert message.parts == (
         TextPart("Hmm.", "reasoning"),

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from gateway.contract.messages import Attachment, ImagePart, Message, TextPart, ToolCallPart, ToolResultPart
+from gateway.contract.messages import (
+    Attachment,
+    ImagePart,
+    Message,
+    ReasoningState,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+    checked_part,
+    decode_part,
+)
 from gateway.contract.provider import ChatOptions, ToolDefinition
 from gateway.testing.contracts.provider_calls import assistant, deltas_of, text_of, user
 from gateway.testing.contracts.provider_setup import ProviderSetup, named
-from gateway.testing.fake_models.script import Reply, Say, Think, Use, UseTogether
+from gateway.testing.fake_models.script import Refusal, Reply, Say, Think, Use, UseTogether
 from tests.plugins.providers.test_contract import PROVIDER_SETUPS
 
 CLOCK = ToolDefinition("clock", "Tells the time.", {"type": "object", "properties": {}})
@@ -43,6 +54,53 @@ async def test_004_T13_a_conversation_begun_with_one_provider_continues_on_any_o
             for options in (OFFERED, PLAIN):
                 deltas = await deltas_of(provider, *history, user("Thanks!"), options=options)
                 assert text_of(deltas) == "You said: Thanks!", (first.id, setup.id)
+
+
+RETURNED = {
+    "anthropic": ("claude-opus-5", '"thinking":"Hm.","signature":"c2lnbmVkIEhtLg=="'),
+    "bedrock": ("anthropic.claude-opus-5", '"reasoningText":{"text":"Hm.","signature":"c2lnbmVk"}'),
+    "google": ("gemini-3.8-flash", '"thoughtSignature":"c2lnbmVk"'),
+    "vertex": ("gemini-3.8-flash", '"thoughtSignature":"c2lnbmVk"'),
+    "cohere": ("command-a-reasoning", '{"type":"thinking","thinking":"Hm."}'),
+    "mistral": ("mistral-medium-3-5", '"thinking":[{"type":"text","text":"Hm."}]'),
+    "openrouter": ("anthropic/claude-opus-5", '"signature":"c2lnbmVk"'),
+    "copilot": ("gemini-3.8-pro", '"reasoning_opaque":"c2lnbmVk"'),
+    "custom": ("deepseek-v4-pro", '"reasoning_content":"Hm."'),
+    "deepinfra": ("zai-org/GLM-5", '"reasoning_content":"Hm."'),
+    "together": ("zai-org/GLM-5", '"reasoning":"Hm."'),
+    "cerebras": ("gpt-oss-120b", '"reasoning":"Hm."'),
+}
+"""What each service gets back of its model's reasoning, in its own form."""
+
+
+@pytest.mark.parametrize("setup", [one for one in PROVIDER_SETUPS if one.id in RETURNED], ids=named)
+async def test_reasoning_goes_back_with_its_calls_to_the_same_model_only(setup: ProviderSetup) -> None:
+    model, fragment = RETURNED[setup.id]
+    options = msgspec.structs.replace(OFFERED, model=model)
+    async with setup.running(max_retries=0) as (fake, provider):
+        fake.then(Reply((Think("Hm."), Use("clock", "{}", "call_a")), "tools"))
+        answer = await provider.chat((user("Time?"),), options)
+        # As it is stored and read again, for example after a crash.
+        parts = (*answer.parts, ToolResultPart("call_a", "noon"))
+        stored = assistant(*(decode_part(checked_part(part)) for part in parts))
+        for each in (options, options, msgspec.structs.replace(options, model="fake-other")):
+            assert "noon" in text_of(await deltas_of(provider, user("Time?"), stored, options=each))
+        second, third, other = (msgspec.json.encode(one.body).decode() for one in fake.requests[1:])
+    assert fragment in second
+    assert second == third
+    assert "c2ln" not in other
+    assert "Hm." not in other
+
+
+async def test_a_model_that_refuses_its_reasoning_is_asked_again_without_it() -> None:
+    setup = next(one for one in PROVIDER_SETUPS if one.id == "anthropic")
+    thought = '{"anthropic":{"type":"thinking","thinking":"Hm.","signature":"c2lnbmVkIEhtLg=="}}'
+    state = ReasoningState("fake", "fake-small", thought)
+    said = assistant(TextPart("", "reasoning", state), TextPart("Hello."))
+    async with setup.running(max_retries=0) as (fake, provider):
+        fake.then(Refusal(400, "Invalid `signature` in `thinking` block"))
+        assert text_of(await deltas_of(provider, user("Hi"), said, user("So?"))) == "You said: So?"
+        assert ["Hm." in str(request.body) for request in fake.requests] == [True, False]
 
 
 STRANGE = (

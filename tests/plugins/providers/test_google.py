@@ -38,7 +38,7 @@ from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.fake_models.tokens import FakeTokens, with_account
 from plugins.providers.google import create
 from plugins.providers.google.adapter import GeminiAdapter
-from plugins.providers.protocol import UNSIGNED, Signatures
+from plugins.providers.protocol import UNSIGNED
 
 TOOL = ToolDefinition("clock", "Tells the time.", {"type": "object", "properties": {}})
 CONFIG = ProviderConfig(id="google")
@@ -201,13 +201,6 @@ async def test_calls_that_nobody_signed_get_a_stand_in_where_one_is_wanted() -> 
         asked = await asked_with(user("Time?"), old, options=ChatOptions(model=model, tools=(TOOL,)))
         parts = asked.body["contents"][1]["parts"]
         assert [part.get("thoughtSignature") for part in parts] == [signature, None]
-
-
-def test_signatures_are_kept_to_a_bound() -> None:
-    kept = Signatures(limit=2)
-    for name in ("a", "b", "c"):
-        kept.keep(name, f"of {name}")
-    assert [kept.of(name) for name in ("a", "b", "c")] == ["", "of b", "of c"]
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ async def test_reasoning_is_a_part_of_its_own() -> None:
     async with FakeModels() as fake, connected(create, fake.openai_url) as provider:
         fake.then(Reply((Think("Hm"), Think("m."), Say("Yes."))))
 
-        message = await provider.chat((user("Hi"),), OPTIONS)
+        message = (await provider.chat((user("Hi"),), OPTIONS)).with_state_of()
         assert message.parts == (TextPart("Hmm.", "reasoning"), TextPart("Yes."))
 
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from gateway import ChatOptions, Message, ProviderConfig, SettingsError, ToolCallPart, ToolResultPart
-from gateway.contract.messages import ImagePart, TextPart
+from gateway.contract.messages import ImagePart, ReasoningState, TextPart
 from gateway.contract.provider import Capabilities, ToolDefinition
 from gateway.provider_http import AuthFailedError, MetadataDelta, ServerFailedError
 from gateway.testing.contracts.provider_calls import OPTIONS, assistant, connected, deltas_of, text_of, user
@@ -248,7 +248,11 @@ def test_reasoning_goes_back_to_models_that_refuse_calls_without_it(
     vendor: str, model: str, field: str
 ) -> None:
     config = ProviderConfig(id=vendor, base_url="http://localhost/v1")
-    sent = body_for(config, *THOUGHT, options=ChatOptions(model=model))["messages"]
+    kept = f'{{"completions":{{"reasoning":"{field}"}}}}'
+    own = TextPart("", "reasoning", ReasoningState(vendor, model, kept))
+    question, answer, *rest = THOUGHT
+    made = assistant(*answer.parts[:3], own, *answer.parts[3:], own)
+    sent = body_for(config, question, made, *rest, options=ChatOptions(model=model))["messages"]
     said = [message for message in sent if message["role"] == "assistant"]
     assert [message.get(field) for message in said] == ["Let me see.", "Noon.", " "]
 
@@ -287,7 +291,7 @@ async def test_openrouter_gets_the_signatures_of_gemini_back(first: str) -> None
         results = [ToolResultPart(name, "noon") for name in ("tool_0_clock", "tool_1_clock")]
         await deltas_of(provider, user("Time?"), assistant(*made.parts, *results), options=GEMINI)
         sent = fake.requests[1].body["messages"][1]
-    assert sent["reasoning_details"] == [{**signed, "index": 0}]
+    assert sent["reasoning_details"] == [text, signed]
 
 
 async def test_a_signature_without_an_id_is_that_of_the_first_call() -> None:
