@@ -79,7 +79,7 @@ class PluginCompletions:
         *,
         system: str = "",
         model: str = "",
-        max_tokens: int = 1_000,
+        max_tokens: int = 4_096,
         budget: float | None = None,
     ) -> Completion:
         """Call a model for a plugin that works in a session."""

@@ -33,7 +33,8 @@ LOOK_SECONDS = 15.0
 """The time after which the lines of a screen are looked at, without an event."""
 RETRY_SECONDS = 5.0
 _JUDGE_SECONDS = 60.0
-_VERDICT_TOKENS = 200
+_VERDICT_TOKENS = 4_096
+"""A verdict is a line, but the reasoning before it counts, too."""
 _RESUME = ":resume"
 _LINES, _LONGEST_LINES, _LONGEST_TEXT = 8, 700, 3_000
 _LONGEST_PROMPT, _LONGEST_DETAIL, _LONGEST_FOLDER = 300, 700, 200

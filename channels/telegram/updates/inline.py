@@ -23,8 +23,8 @@ log = structlog.get_logger("trunkline.telegram")
 
 _PAUSE = 0.7
 """Seconds without a newer query of the user after which a query is answered."""
-_SECONDS, _MAX_TOKENS = 8.0, 400
-"""Limits of an answer: Telegram drops a query after some seconds."""
+_SECONDS, _MAX_TOKENS = 8.0, 4_096
+"""Limits of an answer, with the model's reasoning: Telegram drops a query after some seconds."""
 _CACHE_SECONDS = 300
 _MAX_CACHED, _MAX_USERS = 200, 8
 _MAX_ANSWER, _MAX_TITLE, _MAX_DESCRIPTION = 2_000, 60, 200

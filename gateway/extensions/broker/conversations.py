@@ -46,7 +46,7 @@ class CompleteCall(Struct, frozen=True, forbid_unknown_fields=True):
     prompt: str
     system: str = ""
     model: str = ""
-    max_tokens: int = 1_000
+    max_tokens: int = 4_096
     session: str = ""
 
 

@@ -88,12 +88,12 @@ class CompletionService(Protocol):
         *,
         system: str = "",
         model: str = "",
-        max_tokens: int = 1_000,
+        max_tokens: int = 4_096,
         budget: float | None = None,
     ) -> Completion:
         """Call a model for a plugin that works in a session.
 
-        ``budget`` is in US dollars, for this plugin in this session. Raises BudgetExceededError and
-        ProviderError.
+        ``max_tokens`` limits the answer with the reasoning before it. ``budget`` is in US dollars, for this
+        plugin in this session. Raises BudgetExceededError and ProviderError.
         """
         ...

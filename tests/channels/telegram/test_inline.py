@@ -62,7 +62,7 @@ async def test_an_allowed_user_gets_an_answer_that_is_stored_nowhere(
         assert (query.answer["is_personal"], query.answer["cache_time"]) == (True, 300)
         request = running.models.requests[-1].body
         assert not request.get("tools")
-        assert 400 in (request.get("max_tokens"), request.get("max_completion_tokens"))
+        assert 4_096 in (request.get("max_tokens"), request.get("max_completion_tokens"))
         assert fake.ask_inline("what **time**  is it?") is query
         assert await running.states() == []
         assert await running.gateway.parts.sessions.list() == []

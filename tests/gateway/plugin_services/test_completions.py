@@ -34,6 +34,9 @@ async def test_a_plugin_gets_the_answer_of_the_sessions_model(tmp_path: Path) ->
         assert (made.text, [message.text for message in call.messages]) == ("Nothing.", ["What is new?"])
         assert (options.system_prompt, options.max_tokens, options.tools) == ("Be brief.", 50, ())
         assert made.cost > 0
+        # Reasoning counts, so the default leaves room for an answer after it.
+        await complete(chat)
+        assert chat.model.calls[-1].options.max_tokens == 4_096
         # Readers of the conversation see nothing of it.
         session = await chat.gateway.parts.sessions.find("s")
         assert [message.role for message in session.messages()] == ["user", "assistant"]

@@ -105,9 +105,12 @@ class Llm:
         self._call = call
 
     async def complete(
-        self, prompt: str, *, system: str = "", model: str = "", max_tokens: int = 1000
+        self, prompt: str, *, system: str = "", model: str = "", max_tokens: int = 4096
     ) -> Data:
-        """Return the answer of a model as ``text``; without ``model`` that of the session answers."""
+        """Return the answer of a model as ``text``; without ``model`` that of the session answers.
+
+        ``max_tokens`` limits the answer with the reasoning before it.
+        """
         return await self._call(
             "llm.complete", prompt=prompt, system=system, model=model, max_tokens=max_tokens
         )
