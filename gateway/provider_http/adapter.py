@@ -87,6 +87,11 @@ class AnswerWriter:
         """Bytes of text and of arguments in the deltas so far."""
 
     @property
+    def model(self) -> str:
+        """The model that is called."""
+        return self._model[1]
+
+    @property
     def stopped(self) -> bool:
         """True once the model has reported a stop reason."""
         return self._stop is not None

@@ -12,7 +12,7 @@ import msgspec
 
 from gateway.testing.fake_models.anthropic_wire import AnthropicDialect
 from gateway.testing.fake_models.dialect import key_in, sse, text_in
-from gateway.testing.fake_models.openai_wire import OpenAIDialect
+from gateway.testing.fake_models.openai_wire import OpenAIDialect, ResponsesWire
 from gateway.testing.fake_models.script import ModelRequest, Refusal, Reply, Say, Think, Use
 
 
@@ -59,60 +59,6 @@ class OpenCodeDialect(OpenAIDialect):
     def problem(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> str:
         """Return an empty string: requests are not checked."""
         return ""
-
-
-class ResponsesWire:
-    """The writer of one answer in the Responses protocol."""
-
-    def __init__(self) -> None:
-        self._items: list[dict[str, Any]] = []
-        self._text = ""
-
-    def begin(self) -> bytes:
-        """Return the start of a response."""
-        return _event({"type": "response.created", "response": {"id": "resp_1"}})
-
-    def events(self, move: Say | Think | Use) -> Iterator[bytes]:
-        """Yield text deltas, or a whole call."""
-        match move:
-            case Say():
-                if not self._text:
-                    item: dict[str, Any] = {"type": "message", "role": "assistant", "id": "msg_1"}
-                    item["content"] = []
-                    yield _event({"type": "response.output_item.added", "output_index": 0, "item": item})
-                self._text += move.text
-                fields = {"item_id": "msg_1", "output_index": 0, "content_index": 0, "delta": move.text}
-                yield _event({"type": "response.output_text.delta", **fields})
-            case Use():
-                item = {
-                    "type": "function_call",
-                    "id": f"fc_{move.id}",
-                    "call_id": move.id,
-                    "name": move.name,
-                    "arguments": move.arguments,
-                }
-                self._items.append(item)
-                yield _event({"type": "response.output_item.done", "output_index": 0, "item": item})
-            case _:
-                pass
-
-    def end(self, reply: Reply) -> bytes:
-        """Return the whole message, the tokens and the end."""
-        events = b""
-        if self._text:
-            content: list[Any] = [{"type": "output_text", "text": self._text, "annotations": []}]
-            item: dict[str, Any] = {"type": "message", "role": "assistant", "id": "msg_1", "content": content}
-            self._items.insert(0, item)
-            events = _event({"type": "response.output_item.done", "output_index": 0, "item": item})
-        usage = {
-            "input_tokens": reply.tokens.input,
-            "input_tokens_details": {"cached_tokens": reply.tokens.cached},
-            "output_tokens": reply.tokens.output,
-            "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": reply.tokens.input + reply.tokens.output,
-        }
-        response = {"id": "resp_1", "status": "completed", "output": self._items, "usage": usage}
-        return events + _event({"type": "response.completed", "response": response})
 
 
 class LenientDialect:

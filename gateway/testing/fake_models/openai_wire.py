@@ -34,6 +34,10 @@ from gateway.testing.fake_models.script import (
 )
 
 _encode = msgspec.json.encode
+_RESPONSES_FIELDS = frozenset(
+    {"model", "input", "stream", "store", "include", "tools", "tool_choice", "temperature", "top_p"}
+    | {"max_output_tokens", "text", "reasoning"}
+)
 SIGNATURE = "c2lnbmVk"
 _KEEPS_REASONING = re.compile(r"deepseek-v4")
 """Models that refuse calls without their reasoning (api-docs.deepseek.com/guides/thinking_mode)."""
@@ -169,6 +173,93 @@ class OpenAIWire:
         return b"data: " + _encode(chunk | more) + b"\n\n"
 
 
+def sse_of(value: Mapping[str, Any]) -> bytes:
+    """Return a server-sent event with a JSON object, named by its type."""
+    kind = value.get("type")
+    head = f"event: {kind}\n".encode() if kind else b""
+    return head + b"data: " + _encode(value) + b"\n\n"
+
+
+class ResponsesWire:
+    """The writer of one answer in the Responses protocol.
+
+    Without ``reasons`` it sends no reasoning, and calls whole.
+    """
+
+    def __init__(self, *, reasons: bool = False) -> None:
+        self._reasons = reasons
+        self._items: list[dict[str, Any]] = []
+        self._text = ""
+        self._thought = ""
+
+    def begin(self) -> bytes:
+        """Return the start of a response."""
+        return sse_of({"type": "response.created", "response": {"id": "resp_1"}})
+
+    def events(self, move: Say | Think | Use | UseTogether | Count) -> Iterator[bytes]:
+        """Yield deltas of text and of the summary of reasoning, or whole calls."""
+        if not isinstance(move, Think):
+            yield from self._end_thought()
+        match move:
+            case Say():
+                if not self._text:
+                    item: dict[str, Any] = {"type": "message", "role": "assistant", "id": "msg_1"}
+                    item["content"] = []
+                    yield sse_of({"type": "response.output_item.added", "output_index": 0, "item": item})
+                self._text += move.text
+                fields = {"item_id": "msg_1", "output_index": 0, "content_index": 0, "delta": move.text}
+                yield sse_of({"type": "response.output_text.delta", **fields})
+            case Use():
+                call = {"type": "function_call", "id": f"fc_{move.id}", "call_id": move.id, "name": move.name}
+                if self._reasons:
+                    place = {"output_index": len(self._items)}
+                    item = {**call, "arguments": ""}
+                    yield sse_of({"type": "response.output_item.added", **place, "item": item})
+                    for fragment in move.fragments():
+                        delta = {"type": "response.function_call_arguments.delta", "delta": fragment}
+                        yield sse_of({**delta, **place})
+                yield self._item({**call, "arguments": move.arguments})
+            case UseTogether():
+                for call in move.calls:
+                    yield from self.events(call)
+            case Think() if self._reasons:
+                self._thought += move.text
+                fields = {"output_index": len(self._items), "summary_index": 0, "delta": move.text}
+                yield sse_of({"type": "response.reasoning_summary_text.delta", **fields})
+            case _:
+                pass
+
+    def end(self, reply: Reply) -> bytes:
+        """Return the whole message, the tokens and the end."""
+        events = b"".join(self._end_thought())
+        if self._text:
+            content: list[Any] = [{"type": "output_text", "text": self._text, "annotations": []}]
+            events += self._item({"type": "message", "role": "assistant", "id": "msg_1", "content": content})
+        usage = {
+            "input_tokens": reply.tokens.input,
+            "input_tokens_details": {"cached_tokens": reply.tokens.cached},
+            "output_tokens": reply.tokens.output,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": reply.tokens.input + reply.tokens.output,
+        }
+        why = {"length": "max_output_tokens", "filter": "content_filter"}.get(reply.stop)
+        status = "incomplete" if why else "completed"
+        response = {"id": "resp_1", "status": status, "output": self._items, "usage": usage}
+        details = {"incomplete_details": {"reason": why}} if why else {}
+        return events + sse_of({"type": f"response.{status}", "response": {**response, **details}})
+
+    def _end_thought(self) -> Iterator[bytes]:
+        thought, self._thought = self._thought, ""
+        if thought:
+            fields = {"summary": [{"type": "summary_text", "text": thought}], "encrypted_content": SIGNATURE}
+            yield self._item({"type": "reasoning", "id": "rs_1", **fields})
+
+    def _item(self, item: dict[str, Any]) -> bytes:
+        self._items.append(item)
+        index = len(self._items) - 1
+        return sse_of({"type": "response.output_item.done", "output_index": index, "item": item})
+
+
 def usage(reply: Reply, quirks: Quirks = OPENAI) -> dict[str, Any]:
     """Return the usage object."""
     tokens = reply.tokens
@@ -253,6 +344,45 @@ def problem(body: Mapping[str, Any], quirks: Quirks = OPENAI) -> str:
     ):
         return "The `reasoning_content` in the thinking mode must be passed back to the API."
     return _transcript_problem(body["messages"]) or _quirk_problem(body["messages"], quirks)
+
+
+def responses_problem(body: Mapping[str, Any]) -> str:
+    """Return the problem with a request in the Responses protocol, or an empty string."""
+    if unknown := sorted(set(body) - _RESPONSES_FIELDS):
+        return f"Unknown parameter: '{unknown[0]}'."
+    if body.get("store") is not False or "reasoning.encrypted_content" not in body.get("include", ()):
+        return "the fake requires store false, and the encrypted reasoning"
+    for tool in body.get("tools", ()):
+        if fault := tool_problem(tool["name"], tool["parameters"]):
+            return fault
+    calls: set[str] = set()
+    results: set[str] = set()
+    for item in body.get("input") or ():
+        match item.get("type", "message"):
+            case "reasoning" if item.get("encrypted_content") != SIGNATURE:
+                return f"The encrypted content for item {item.get('id')} could not be verified."
+            case "function_call":
+                calls.add(item["call_id"])
+            case "function_call_output":
+                results.add(item["call_id"])
+            case _:
+                pass
+    return "" if calls == results else f"No tool output found for function call {min(calls ^ results)}."
+
+
+def parse_responses_request(path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> ModelRequest:
+    """Return a request in the Responses protocol in the terms of scripts."""
+    text, results = "", list[str]()
+    for item in body["input"]:
+        if item.get("role") == "user":
+            content = item["content"]
+            blocks: Sequence[Any] = () if isinstance(content, str) else content
+            text = content if isinstance(content, str) else "".join(b.get("text", "") for b in blocks)
+            results = []
+        elif item.get("type") == "function_call_output":
+            results.append(str(item["output"]))
+    tools = tuple(tool["name"] for tool in body.get("tools", ()) if "name" in tool)
+    return ModelRequest(path, headers, body, text, tuple(results), tools)
 
 
 def _parameter_problem(body: Mapping[str, Any], quirks: Quirks) -> str:
@@ -385,7 +515,7 @@ class OpenAIDialect:
         path: str = "/v1",
         quirks: Quirks = OPENAI,
         refusals: Mapping[str, Refusal] | None = None,
-        chat_routes: Sequence[str] = ("/chat/completions",),
+        chat_routes: Sequence[str] = ("/chat/completions", "/responses"),
     ) -> None:
         self.path = path
         self.chat_routes = chat_routes
@@ -398,19 +528,25 @@ class OpenAIDialect:
 
     def problem(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> str:
         """Return the problem with a request, or an empty string. The path may name a deployment."""
+        if path.endswith("/responses"):
+            return responses_problem(body)
         missing = [name for name in self._quirks.headers if name not in headers]
         return f"missing {missing[0]} header" if missing else problem(body, self._quirks)
 
     def parse(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> ModelRequest:
         """Return the request in the terms of scripts."""
+        if path.endswith("/responses"):
+            return parse_responses_request(path, headers, body)
         return parse_request(path, headers, body)
 
     def streams(self, request: ModelRequest) -> bool:
         """Return whether the request is for a stream."""
         return bool(request.body.get("stream"))
 
-    def wire(self, request: ModelRequest, reply: Reply) -> OpenAIWire:
+    def wire(self, request: ModelRequest, reply: Reply) -> OpenAIWire | ResponsesWire:
         """Return the writer of a streamed answer."""
+        if request.path.endswith("/responses"):
+            return ResponsesWire(reasons=True)
         include_usage: bool = request.body.get("stream_options", {}).get("include_usage", False)
         return OpenAIWire(request.body["model"], include_usage=include_usage, quirks=self._quirks)
 
@@ -433,3 +569,15 @@ class OpenAIDialect:
     def text_event(self, literal: bytes) -> bytes:
         """Return an event with any JSON in place of its text."""
         return text_event(OpenAIWire("fake-small", include_usage=False, quirks=self._quirks), literal)
+
+
+class ResponsesDialect(OpenAIDialect):
+    """OpenAI's Responses protocol, for a provider that uses no other."""
+
+    def wire(self, request: ModelRequest, reply: Reply) -> ResponsesWire:
+        """Return the writer of a streamed answer."""
+        return ResponsesWire(reasons=True)
+
+    def text_event(self, literal: bytes) -> bytes:
+        """Return an event with any JSON in place of its text."""
+        return text_event(ResponsesWire(), literal)

@@ -109,7 +109,11 @@ AZURE = OpenAIDialect(
             404, "The API deployment for this resource does not exist", code="DeploymentNotFound"
         ),
     },
-    ("/openai/v1/chat/completions", "/openai/deployments/{deployment}/chat/completions"),
+    (
+        "/openai/v1/chat/completions",
+        "/openai/v1/responses",
+        "/openai/deployments/{deployment}/chat/completions",
+    ),
 )
 AZURE.models_route = "/openai/v1/models"
 

@@ -1,4 +1,4 @@
-"""OpenAI's Chat Completions protocol, for OpenAI and for compatible services.
+"""OpenAI's Chat Completions and Responses protocols, for OpenAI and for compatible services.
 
 The services differ in data (``profiles.py``); they share one adapter and one parser.
 In: a ``ProviderConfig``. Out: a ``Provider`` from ``create``. Only ``plugins.providers`` and tests import it.

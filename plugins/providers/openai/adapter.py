@@ -24,6 +24,7 @@ from plugins.providers.openai.messages import Required, encoder, merge_turns, re
 from plugins.providers.openai.model_list import parse_model_list
 from plugins.providers.openai.parser import CompletionParser
 from plugins.providers.openai.profiles import Profile
+from plugins.providers.openai.responses import Responses, ResponsesParser
 from plugins.providers.protocol import (
     JSON_ONLY,
     ProtocolAdapter,
@@ -39,9 +40,6 @@ _OWN_TEMPERATURE = re.compile(
 )
 """Reasoning models that refuse sampling parameters and stop sequences."""
 
-_UNREASONED_TOOLS = re.compile(r"(^|/)gpt-(5\.[6-9]|[6-9])")
-"""Models that accept tools in Chat Completions only without reasoning."""
-
 _MAX_HEADS = 64
 """Encoded beginnings of requests that are kept, one for each combination of options."""
 
@@ -50,11 +48,12 @@ PLACEHOLDER_KEY = "none"
 
 
 class CompletionsAdapter(ProtocolAdapter):
-    """Builds chat completion requests and parses their streams."""
+    """Builds chat completion requests and parses their streams; of some models, in the Responses protocol."""
 
     def __init__(self, profile: Profile, capabilities: Capabilities) -> None:
         super().__init__(capabilities)
         self._profile = profile
+        self._responses = Responses(capabilities)
         self.id = profile.id
         self.name = profile.name
         self.auth_method: AuthMethod = profile.auth_method
@@ -82,6 +81,15 @@ class CompletionsAdapter(ProtocolAdapter):
         self, messages: Sequence[Message], options: ChatOptions, config: ProviderConfig
     ) -> RequestSpec:
         """Build the request for a streamed answer."""
+        if self._in_responses(options.model):
+            refused = self._refused(options.model)
+            log_unsupported(config.id, options, "seed", "stop_sequences", *refused)
+            return RequestSpec(
+                self._address(config, "/responses"),
+                "POST",
+                self._headers(config, "text/event-stream"),
+                self._responses.body(messages, options, refused),
+            )
         history = self._history(options.model).join(messages)
         if self._profile.alternates:
             history = merge_turns(history)
@@ -103,9 +111,11 @@ class CompletionsAdapter(ProtocolAdapter):
             b"".join(pieces),
         )
 
-    def parser(self, writer: AnswerWriter) -> CompletionParser:
+    def parser(self, writer: AnswerWriter) -> CompletionParser | ResponsesParser:
         """Make a parser for one answer."""
         profile = self._profile
+        if self._in_responses(writer.model):
+            return ResponsesParser(writer)
         return CompletionParser(writer, reasoning_apart=profile.reasoning_apart, has_costs=profile.has_costs)
 
     def build_models_request(self, config: ProviderConfig) -> RequestSpec:
@@ -122,6 +132,10 @@ class CompletionsAdapter(ProtocolAdapter):
             return None
         url = urljoin(f"{self.endpoint(config)}/", self._profile.key_path)
         return RequestSpec(url, "GET", self._headers(config, "application/json"))
+
+    def _in_responses(self, model: str) -> bool:
+        pattern = self._profile.responses
+        return bool(pattern) and re.search(pattern, model) is not None
 
     def _history(self, model: str) -> FragmentCache:
         required = required_by(model, self._profile)
@@ -189,7 +203,8 @@ class CompletionsAdapter(ProtocolAdapter):
         log_unsupported(config.id, options, *refused)
         if limit := options.max_tokens or profile.default_limit:
             head[self._limit(config)] = limit
-        if options.tools and profile.reasons_without_tools and _UNREASONED_TOOLS.search(options.model):
+        pattern = profile.unreasoned_tools
+        if options.tools and pattern and re.search(pattern, options.model):
             head["reasoning_effort"] = "none"
         if options.response_format == "json" and self.capabilities.json_mode:
             head["response_format"] = {"type": "json_object"}

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway import AuthMethod, Capabilities, ProviderConfig
 from plugins.providers.openai.copilot import HEADERS
@@ -29,7 +30,9 @@ class Profile(Struct, frozen=True):
     - ``deployments``: addresses have Azure's form; a model is a deployment.
     - ``seed``: the parameter for the seed.
     - ``refuses_stop``: a pattern of the models that refuse stop sequences.
-    - ``reasons_without_tools``: newer models accept tools only with reasoning disabled.
+    - ``responses``: a pattern of the models that keep their reasoning between tool calls only in the
+      Responses protocol.
+    - ``unreasoned_tools``: a pattern of the models that accept tools only with reasoning disabled.
     - ``reasoning``: the field of reasoning in a request, for services that accept a model's own one back.
     - ``has_costs``: the usage has the cost in US dollars.
     - ``signs_calls``: the calls of newer Gemini models have signatures, which they require back.
@@ -56,11 +59,15 @@ class Profile(Struct, frozen=True):
     key_path: str = ""
     seed: str = "seed"
     refuses_stop: str = ""
-    reasons_without_tools: bool = False
+    responses: str = ""
+    unreasoned_tools: str = ""
     reasoning: str = ""
     has_costs: bool = False
     signs_calls: bool = False
 
+
+_GPT_WITH_TOOLS = r"(^|/)gpt-(5\.[6-9]|[6-9])"
+"""Models that accept tools in Chat Completions only without reasoning."""
 
 CUSTOM = Profile("custom", "OpenAI-compatible", alternates=True, reasoning="reasoning_content")
 
@@ -71,7 +78,7 @@ _PROFILES = (
         "https://api.openai.com/v1",
         limit="max_completion_tokens",
         limit_elsewhere="max_tokens",
-        reasons_without_tools=True,
+        responses=_GPT_WITH_TOOLS,
     ),
     Profile(
         "mistral",
@@ -93,6 +100,7 @@ _PROFILES = (
         limit="max_completion_tokens",
         reasoning_apart=True,
         refuses_stop=r"^(?!.*non-reasoning)grok-(3-mini|[4-9])",
+        responses=r"^(?!.*non-reasoning)grok-[4-9]",
     ),
     Profile(
         "deepinfra",
@@ -130,7 +138,7 @@ _PROFILES = (
         key_header="api-key",
         limit="max_completion_tokens",
         deployments=True,
-        reasons_without_tools=True,
+        responses=_GPT_WITH_TOOLS,
     ),
     Profile(
         "copilot",
@@ -147,4 +155,8 @@ _BY_ID = {profile.id: profile for profile in _PROFILES}
 
 def profile_of(config: ProviderConfig) -> Profile:
     """Return the profile of a service, or the profile for any compatible one."""
-    return _BY_ID.get(config.like or config.id, CUSTOM)
+    profile = _BY_ID.get(config.like or config.id, CUSTOM)
+    if profile.deployments and config.api_version:
+        # The older addresses of Azure have only Chat Completions.
+        return replace(profile, responses="", unreasoned_tools=profile.responses)
+    return profile

@@ -18,6 +18,7 @@ from gateway.testing.contracts.provider_setup import KEY, Check, ProviderSetup, 
 from gateway.testing.contracts.rude_server import Piece, RudeServer, http_response
 from plugins.providers.candidates import BEDROCK_WITH_A_KEY, PROVIDER_SETUPS
 from tests.plugins.providers.at_once import check_all
+from tests.plugins.providers.test_contract import RESPONSES
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +29,7 @@ ONE_OF_EACH = [setup for setup in (*PROVIDER_SETUPS, BEDROCK_WITH_A_KEY) if setu
 
 @pytest.mark.parametrize("check", BAD_INPUT, ids=named)
 async def test_bad_input_ends_in_a_named_error_or_a_mended_answer(check: Check) -> None:
-    await check_all(check, ONE_OF_EACH)
+    await check_all(check, [*ONE_OF_EACH, RESPONSES])
 
 
 @pytest.mark.parametrize("setup", {b.id: b for b in ONE_OF_EACH}.values(), ids=named)

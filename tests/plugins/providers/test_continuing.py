@@ -57,6 +57,9 @@ async def test_004_T13_a_conversation_begun_with_one_provider_continues_on_any_o
 
 
 RETURNED = {
+    "openai": ("gpt-5.6", '"summary":[{"type":"summary_text","text":"Hm."}],"encrypted_content":"c2ln'),
+    "azure": ("gpt-5.6", '"encrypted_content":"c2lnbmVk"'),
+    "xai": ("grok-4.3", '"encrypted_content":"c2lnbmVk"'),
     "anthropic": ("claude-opus-5", '"thinking":"Hm.","signature":"c2lnbmVkIEhtLg=="'),
     "bedrock": ("anthropic.claude-opus-5", '"reasoningText":{"text":"Hm.","signature":"c2lnbmVk"}'),
     "google": ("gemini-3.8-flash", '"thoughtSignature":"c2lnbmVk"'),
