@@ -120,7 +120,8 @@ async def test_discord_is_reached_through_the_proxy_of_the_environment(tmp_path:
     async with TestServer(app) as server:
         proxy = str(server.make_url("/"))
         options = {"token": "a", "api_base_url": "http://discord.invalid/api", "allow": "*"}
-        ((_, detail),) = await probe(tmp_path, "discord", options, http_proxy=proxy, no_proxy="")
+        (_, detail), plain = await probe(tmp_path, "discord", options, http_proxy=proxy, no_proxy="")
+    assert plain == ("warn", "channels.discord.api_base_url: http://discord.invalid is without TLS")
     assert detail.endswith("Discord rejects it (401)")
     assert asked == ["http://discord.invalid/api/users/@me"]
 

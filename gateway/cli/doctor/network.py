@@ -7,7 +7,9 @@ import errno
 import os
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping
+from ipaddress import ip_address
 from typing import Any
+from urllib.parse import urlsplit
 
 from gateway.app import Gateway
 from gateway.cli.doctor import plugins as plugin_checks
@@ -27,7 +29,7 @@ from gateway.contract.errors import (
     TrunklineError,
     is_cancellation_requested,
 )
-from gateway.extensions.loader import enabled_channels, probe_channel
+from gateway.extensions.loader import channel_options, enabled_channels, probe_channel
 from gateway.models import MAIN, Profile, Route, default_model, unknown_tools
 from gateway.settings import Settings, table_of
 from gateway.settings.secrets import without_passwords
@@ -111,7 +113,30 @@ async def _probe(settings: Settings, name: str, account: str | None, channel_id:
     advice = (
         f"check the network and [{table_of(channel_id)}]; channels/README.md has the steps at the platform"
     )
-    return [ok(title, each.detail) if each.ok else fail(title, each.detail, advice) for each in found]
+    findings = [ok(title, each.detail) if each.ok else fail(title, each.detail, advice) for each in found]
+    return [*findings, *_unencrypted(channel_options(settings, name, account), channel_id)]
+
+
+_ADDRESSES = ("api_base_url", "homeserver", "gateway_url")
+"""Settings of channels with an address to which they send their token."""
+
+
+def _unencrypted(options: object, channel_id: str) -> Iterator[Finding]:
+    """Find addresses of public hosts without TLS."""
+    for key in _ADDRESSES:
+        url = urlsplit(str(getattr(options, key, None) or ""))
+        if url.scheme in ("http", "ws") and _is_public(url.hostname or ""):
+            place, text = f"{table_of(channel_id)}.{key}", f"{url.scheme}://{url.hostname} is without TLS"
+            advice = f"begin {place} with {url.scheme}s://: else the token can be read on the way"
+            yield warn(f"channel {channel_id}", f"{place}: {text}", advice)
+
+
+def _is_public(host: str) -> bool:
+    """Return whether a host is outside of this machine and its network, as far as its name says."""
+    try:
+        return ip_address(host).is_global
+    except ValueError:
+        return "." in host and not host.endswith((".local", ".localhost", ".internal"))
 
 
 def _port(host: str, port: int) -> Finding:
