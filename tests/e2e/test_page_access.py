@@ -185,6 +185,14 @@ async def test_the_page_is_light_or_dark_as_the_system_until_one_chooses(
         assert await _brightness(page) == other
         await page.reload()
         assert await _brightness(page) == other
+        # On paper the whole conversation is in dark ink, without what is pressed.
+        await say(page, WIDE * 5)
+        await expect(answers(page).locator("footer")).to_contain_text("tokens")
+        await page.emulate_media(media="print")
+        assert await _brightness(page) == "light"
+        await expect(page.get_by_role("button")).to_have_count(0)
+        await expect(page.get_by_role("textbox")).to_have_count(0)
+        assert await page.evaluate("document.documentElement.scrollHeight > 3 * innerHeight")
 
 
 async def _brightness(page: Page) -> str:

@@ -201,13 +201,19 @@ async def test_a_conversation_that_another_tab_deletes_is_said_to_be_gone(
         await expect(answers(page)).to_contain_text("You said")
         await message_field(page).press("ArrowUp")
         await page.get_by_role("textbox", name="New text of the message").fill("an edit")
+        await page.locator("#message").fill("a draft")
+        file: Any = {"name": "plan.txt", "mimeType": "text/plain", "buffer": b"dig"}
+        await page.locator("input[type=file]").set_input_files(file)
+        await expect(page.locator("tl-chip[data-state=done]")).to_have_count(1)
         status, _ = await served.ask("DELETE", f"/api/sessions/{session_of(page)}")
         assert status == 204
         await expect(page.get_by_role("heading", name="This conversation does not exist")).to_be_in_viewport()
         await expect(questions(page)).to_have_count(0)
         await expect(rows(page)).to_have_count(0)
         await page.get_by_role("main").get_by_role("link", name="New chat").click()
-        # The text of an open edit is not lost with the conversation.
-        await expect(message_field(page)).to_have_value("an edit")
+        # What was written is not lost with the conversation.
+        await expect(message_field(page)).to_have_value("an edit\n\na draft")
+        await expect(message_field(page)).to_be_focused()
+        await expect(page.locator("tl-chip")).to_have_text("plan.txt")
         await say(page, "second talk")
         await expect(answers(page)).to_contain_text("You said: second talk")

@@ -33,6 +33,8 @@ const views = {
 const title = new TabTitle();
 const client = new Client(changed);
 let drawing = false;
+/** Whether the message field is to be focused with the next drawing that shows it. */
+let wantsFocus = false;
 /** The running replay, and the conversation as it shows it. */
 let replay = null;
 let replayed = null;
@@ -59,9 +61,12 @@ function draw() {
   else if (replayed !== null) views.thread.render({ session: current, thread: replayed, outbox: [] });
   if (target !== null && replay === null) showTarget(threads[current ?? ""]);
   for (const log of document.querySelectorAll("tl-task[data-session]")) log.render(threads[log.dataset.session]);
-  views.composer.hidden = isMissing(state, current) || isTask(current) || replay !== null;
+  const isGone = isMissing(state, current);
+  views.composer.hidden = isGone || isTask(current) || replay !== null;
+  if (wantsFocus && !views.composer.hidden) wantsFocus = false, views.composer.focusInput();
   const { triggers, status, panels } = contributed;
   views.composer.render({ session: current, branch: branchOf(state, current), running: isRunning(state, current), online: state.connection === "online", uploadBytes: server.upload_bytes, frameBytes: server.frame_bytes, commands: server.commands, triggers, completions });
+  if (isGone && views.composer.moveToNew()) client.notify(t("missing.draft"));
   views.status.render(status);
   views.panels.render(panels);
   views.token.render(state.connection);
@@ -109,7 +114,8 @@ function showAddress() {
   target = currentMessage();
   requested = false;
   client.open(currentSession());
-  if (matchMedia("(pointer: fine)").matches) views.composer.focusInput();
+  // A field that is hidden gets the focus when it is shown.
+  wantsFocus = matchMedia("(pointer: fine)").matches;
 }
 
 /** Escape stops the answer, unless it closes a dialog or ends an input composition. */

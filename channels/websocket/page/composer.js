@@ -96,6 +96,18 @@ export class Composer extends HTMLElement {
     this.#typed();
   }
 
+  /** Move the draft of a session that does not exist to a new chat. Return whether there was one. */
+  moveToNew() {
+    const text = this.#input.value;
+    if (!this.#place || (!text.trim() && this.#attachments.isEmpty)) return false;
+    const [gone, fresh] = [this.#place, placeOf(null, "")];
+    keepDraftText(gone, "");
+    keepDraftText(fresh, joined(draft(fresh).text, text));
+    this.#attachments.move([], fresh);
+    this.#showDraft(gone);
+    return true;
+  }
+
   #submit(event) {
     event.preventDefault();
     const text = this.#input.value.trim();

@@ -234,6 +234,7 @@ export const de = {
   "mic.none": "Es gibt kein Mikrofon.",
   "mic.secure": "Dieser Browser nimmt nur auf Seiten auf, die über HTTPS oder von diesem Rechner kommen.",
   "mic.used": "Das Mikrofon wird anderswo benutzt.",
+  "missing.draft": "Was du angefangen hast zu schreiben, steht im Eingabefeld eines neuen Chats.",
   "missing.name": "Unterhaltung nicht gefunden",
   "missing.new": "Einen neuen Chat beginnen",
   "missing.text": "Sie wurde gelöscht, oder die Adresse ist falsch.",

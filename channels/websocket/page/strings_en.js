@@ -234,6 +234,7 @@ export const en = {
   "mic.none": "There is no microphone.",
   "mic.secure": "This browser records only on pages served over HTTPS or from this machine.",
   "mic.used": "The microphone is in use elsewhere.",
+  "missing.draft": "What you had begun to write is in the message field of a new chat.",
   "missing.name": "Conversation not found",
   "missing.new": "Start a new chat",
   "missing.text": "It was deleted, or its address is wrong.",
