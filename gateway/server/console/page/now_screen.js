@@ -1,7 +1,7 @@
 /** Screen Now: what happens, and what needs a person. */
 import { h, reconcile } from "/shared/dom.js";
 import { t } from "/shared/language.js";
-import { emptyState, showLoading } from "/shared/states.js";
+import { emptyState, failedState, showLoading } from "/shared/states.js";
 import { Table } from "/shared/table.js";
 import { clock, counted, lasted, moment } from "./amounts.js";
 import { read } from "./api.js";
@@ -27,6 +27,8 @@ class Now {
   #state = null;
   #drawn = {};
   #live = false;
+  /** Why the state could not be read; empty if it could. */
+  #problem = "";
   #timer = 0;
   #clock = 0;
   #nodesTimer = 0;
@@ -60,7 +62,8 @@ class Now {
     this.certificate = h("button", { type: "button", class: "small" });
     if (context.isAdmin) this.nodesCard.querySelector("header").append(this.certificate);
     this.body = h("div", { class: "stack", hidden: true }, this.needsCard, this.figures, h("div", { class: "two" }, h("div", { class: "stack" }, this.running, this.activity), h("div", { class: "stack" }, card("channels", t("now.four_hours"), this.channels), card("providers", t("now.circuits"), this.providers), card("queues", "", h("div", { class: "body" }, this.queues)), this.nodesCard)));
-    host.append(h("header", { class: "head" }, this.headline, this.time), this.body);
+    this.failure = h("section", { class: "card", hidden: true });
+    host.append(h("header", { class: "head" }, this.headline, this.time), this.failure, this.body);
     this.loaded = showLoading(host);
     context.keys({
       p: { label: t("now.pause"), act: () => this.#pauseAll() },
@@ -71,7 +74,10 @@ class Now {
     for (const element of [this.running, this.activity]) for (const type of ["pointerleave", "focusout"]) element.addEventListener(type, () => this.#soon());
     this.#clock = setInterval(() => this.#tick(), 1_000);
     this.#followNodes();
-    this.#stream = new NowStream((state, live) => ((this.#state = state), (this.#live = live), this.#soon()));
+    this.#stream = new NowStream((state, live, problem) => {
+      [this.#state, this.#live, this.#problem] = [state, live, problem];
+      this.#soon();
+    });
   }
 
   dispose() {
@@ -137,8 +143,9 @@ class Now {
 
   #draw() {
     const state = this.#state;
-    if (state === null) return;
+    if (state === null) return this.#part("failure", this.#problem, () => this.#showFailure());
     this.loaded();
+    this.failure.hidden = true;
     this.body.hidden = false;
     this.#tick();
     this.#part("needs", state.needs, () => this.#drawNeeds(state));
@@ -159,6 +166,13 @@ class Now {
     if (this.#drawn[name] === value) return;
     this.#drawn[name] = value;
     draw();
+  }
+
+  /** Say why there is nothing to show; the stream is opened again by itself. */
+  #showFailure() {
+    this.loaded();
+    this.failure.hidden = false;
+    this.failure.replaceChildren(failedState({ text: `${this.#problem || t("api.unreachable")} ${t("now.tries")}` }));
   }
 
   #drawNeeds({ needs }) {

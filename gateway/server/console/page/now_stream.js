@@ -10,7 +10,10 @@ const EVENTS = ["snapshot", "turn", "health", "circuit", "queue", "question", "s
 /** Milliseconds before the stream is opened again after the gateway closed it. */
 const AGAIN_MS = 3_000;
 
-/** @typedef {(state: import("./now_state.js").State | null, live: boolean) => void} Follow `live` is false while the connection is lost */
+/**
+ * @typedef {(state: import("./now_state.js").State | null, live: boolean, problem: string) => void} Follow `live` is false
+ *   while the connection is lost, and `problem` says why the state could not be read
+ */
 
 export class NowStream {
   #follow;
@@ -52,7 +55,7 @@ export class NowStream {
       this.#pass("snapshot", await read("/api/now", {}, { signal: this.#over.signal }));
     } catch (error) {
       if (error.name === "AbortError" || error.status === 401) return;
-      return this.#lost();
+      return this.#lost(error.message);
     }
     const source = (this.#source = new EventSource(`/api/now/events?${new URLSearchParams({ after: this.#state.id })}`));
     for (const type of EVENTS) source.addEventListener(type, ({ data }) => this.#source === source && this.#pass(type, JSON.parse(data)));
@@ -61,31 +64,31 @@ export class NowStream {
     source.addEventListener("error", () => (source.close(), this.#lost()));
   }
 
-  #lost() {
-    this.#pass("live", false);
+  #lost(problem = "") {
+    this.#pass("live", false, problem);
     const timer = setTimeout(() => this.#open(), AGAIN_MS);
     this.#over.signal.addEventListener("abort", () => clearTimeout(timer));
   }
 
   /** Take an event and tell the other tabs. */
-  #pass(type, data) {
-    this.#take(type, data);
-    if (this.#leads && navigator.locks) this.#channel.postMessage({ type, data });
+  #pass(type, data, problem) {
+    this.#take(type, data, problem);
+    if (this.#leads && navigator.locks) this.#channel.postMessage({ type, data, problem });
   }
 
-  #told({ type, data }) {
+  #told({ type, data, problem }) {
     if (type === "hello") {
       if (!this.#leads || this.#state === null) return;
       this.#channel.postMessage({ type: "snapshot", data: this.#state });
       this.#channel.postMessage({ type: "live", data: this.#live });
-    } else if (!this.#leads) this.#take(type, data);
+    } else if (!this.#leads) this.#take(type, data, problem);
   }
 
-  #take(type, data) {
+  #take(type, data, problem = "") {
     if (type === "live") this.#live = data;
     else this.#state = applied(this.#state, type, data);
     if (type === "snapshot") this.#live = true;
-    this.#follow(this.#state, this.#live);
+    this.#follow(this.#state, this.#live, problem);
   }
 }
 

@@ -674,6 +674,7 @@ export const de = {
   "now.today": "heute {usd}",
   "now.tokens_per_minute": "{used} von {most} Tokens/min",
   "now.took_over": "übernahm in {time}",
+  "now.tries": "Diese Seite versucht es alle paar Sekunden wieder.",
   "now.try_circuit": "Nach {failures} Fehlern nacheinander übergehen Aufrufe ihn bis {time} und gehen an andere Modelle. Der nächste Aufruf fragt ihn wieder. Scheitert auch der, wird er noch eine halbe Minute übergangen.",
   "now.try_done": "Der nächste Aufruf fragt {name} wieder.",
   "now.try_limit": "Er hat ein Ratenlimit erreicht, das um {time} endet. Aufrufe, die darauf warten ({waiting}), werden jetzt gesendet. Gilt das Limit noch, lehnt der Anbieter sie ab, und sie warten wieder.",

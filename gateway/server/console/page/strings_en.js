@@ -674,6 +674,7 @@ export const en = {
   "now.today": "{usd} today",
   "now.tokens_per_minute": "{used} of {most} tokens/min",
   "now.took_over": "took over in {time}",
+  "now.tries": "This page tries again every few seconds.",
   "now.try_circuit": "After {failures} failures in a row, calls skip it until {time} and go to other models. The next call will ask it. If it fails again, it is skipped for another half a minute.",
   "now.try_done": "The next call asks {name} again.",
   "now.try_limit": "It reached a rate limit that ends at {time}. Calls that wait for it ({waiting}) are sent now. If the limit still holds, the provider refuses them and they wait again.",

@@ -36,7 +36,7 @@ export const de = {
   "said.provider": "Der Anbieter",
   "states.again": "Jetzt versuchen",
   "states.drop_filters": "Ohne Filter suchen",
-  "states.failed": "Das Gateway antwortet nicht",
+  "states.failed": "Das ließ sich nicht lesen",
   "states.filters": "Filter: {filters}",
   "states.loading": "Wird geladen …",
   "states.nothing": "Nichts gefunden für „{query}“",

@@ -36,7 +36,7 @@ export const en = {
   "said.provider": "The provider",
   "states.again": "Try now",
   "states.drop_filters": "Search without filters",
-  "states.failed": "The gateway does not answer",
+  "states.failed": "This could not be read",
   "states.filters": "Filters: {filters}",
   "states.loading": "Loading…",
   "states.nothing": "Nothing found for “{query}”",

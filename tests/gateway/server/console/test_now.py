@@ -109,11 +109,19 @@ async def test_now_is_accessible_in_german_at_every_width(
         await client.until("complete")
 
 
-async def test_seconds_of_a_duration_never_reach_a_minute(browser: Browser, tmp_path: Path) -> None:
+async def test_a_state_that_cannot_be_read_is_a_failure_and_durations_are_whole(browser: Browser, tmp_path: Path) -> None:
     async with (
         serving(tmp_path) as served,
-        chat(browser, f"{served.url}/console/now", connected=False) as page,
+        chat(browser, f"{served.url}/console/now", connected=False, expected="status of 500") as page,
     ):
+        # A state that was never read is no state that still loads.
+        await page.route("**/api/now", lambda route: route.fulfill(status=500, json={"message": "no luck"}))
+        await page.reload()
+        await expect(page.get_by_role("alert")).to_contain_text("no luck")
+        await expect(page.locator(".loading")).to_have_count(0)
+        await page.unroute("**/api/now")
+        await expect(page.get_by_text("Nothing is being answered")).to_be_visible()
+        await expect(page.get_by_role("alert")).to_have_count(0)
         lasted = """import('/console/page/amounts.js').then(
             ({ lasted }) => [59_960, 119_700, 3_599_900].map(lasted))"""
         assert await page.evaluate(lasted) == ["1 min 0 s", "2 min 0 s", "1 h 0 min"]
