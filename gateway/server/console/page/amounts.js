@@ -1,6 +1,7 @@
 /** Formatting of money, counts, shares and times in the tables of the console. */
 import { cost } from "/shared/figures.js";
 import { locale, t } from "/shared/language.js";
+import { gatewayNow } from "./api.js";
 
 const number = (options) => new Intl.NumberFormat(locale, options);
 const COUNT = number({});
@@ -59,7 +60,7 @@ export function since(ms) {
 }
 
 /** Return how long ago a time was, in one unit. @param {number} ms @param {number} [now] */
-export function ago(ms, now = Date.now()) {
+export function ago(ms, now = gatewayNow()) {
   const seconds = Math.max(0, Math.round((now - ms) / 1_000));
   if (seconds < 60) return t("ago.seconds", { count: seconds });
   if (seconds < 3_600) return t("ago.minutes", { count: Math.floor(seconds / 60) });

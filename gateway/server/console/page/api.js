@@ -8,6 +8,15 @@ import { t } from "/shared/language.js";
 /** Where a wrong token is refused with the same status as a request without a login. */
 const PROOFS = ["/api/console/login", "/api/console/confirm"];
 
+/** Milliseconds that the clocks of browser and gateway may differ; the header of the gateway has whole seconds. */
+const CLOCKS_MS = 5_000;
+let ahead = 0;
+
+/** Return the time at the gateway, which names all times of the console: the browser's clock may be wrong. */
+export function gatewayNow() {
+  return Date.now() + ahead;
+}
+
 export class ApiError extends Error {
   /** @param {number} status 0 if the gateway cannot be reached @param {string} name of the error @param {string} message @param {any} [body] */
   constructor(status, name, message, body) {
@@ -44,6 +53,8 @@ async function request(method, path, body, signal) {
     if (error.name === "AbortError") throw error;
     throw new ApiError(0, "UnreachableError", t("api.unreachable"));
   }
+  const difference = Date.parse(response.headers.get("Date")) - Date.now();
+  ahead = Math.abs(difference) > CLOCKS_MS ? difference : 0;
   if (response.status === 204) return null;
   const answer = await response.json().catch(() => null);
   if (response.ok) return answer;

@@ -4,7 +4,7 @@ import { t } from "/shared/language.js";
 import { emptyState, failedState, showLoading } from "/shared/states.js";
 import { Table } from "/shared/table.js";
 import { clock, counted, lasted, moment } from "./amounts.js";
-import { read } from "./api.js";
+import { gatewayNow, read } from "./api.js";
 import { ageOf, channelRows, drawProviders, endedSentence, figureCells, needRows, queueFacts, smallLine } from "./now_parts.js";
 import { askCertificate, askNode, drawNodes } from "./node_rows.js";
 import { NowStream } from "./now_stream.js";
@@ -185,7 +185,7 @@ class Now {
   }
 
   #drawRunning({ total, rows }) {
-    const now = Date.now();
+    const now = gatewayNow();
     const shown = rows.filter(({ since, step }) => this.#filter === "all" || (this.#filter === "slow" ? now - since > SLOW_MS : WAITS.has(step.kind)));
     this.runningCount.textContent = shown.length === total ? t(total === 1 ? "now.turn" : "now.turns", { count: counted(total) }) : t("now.turns_shown", { count: counted(total), shown: counted(shown.length) });
     this.idle.hidden = shown.length > 0;
@@ -200,7 +200,7 @@ class Now {
 
   /** Let times go on between two states, and say how old the state is while the connection is lost. */
   #tick() {
-    const now = Date.now();
+    const now = gatewayNow();
     for (const cell of this.table.element.querySelectorAll("[data-since]")) cell.textContent = lasted(now - Number(cell.dataset.since));
     if (this.#state === null) return;
     this.#context.setLive(this.#live ? "live" : "lost", this.#live ? "" : ageOf(this.#seenAt ?? this.#state.at));
@@ -215,7 +215,7 @@ class Now {
 function columns() {
   const who = ({ channel, person, title }) => h("span", { class: "who" }, h("span", { class: "channel", title: channel }, shortChannel(channel)), h("span", { class: "two-lines" }, h("b", { class: "clip" }, person), h("span", { class: "muted clip" }, title)));
   const doing = ({ step, agent, model, attempt }) => h("span", { class: "two-lines" }, h("span", { class: "clip" }, `${word(`now.step.${step.kind}`, step.kind)} ${step.name}`), h("span", { class: "muted clip" }, [agent, model, attempt > 1 ? t("why.attempt", { count: attempt }) : ""].filter(Boolean).join(" · ")));
-  const since = (row) => h("span", { "data-since": row.since }, lasted(Date.now() - row.since));
+  const since = (row) => h("span", { "data-since": row.since }, lasted(gatewayNow() - row.since));
   return [
     { label: t("now.who"), show: who },
     { label: t("now.doing"), show: doing },

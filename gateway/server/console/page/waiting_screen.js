@@ -6,7 +6,7 @@ import { icon } from "/shared/icons.js";
 import { t } from "/shared/language.js";
 import { emptyState, failedState, showLoading } from "/shared/states.js";
 import { ago, counted, lasted, since } from "./amounts.js";
-import { read, send } from "./api.js";
+import { gatewayNow, read, send } from "./api.js";
 import { addressOf } from "./router.js";
 import { channelName, diffLines, shortChannel, word } from "./words.js";
 
@@ -71,7 +71,7 @@ class Waiting {
       this.#open = [...open.questions, ...pairs.waiting.map(asPairing)].sort((a, b) => a.expires_at - b.expires_at);
       this.#loaded();
       this.#ready = true;
-      this.#seenAt = Date.now();
+      this.#seenAt = gatewayNow();
       this.#context.setLive("live");
       this.#draw();
     } catch (error) {
@@ -203,7 +203,7 @@ function titleOf(one) {
 
 /** Draw the link of a row: the effect of a call says more than its tool. */
 function drawRow(link, one, current) {
-  const left = Math.max(0, one.expires_at - Date.now());
+  const left = Math.max(0, one.expires_at - gatewayNow());
   const bar = h("i", { "data-level": left < 120_000 ? "soon" : "later" });
   bar.style.setProperty("width", `${Math.min(100, (100 * left) / Math.max(1, one.expires_at - one.created_at))}%`);
   const about = one.kind === "pairing" ? t("waiting.code", { code: one.code || "–" }) : [one.conversation, askedBy(one)].filter(Boolean).join(" · ");

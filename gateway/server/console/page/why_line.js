@@ -2,6 +2,7 @@
 import { h } from "/shared/dom.js";
 import { t } from "/shared/language.js";
 import { exact, lasted } from "./amounts.js";
+import { gatewayNow } from "./api.js";
 import { mark } from "./marks.js";
 
 /** Stations that may follow the one where a message stopped: they brought the notice, not an answer. */
@@ -48,7 +49,7 @@ function withPresent(stations, code, person) {
   const last = stations.at(-1);
   if (!last || (code !== "waiting" && code !== "running") || last.state === "waiting" || last.state === "running") return stations;
   const began = last.at + last.took / 1_000;
-  return [...stations, { kind: person ? "question" : "present", text: t(person ? "why.present.person" : `why.present.${code}`), at: began, took: Math.max(1, Date.now() - began) * 1_000, state: code }];
+  return [...stations, { kind: person ? "question" : "present", text: t(person ? "why.present.person" : `why.present.${code}`), at: began, took: Math.max(1, gatewayNow() - began) * 1_000, state: code }];
 }
 
 /** Return the stations with what followed the break as its sidings, and the answer that was not reached. */

@@ -19,7 +19,7 @@ export async function endLogin(page, end, waits = () => {}) {
   choose(KEY + page, "waits");
   try {
     for (let tries = 0; !(await end()); tries++) {
-      if (tries === 0) waits(), document.body.replaceChildren(h("main", {}, failedState({ title: t("ending.title"), text: t("ending.text") })));
+      if (tries === 0) waits(), document.body.replaceChildren(h("main", { class: "ending" }, failedState({ title: t("ending.title"), text: t("ending.text") })));
       await new Promise((done) => (setTimeout(done, AGAIN_MS), addEventListener("online", done, { once: true })));
     }
   } finally {

@@ -109,7 +109,9 @@ async def test_now_is_accessible_in_german_at_every_width(
         await client.until("complete")
 
 
-async def test_a_state_that_cannot_be_read_is_a_failure_and_durations_are_whole(browser: Browser, tmp_path: Path) -> None:
+async def test_a_state_that_cannot_be_read_is_a_failure_and_durations_are_whole(
+    browser: Browser, tmp_path: Path
+) -> None:
     async with (
         serving(tmp_path) as served,
         chat(browser, f"{served.url}/console/now", connected=False, expected="status of 500") as page,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,12 @@ async def test_a_question_stays_under_the_pointer_when_a_more_urgent_one_comes(
         await expect(rows).to_have_count(2)
         assert await link.evaluate("(one) => one.isConnected")
         await expect(rows.first).to_contain_text("door")
+        # The time left is that of the gateway, also where the clock of the browser is wrong.
+        await page.clock.set_system_time(datetime.now(UTC) + timedelta(hours=1))
+        for _ in range(2):
+            async with page.expect_response("**/api/questions?state=open"):
+                pass
+        await expect(rows.first).to_contain_text("9 min")
         await expect(question.get_by_role("button", name="Allow", exact=True)).to_be_visible()
         await page.keyboard.press("a")
         # The pairing is decided; now it is the turn of the other one.
