@@ -3,10 +3,23 @@ import { h, notTwice } from "/shared/dom.js";
 import { duration } from "/shared/figures.js";
 import { t } from "/shared/language.js";
 
+const ON_ITS_WAY_MS = 3_000;
 const OUTCOMES = { once: t("approval.was_once"), always: t("approval.was_always"), deny: t("approval.was_deny"), timeout: t("approval.was_timeout"), cancelled: t("approval.was_cancelled") };
 
 export class ApprovalCard extends HTMLElement {
   #shown = null;
+  #answeredAt = 0;
+
+  constructor() {
+    super();
+    this.addEventListener("decide", (event) => this.#once(event), { capture: true });
+  }
+
+  /** Drop a second answer while the first one is on its way: the gateway would refuse it. */
+  #once(event) {
+    if (Date.now() - this.#answeredAt < ON_ITS_WAY_MS) event.stopImmediatePropagation();
+    else this.#answeredAt = Date.now();
+  }
 
   /** @param {import("./message_state.js").Approval} approval */
   render(approval) {

@@ -734,6 +734,7 @@ export const de = {
   "waiting.rule": "Diese Regel hätte es erlaubt:",
   "waiting.sent": "Deine Antwort wurde übernommen.",
   "waiting.state.expired": "abgelaufen",
+  "waiting.state.gone": "nicht mehr offen",
   "waiting.state.withdrawn": "zurückgezogen",
   "waiting.title": "Wartet",
   "waiting.wants": "Darf das Werkzeug {tool} laufen?",

@@ -734,6 +734,7 @@ export const en = {
   "waiting.rule": "This rule would have allowed it:",
   "waiting.sent": "Your answer was taken.",
   "waiting.state.expired": "expired",
+  "waiting.state.gone": "no longer open",
   "waiting.state.withdrawn": "withdrawn",
   "waiting.title": "Waiting",
   "waiting.wants": "May the tool {tool} run?",

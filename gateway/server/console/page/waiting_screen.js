@@ -24,8 +24,10 @@ class Waiting {
   #open = [];
   #decided = [];
   #chosen = "";
-  /** The question in the form. It stays while it is open: another one must not come under a pointer or a key. */
+  /** The question in the form. It stays, also if it is decided elsewhere: another one must not come under a pointer or a key. */
   #kept = "";
+  /** The same with what is known of it. */
+  #last;
   #shown = "";
   #loaded = () => {};
   #ready = false;
@@ -88,8 +90,10 @@ class Waiting {
     this.count.hidden = count === 0;
     this.count.textContent = t("waiting.count", { count: counted(count) });
     this.#context.setCount("waiting", count, true);
-    const chosen = this.#open.find(({ id }) => id === this.#chosen) ?? this.#decided.find(({ id }) => id === this.#chosen) ?? this.#open.find(({ id }) => id === this.#kept) ?? this.#open[0];
+    const find = (list, wanted) => list.find(({ id }) => id === wanted);
+    const chosen = find(this.#open, this.#chosen) ?? find(this.#decided, this.#chosen) ?? find(this.#open, this.#kept) ?? this.#over() ?? this.#open[0];
     this.#kept = chosen?.id ?? "";
+    this.#last = chosen;
     // The links stay, with the focus, a press that has begun, and the place of a screen reader.
     if (count) reconcile(this.list, this.#open, ({ id }) => id, () => h("li", {}, h("a", { class: "grow ask-row" })), (item, one) => drawRow(item.firstElementChild, one, one.id === chosen?.id));
     else this.list.replaceChildren(h("li", { class: "muted" }, t("waiting.none")));
@@ -99,6 +103,13 @@ class Waiting {
     if (shown === this.#shown) return;
     this.#shown = shown;
     this.detail.replaceChildren(...(chosen ? this.#view(chosen) : [emptyState({ icon: "hand", title: t("waiting.none"), text: t("waiting.none_text") })]));
+  }
+
+  /** Return the question in the form as decided elsewhere, while others are open. */
+  #over() {
+    if (this.#kept === "" || this.#open.length === 0) return undefined;
+    const decision = this.#last.decision ?? { state: "gone", outcome: "", by: "", at: gatewayNow() };
+    return this.#decided.find(({ id }) => id === this.#kept) ?? { ...this.#last, decision };
   }
 
   #walk(by) {

@@ -121,8 +121,17 @@ async def test_a_question_stays_under_the_pointer_when_a_more_urgent_one_comes(
         # The pairing is decided; now it is the turn of the other one.
         await expect(rows).to_have_count(1)
         await expect(question.get_by_role("heading", level=2)).to_have_text("May the tool door run?")
+        # One that is decided elsewhere stays as decided, too.
+        await case.write("Let me in", "mei", "attic")
+        await expect(rows).to_have_count(2)
         await case.write("/stop")
         await case.settled()
+        await expect(rows).to_have_count(1)
+        await expect(question).to_contain_text("withdrawn")
+        await expect(question.get_by_role("button", name="Allow", exact=True)).to_have_count(0)
+        await page.keyboard.press("a")
+        await rows.get_by_role("link").press("Enter")
+        await expect(question.get_by_role("button", name="Allow", exact=True)).to_be_visible()
 
 
 async def test_waiting_is_accessible_in_german_at_every_width(
