@@ -286,6 +286,12 @@ class Message(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
 
     def with_state_of(self, provider: str = "", model: str = "") -> Message:
         """Return the message for a model, with no reasoning state but its own; without names for a person."""
+        # A plain loop, because most messages have none, and every call of a model asks all of them.
+        for part in self.parts:
+            if isinstance(part, TextPart) and part.state is not None:
+                break
+        else:
+            return self
         states = ((part, getattr(part, "state", None)) for part in self.parts)
         own = provider, model
         kept = tuple(part for part, state in states if state is None or (state.provider, state.model) == own)

@@ -580,7 +580,7 @@ class Session:
     def rendered(self, message: Message) -> Message:
         """Return a message as platforms show it: with the text of its renderer, if it has one."""
         rendered = self._render(message)
-        return message if rendered is None else replace(message, parts=(TextPart(rendered),))
+        return message.with_state_of() if rendered is None else replace(message, parts=(TextPart(rendered),))
 
     def _append(self, message: Message) -> None:
         added = self._add(message)
