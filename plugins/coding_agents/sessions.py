@@ -265,10 +265,12 @@ class Sessions:
         return session.record
 
     async def resume(self, session_id: str, owner: str, key: str = "") -> SessionRecord:
-        """Continue the program's session of an ended session in a new one."""
+        """Continue the program's session of an ended session in a new one, unless one does already."""
         old = self.get(session_id, owner)
         if not old.is_ended:
             return old
+        if found := [one for one in self.list(owner) if one.resumes == old.id and not one.is_ended]:
+            return found[-1]
         self._check_folder(old)
         return await self.spawn(
             SpawnRequest(

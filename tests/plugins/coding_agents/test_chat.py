@@ -345,6 +345,8 @@ async def test_failed_ended_and_lost_sessions_are_announced(tmp_path: Path) -> N
             ):
                 await asyncio.sleep(0.02)
         await until_status(again[0], "ready")
+        resumed = await chat.rig.sessions.resume(session.record.id, "letters:ada", "/agents 1 resume")
+        assert resumed.id == again[0].record.id, "the button and the command start one session"
         await again[0].stop(force=True)
 
 
