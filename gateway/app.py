@@ -42,7 +42,16 @@ from gateway.contract.messages import Message
 from gateway.contract.plugin import Plugin, PluginContext, StatusSegment
 from gateway.contract.provider import ProviderConfig
 from gateway.contract.services import AgentService, UIService, Unregister
-from gateway.conversations import Branches, ChangeLog, Forks, SearchIndex, Shares, Titles, Undo
+from gateway.conversations import (
+    Branches,
+    ChangeLog,
+    ConversationServices,
+    Forks,
+    SearchIndex,
+    Shares,
+    Titles,
+    Undo,
+)
 from gateway.conversations.announcements import Announcements
 from gateway.conversations.chats import Chats
 from gateway.conversations.plugin_questions import PluginQuestions, QuestionUI
@@ -273,8 +282,8 @@ class Gateway:
         chores: dict[str, Callable[[], Awaitable[None]]] = {
             "retention": partial(retention.run, TrustedClock(parts.store).now),
             "tool outputs": self.outputs.run,
-            "titles": parts.titles.run,
-            "search": parts.search.run,
+            "titles": parts.conversations.titles.run,
+            "search": parts.conversations.search.run,
             "plugin actions": self._actions.run,
             "plugin indexes": self._resolver.watch,
             "logins": self.logins.run,
@@ -364,8 +373,9 @@ class Gateway:
         settings, limits = self.settings, self.settings.limits
         approvals = Approvals(questions, access, limits.approval_timeout_ms)
         spending = Spending.of(settings, store, self.models, access, approvals)
-        inbox, changes = Inbox(store, settings.store.keep_days), self._changes(store)
+        inbox = Inbox(store, settings.store.keep_days)
         deliverer = Deliverer(Outbox(store, self.channels), tasks)
+        changes = self._changes(store)
         tool_runner = self._tool_runner(permissions, approvals, access, changes)
         caller = self._model_caller(tool_runner, spending, access)
         agent = self._agent(tool_runner, store, sessions, caller, access)
@@ -387,27 +397,55 @@ class Gateway:
         )
         self._open_sessions(sessions, questions, dispatcher)
         ephemeral = EphemeralRunner(sessions, self.registry, access, agent, self.counters)
-        submission, search = Submission(intake, inbox, sessions, self.profiles), SearchIndex(store)
-        branches = Branches(store, inbox, intake, changes)
-        undo = Undo(store, self.channels, intake, deliverer, changes)
-        forks = Forks(store, sessions, self.channels, self.profiles)
-        own = (titles, forks, Shares(store, settings.share, self.redactor), undo, branches, search)
+        submission = Submission(intake, inbox, sessions, self.profiles)
+        conversations = ConversationServices(
+            titles=titles,
+            forks=Forks(store, sessions, self.channels, self.profiles),
+            shares=Shares(store, settings.share, self.redactor),
+            undo=Undo(store, self.channels, intake, deliverer, changes),
+            branches=Branches(store, inbox, intake, changes),
+            search=SearchIndex(store),
+            changes=changes,
+        )
         sources = sessions, self.models, self.profiles, caller
-        completions = PluginCompletions(self.registry, *sources, lambda: self.model)
-        logins = BrowserLogins(Auth.of(settings.server), store)
-        parts = intake, submission, ephemeral, inbox, sessions, questions, access
         host = Host(
-            *(*parts, *own, changes, Uploads(store), logins, self.registry, self.counters),
-            *(FileReader(run=self.processes.run_script), settings, lambda: self.model, self._model_for),
+            intake=intake,
+            submission=submission,
+            ephemeral=ephemeral,
+            inbox=inbox,
+            sessions=sessions,
+            questions=questions,
+            access=access,
+            conversations=conversations,
+            uploads=Uploads(store),
+            logins=BrowserLogins(Auth.of(settings.server), store),
+            registry=self.registry,
+            counters=self.counters,
+            files=FileReader(run=self.processes.run_script),
+            settings=settings,
+            model=lambda: self.model,
+            model_of=self._model_for,
         )
         return RunningGateway(
-            *(store, sessions, access, approvals, questions, spending, dispatcher, intake),
-            Announcements(store, sessions, self.channels, access, dispatcher, intake),
-            submission,
-            *own,
-            self._drafts(caller, permissions, access),
-            *(self._grants, self._actions, completions, self.channels, self.providers),
-            *(partial(self._keep, tasks), host),
+            store=store,
+            sessions=sessions,
+            access=access,
+            approvals=approvals,
+            questions=questions,
+            spending=spending,
+            dispatcher=dispatcher,
+            intake=intake,
+            announcements=Announcements(store, sessions, self.channels, access, dispatcher, intake),
+            submission=submission,
+            conversations=conversations,
+            drafts=self._drafts(caller, permissions, access),
+            grants=self._grants,
+            actions=self._actions,
+            completions=PluginCompletions(self.registry, *sources, lambda: self.model),
+            channels=self.channels,
+            providers=self.providers,
+            keep=partial(self._keep, tasks),
+            host=host,
         )
 
     def _runner(
@@ -544,7 +582,7 @@ class Gateway:
             "choosing": lambda: ModelCommands(
                 sessions, self.models, self.profiles, lambda: self.model, lambda: self.parts.drafts
             ),
-            "conversation": lambda: ConversationCommands(sessions, access, self._conversations),
+            "conversation": lambda: ConversationCommands(sessions, access, lambda: self.parts.conversations),
             "access": lambda: AccessCommands(access),
             "plan_mode": lambda: PlanMode(sessions),
             "tasks": lambda: Tasks(self.profiles),
@@ -572,9 +610,6 @@ class Gateway:
         servers = self._resolver.server_plugins()
         await self.activator.activate(tuple(servers), lambda name: servers[name], built_in=True)
         await asyncio.to_thread(self.profiles.add_folders, self._agent_folders())
-
-    def _conversations(self) -> tuple[Titles, Forks, Shares, Undo]:
-        return self.parts.titles, self.parts.forks, self.parts.shares, self.parts.undo
 
     def _publish_agents(self, registry: AgentService) -> Unregister:
         """Give this registry to plugins that are activated later; agents of earlier ones remain."""

@@ -30,7 +30,7 @@ from gateway.contract.messages import Part
 from gateway.contract.plugin import CommandContext, MentionCompletion, SlashCommand, StatusSegment
 from gateway.contract.questions import Answer, Question
 from gateway.contract.services import Unregister
-from gateway.conversations import Branches, ChangeLog, Forks, SearchIndex, Shares, Titles, Undo
+from gateway.conversations import ConversationServices
 from gateway.conversations.announcements import Announcements
 from gateway.counters import Counters
 from gateway.ephemeral import EphemeralRunner
@@ -74,13 +74,7 @@ class Host:
         sessions: Sessions,
         questions: Questions,
         access: Access,
-        titles: Titles,
-        forks: Forks,
-        shares: Shares,
-        undo: Undo,
-        branches: Branches,
-        search: SearchIndex,
-        changes: ChangeLog,
+        conversations: ConversationServices,
         uploads: Uploads,
         logins: BrowserLogins,
         registry: PluginRegistry,
@@ -91,10 +85,10 @@ class Host:
         model_of: Callable[[str, SessionRow | None], str],
     ) -> None:
         self.sessions = sessions
-        self.shares = shares
-        self.changes = changes
-        self.undo = undo
-        self.branches = branches
+        self.shares = conversations.shares
+        self.changes = conversations.changes
+        self.undo = conversations.undo
+        self.branches = conversations.branches
         self.logins = logins
         self.auth = logins.auth
         self.limits = settings.limits
@@ -107,9 +101,7 @@ class Host:
         self._registry = registry
         self._questions = questions
         self._access = access
-        self._titles = titles
-        self._search = search
-        self._forks = forks
+        self._conversations = conversations
         self._files = files
         self.uploads = uploads
         self._model = model
@@ -127,7 +119,7 @@ class Host:
 
     def commands(self) -> Sequence[SlashCommand]:
         """Return the slash commands, sorted by name."""
-        return [command for _, (command, _) in sorted(self._registry.current.commands().items())]
+        return self._registry.get_commands()
 
     async def press(self, key: str) -> bool:
         """Run a plugin's handler for a key such as ``ctrl+t``. Returns whether it handled the key."""
@@ -262,7 +254,7 @@ class Host:
         Raises NotFoundError, also if the log does not show the message.
         """
         session = await self.sessions.find(session_id)
-        around = await self._search.read_around(session_id, message_id)
+        around = await self._conversations.search.read_around(session_id, message_id)
         if not around:
             raise NotFoundError("this message is not in the conversation any more")
         # Not a reader until ``follow``: a live event in between would have a higher number than its replay.
@@ -310,12 +302,12 @@ class Host:
     async def rename(self, session_id: str, title: str) -> Session:
         """Set the title of a session. Durable when it returns. Raises NotFoundError."""
         session = await self.sessions.find(session_id)
-        await self._titles.rename(session, title)
+        await self._conversations.titles.rename(session, title)
         return session
 
     async def fork(self, session_id: str, owner: str, message: str | None = None) -> Session:
         """Copy a session, up to a message; see ``Forks.prepare``. Durable when it returns."""
-        return await self._forks.fork(session_id, owner, message)
+        return await self._conversations.forks.fork(session_id, owner, message)
 
     async def settle(
         self,
@@ -441,12 +433,7 @@ class RunningGateway:
     intake: Intake
     announcements: Announcements
     submission: Submission
-    titles: Titles
-    forks: Forks
-    shares: Shares
-    undo: Undo
-    branches: Branches
-    search: SearchIndex
+    conversations: ConversationServices
     drafts: AgentDrafts
     grants: GrantQuestions
     actions: PluginActions

@@ -99,7 +99,7 @@ class AgentDrafts:
 
     async def _tools_of(self, turn: Turn) -> frozenset[str]:
         """Return the tools that the author of a draft has here."""
-        offered = await turn.plugins.filtered_tools(turn.ctx)
+        offered = await turn.plugins.get_filtered_tools(turn.ctx)
         role = turn.ctx.role
         names = frozenset(t.name for t in offered if not self._permissions.denies(t.name, role))
         room = self._rooms.of(turn.entry.channel, turn.entry.inbound).tools

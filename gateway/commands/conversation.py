@@ -13,7 +13,7 @@ from typing import Literal
 from gateway.access import THE_OWNER, Access
 from gateway.contract.errors import InvalidStateError, NotFoundError
 from gateway.contract.plugin import CommandContext, MentionCompletion, Plugin, SlashCommand
-from gateway.conversations import LONGEST_TITLE, Change, Command, Forks, Shares, Titles, Undo, one_line
+from gateway.conversations import LONGEST_TITLE, Change, Command, ConversationServices, one_line
 from gateway.session import Session, Sessions, running
 
 _BACK = MentionCompletion("back", "", "returns to the conversation that this one was forked from")
@@ -25,11 +25,11 @@ class ConversationCommands(Plugin):
     name = "conversation"
 
     def __init__(
-        self, sessions: Sessions, access: Access, parts: Callable[[], tuple[Titles, Forks, Shares, Undo]]
+        self, sessions: Sessions, access: Access, services: Callable[[], ConversationServices]
     ) -> None:
         self._sessions = sessions
         self._access = access
-        self._parts = parts
+        self._services = services
 
     def commands(self) -> Sequence[SlashCommand]:
         """Return /title, /fork, /undo, /redo, /share and /unshare."""
@@ -55,7 +55,7 @@ class ConversationCommands(Plugin):
             return (f"The title is “{now}”." if now else "There is no title yet.") + " `/title TEXT` sets it."
         if len(title) > LONGEST_TITLE:
             return f"The title is unchanged: it may have {LONGEST_TITLE} characters, not {len(title)}."
-        await self._parts()[0].rename(session, title)
+        await self._services().titles.rename(session, title)
         return f"The title is now “{title}”."
 
     async def _fork(self, rest: str, ctx: CommandContext) -> str:
@@ -66,7 +66,7 @@ class ConversationCommands(Plugin):
             return "Only admins can fork the conversation of a group."
         if rest:
             return await self._return(session, ctx)
-        message, forks = None, self._parts()[1]
+        message, forks = None, self._services().forks
         if ctx.inbound.in_reply_to is not None:
             message = await forks.find_message(session.id, ctx.channel, ctx.inbound.in_reply_to)
         user = self._access.policy.user_of(ctx.channel, ctx.inbound)
@@ -108,7 +108,7 @@ class ConversationCommands(Plugin):
     async def _change(self, ctx: CommandContext, kind: Literal["undo", "redo"], done: str) -> str:
         if ctx.inbound.address.group and ctx.role != "admin":
             return f"Only admins can {kind} in a group."
-        session, turn, undo = self._sessions.get_loaded(ctx.session), running.get(), self._parts()[3]
+        session, turn, undo = self._sessions.get_loaded(ctx.session), running.get(), self._services().undo
         if turn is None:
             raise InvalidStateError(f"/{kind} is a command of a chat")
         change: Callable[[Session, Command], Awaitable[Change]] = undo.undo if kind == "undo" else undo.redo
@@ -129,7 +129,7 @@ class ConversationCommands(Plugin):
             return "Only admins can share the conversation of a group."
         session, user = self._sessions.get_loaded(ctx.session), self._user_of(ctx)
         try:
-            made = await self._parts()[2].create(session, user)
+            made = await self._services().shares.create(session, user)
         except InvalidStateError as refusal:
             return f"Not shared: {refusal}."
         until = datetime.fromtimestamp(made.share.expires_at / 1000, UTC).date()
@@ -138,7 +138,7 @@ class ConversationCommands(Plugin):
     async def _unshare(self, _rest: str, ctx: CommandContext) -> str:
         if ctx.inbound.address.group and ctx.role != "admin":
             return "Only admins can revoke the pages of a group's conversation."
-        shares = self._parts()[2]
+        shares = self._services().shares
         found = await shares.list(ctx.session)
         for share in found:
             await shares.revoke(share.id, self._user_of(ctx))

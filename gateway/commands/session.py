@@ -79,8 +79,9 @@ class Commands(Plugin):
         )
 
     async def _help(self, _rest: str, ctx: CommandContext) -> str:
-        commands = [command for _, (command, _) in sorted(self._registry.current.commands().items())]
-        usable = [command for command in commands if ctx.role == "admin" or not command.admin]
+        usable = [
+            command for command in self._registry.get_commands() if ctx.role == "admin" or not command.admin
+        ]
         return "\n".join(f"- `/{command.name}` {command.description}" for command in usable)
 
     async def _stop(self, _rest: str, ctx: CommandContext) -> str:

@@ -62,7 +62,7 @@ class TurnContext(Struct, frozen=True):
 
 
 class RegistryView(Protocol):
-    """The read-only side of the plugin registry."""
+    """The read-only side of the plugin registry; turns get their tools and prompts by these methods, too."""
 
     def get_tools(self) -> tuple[Tool, ...]:
         """Return the tools of all plugins."""
@@ -73,7 +73,7 @@ class RegistryView(Protocol):
         ...
 
     def get_commands(self) -> Sequence[SlashCommand]:
-        """Return the slash commands of all plugins."""
+        """Return the slash commands of all plugins, sorted by name."""
         ...
 
     def get_hooks(self) -> Any:

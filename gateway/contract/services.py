@@ -416,11 +416,3 @@ class UIService(Protocol):
     async def input(self, title: str, placeholder: str = "") -> str | None:
         """Ask for a line of text. Returns None without a user, and without an answer in time."""
         ...
-
-    def set_status(self, key: str, text: str) -> None:
-        """Show a status line under a key."""
-        ...
-
-    def clear_status(self, key: str) -> None:
-        """Remove the status line of a key."""
-        ...

@@ -5,6 +5,8 @@ and channels, copies of sessions and the words of messages to the store, and ent
 the host and everything above them import it; it imports the pipeline and what is below.
 """
 
+from dataclasses import dataclass
+
 from gateway.conversations.branches import Branch, Branches, HiddenVersion, Version, read_hidden_versions
 from gateway.conversations.changes import ChangedFile, ChangeLog, ChangeSummary, Reverted, read_changes
 from gateway.conversations.export import as_json_lines, as_markdown
@@ -43,6 +45,7 @@ __all__ = [
     "Command",
     "ConversationFilter",
     "ConversationFinder",
+    "ConversationServices",
     "Forks",
     "HiddenVersion",
     "ModelChoice",
@@ -69,3 +72,16 @@ __all__ = [
     "search_messages",
     "search_ranked",
 ]
+
+
+@dataclass(frozen=True)
+class ConversationServices:
+    """What users do with conversations beside sending messages."""
+
+    titles: Titles
+    forks: Forks
+    shares: Shares
+    undo: Undo
+    branches: Branches
+    search: SearchIndex
+    changes: ChangeLog

@@ -163,9 +163,3 @@ class ConsoleUI:
     async def input(self, title: str, placeholder: str = "") -> str | None:
         """Return None."""
         return None
-
-    def set_status(self, key: str, text: str) -> None:
-        """Ignore the text: there is no display."""
-
-    def clear_status(self, key: str) -> None:
-        """Do nothing: there is no display."""

@@ -75,13 +75,13 @@ class Generation:
         # Tools are listed for every model call; most plugins have none.
         self._with_tools = tuple(one for one in active if overrides(one.plugin, "tools"))
 
-    def tools(self) -> tuple[Tool, ...]:
+    def get_tools(self) -> tuple[Tool, ...]:
         """Return all tools, in plugin order."""
         return tuple(tool for one in self._with_tools for tool in one.tools())
 
-    async def filtered_tools(self, ctx: TurnContext) -> tuple[Tool, ...]:
+    async def get_filtered_tools(self, ctx: TurnContext) -> tuple[Tool, ...]:
         """Return the tools that the plugins allow in this turn."""
-        return await self.hooks.filter_tools(self.tools(), ctx)
+        return await self.hooks.filter_tools(self.get_tools(), ctx)
 
     def limit_of(self, tool: Tool) -> Limit:
         """Return the time limit of a tool: its own, or the one in the settings of its plugin."""
@@ -108,7 +108,7 @@ class Generation:
         """
         return any(tool is offered for one in self._with_tools if one.built_in for offered in one.tools())
 
-    async def system_prompts(self) -> tuple[str, ...]:
+    async def get_system_prompts(self) -> tuple[str, ...]:
         """Return the plugins' system prompts in order, without empty ones."""
         found: list[str] = []
         for one in self.active:
@@ -116,6 +116,10 @@ class Generation:
             if prompt and (text := prompt if isinstance(prompt, str) else await _call_prompt(one, prompt)):
                 found.append(text)
         return tuple(found)
+
+    async def apply_system_prompt_transforms(self, prompt: str, ctx: TurnContext) -> str:
+        """Return the prompt after every plugin's ``transform_system_prompt``."""
+        return await self.hooks.transform_system_prompt(prompt, ctx)
 
     def commands(self) -> Mapping[str, tuple[SlashCommand, ActivePlugin]]:
         """Return the slash commands by name; the first plugin that offers a name wins."""

@@ -400,15 +400,15 @@ class PluginRegistry:
 
     def get_tools(self) -> tuple[Tool, ...]:
         """Return all tools, in plugin order; skip a plugin that fails to list its tools."""
-        return self.current.tools()
+        return self.current.get_tools()
 
     async def get_filtered_tools(self, ctx: TurnContext) -> tuple[Tool, ...]:
         """Return the tools that the plugins allow in this turn."""
-        return await self.current.filtered_tools(ctx)
+        return await self.current.get_filtered_tools(ctx)
 
     def get_commands(self) -> Sequence[SlashCommand]:
-        """Return the slash commands, of each name the one that is used."""
-        return [command for command, _ in self.current.commands().values()]
+        """Return the slash commands by name, of each name the one that is used."""
+        return [command for _, (command, _) in sorted(self.current.commands().items())]
 
     def get_hooks(self) -> Hooks:
         """Return the composed hooks."""
@@ -416,11 +416,11 @@ class PluginRegistry:
 
     async def get_system_prompts(self) -> tuple[str, ...]:
         """Return the plugins' system prompts in order, without empty ones."""
-        return await self.current.system_prompts()
+        return await self.current.get_system_prompts()
 
     async def apply_system_prompt_transforms(self, prompt: str, ctx: TurnContext) -> str:
         """Return the prompt after every plugin's ``transform_system_prompt``."""
-        return await self.current.hooks.transform_system_prompt(prompt, ctx)
+        return await self.current.apply_system_prompt_transforms(prompt, ctx)
 
     def get_renderer(self, custom_type: str) -> MessageRenderer | None:
         """Return the first registered renderer of a message type."""

@@ -224,7 +224,7 @@ def _leaf(token: Token, linking: bool) -> Inline | str:
         case "math_inline":
             return Math(token.content)
         case "softbreak" | "hardbreak":
-            return Break(token.type == "hardbreak")
+            return Break()
         case "image":
             image = _image(token)
             return image if linking or not isinstance(image, Image) else image.alt or image.href

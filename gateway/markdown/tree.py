@@ -39,9 +39,7 @@ class Math(Struct, frozen=True, gc=False):
 
 
 class Break(Struct, frozen=True, gc=False):
-    """A line break within a paragraph. A ``hard`` one is explicit in the Markdown."""
-
-    hard: bool = False
+    """A line break within a paragraph."""
 
 
 class Strong(Struct, frozen=True, gc=False):

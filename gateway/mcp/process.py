@@ -112,15 +112,7 @@ async def _confined(
     processes: ProcessService | None,
 ) -> RunningProgram:
     """Start a server under the profile ``program``."""
-    files = settings.capabilities.filesystem
-    access = ProgramAccess(
-        writable=files.roots if files.write else (),
-        readable=(*_own_files(argv), *(files.roots if files.read else ())),
-        network=settings.capabilities.network.enabled,
-        processes=settings.processes,
-        memory_mb=settings.memory_mb,
-    )
-    cwd = settings.cwd or next((root for root in files.roots if root.is_dir()), Path(_TMP))
+    access, cwd = await asyncio.to_thread(_access, settings, argv)
     environ = {"HOME": _TMP, "TMPDIR": _TMP, **variables}
     missing = ["there is no launcher"]
     if processes is not None:
@@ -208,6 +200,19 @@ def _found(settings: McpServerSettings, path: str) -> tuple[str, ...]:
     if program is None or not program.startswith("/"):
         raise PluginError(f"there is no program {name!r} in PATH; write its absolute path, or install it")
     return (program, *settings.command[1:])
+
+
+def _access(settings: McpServerSettings, argv: tuple[str, ...]) -> tuple[ProgramAccess, Path]:
+    """Return what a server may use, and its working directory."""
+    files = settings.capabilities.filesystem
+    access = ProgramAccess(
+        writable=files.roots if files.write else (),
+        readable=(*_own_files(argv), *(files.roots if files.read else ())),
+        network=settings.capabilities.network.enabled,
+        processes=settings.processes,
+        memory_mb=settings.memory_mb,
+    )
+    return access, settings.cwd or next((root for root in files.roots if root.is_dir()), Path(_TMP))
 
 
 def _own_files(argv: tuple[str, ...]) -> Iterator[Path]:

@@ -180,7 +180,7 @@ class Agent:
         if turn.options.tools is not None:
             return ()
         plugins = turn.plugins
-        tools = await plugins.filtered_tools(turn.ctx)
+        tools = await plugins.get_filtered_tools(turn.ctx)
         if turn.is_read_only:
             tools = tuple(tool for tool in tools if tool.read_only and plugins.is_built_in(tool))
         hidden = {*_hidden_mode_tools(turn, tools), *_hidden_task(turn, tools)}
@@ -196,9 +196,9 @@ class Agent:
         mode = PLAN_INSTRUCTION if turn.session.row.mode == "plan" and not turn.depth else ""
         if turn.is_read_only and not mode:
             mode = _READ_ONLY
-        prompts = (first, room, mode, *await turn.plugins.system_prompts())
+        prompts = (first, room, mode, *await turn.plugins.get_system_prompts())
         prompt = "\n\n".join(prompt for prompt in prompts if prompt)
-        return await turn.plugins.hooks.transform_system_prompt(prompt, turn.ctx)
+        return await turn.plugins.apply_system_prompt_transforms(prompt, turn.ctx)
 
     async def _run_custom_loop(self, turn: Turn, loop: AgentLoop, route: Route, prompt: str) -> StopReason:
         """Run a plugin's agent loop in place of the built-in one."""

@@ -85,7 +85,7 @@ class Runner:
     @property
     def handles_each(self) -> bool:
         """Return whether a plugin may change or answer each message, so that none are answered together."""
-        return any(map(self.registry.current.hooks.uses, ("transform_user_input", "chat_message")))
+        return any(map(self.registry.get_hooks().uses, ("transform_user_input", "chat_message")))
 
     async def run(self, session: Session, entry: Entry) -> None:
         """Answer one message. Returns once the outcome is durable, and placed where that is needed."""

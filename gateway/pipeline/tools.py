@@ -419,7 +419,7 @@ class ToolRunner:
     async def _permitted(self, turn: Turn, tools: Mapping[str, Tool], call: ToolCall) -> ToolCall | ToolBlock:
         tool = tools.get(call.name)
         if tool is None:
-            if any(one.name == call.name for one in turn.plugins.tools()):
+            if any(one.name == call.name for one in turn.plugins.get_tools()):
                 by = withheld_by(turn, call.name, self.rooms.of(turn.entry.channel, turn.entry.inbound))
                 turn.entry.trail.judge(call.id, by, refused=True)
             return ToolBlock(_unknown_tool(call.name, tools))

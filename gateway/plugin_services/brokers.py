@@ -113,9 +113,8 @@ class Brokers:
         """Run a program, and emit an event for each file of the workspace that it changed."""
         watch = None
         if confined and (events.wants(FileModified, session) or events.wants(FileDeleted, session)):
-            data_dir = self._settings.data_dir.resolve()
             try:
-                watch = await asyncio.to_thread(Watch, [Path.cwd()], data_dir)
+                watch = await asyncio.to_thread(self._watch_workspace)
             except SnapshotError as error:
                 log.info("changes of a program have no events", plugin=plugin, reason=str(error))
         try:
@@ -124,6 +123,9 @@ class Brokers:
             for path, _, after in await asyncio.to_thread(watch.changes) if watch else ():
                 kind = FileDeleted if after is None else FileModified
                 events.emit(kind(session, path, by=f"plugin:{plugin}"))
+
+    def _watch_workspace(self) -> Watch:
+        return Watch([Path.cwd()], self._settings.data_dir.resolve())
 
     async def _facts(self, session: str) -> Mapping[str, Any]:
         row = (await self._sessions.find(session)).row

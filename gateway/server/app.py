@@ -108,13 +108,12 @@ class Api:
 
     def _early_routes(self) -> list[Route]:
         parts = self._gateway.parts
+        search = parts.conversations.search
         return [
-            *SessionRoutes(
-                parts.host, parts.search, self._selection, ConversationFinder(parts.store)
-            ).routes(),
+            *SessionRoutes(parts.host, search, self._selection, ConversationFinder(parts.store)).routes(),
             *BranchRoutes(parts.host).routes(),
             *FileRoutes(parts.host).routes(),
-            *SearchRoutes(parts.search).routes(),
+            *SearchRoutes(search).routes(),
             *self._events.routes(),
             *self._bus.routes(),
             *self.now.routes(),

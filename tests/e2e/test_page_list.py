@@ -124,7 +124,7 @@ async def test_titles_and_messages_are_searched(
             await served.ask("POST", f"/api/sessions/{session}/messages", json={"text": text})
             await served.idle(session)
         await served.ask("PATCH", "/api/sessions/b", json={"title": "Dal, once more"})
-        search = served.gateway.parts.search
+        search = served.gateway.parts.conversations.search
         await search.catch_up()
         context: dict[str, Any] = {} if size is None else {"viewport": size}
         async with chat(browser, served.url, **context) as page:

@@ -168,7 +168,7 @@ async def undo_in(gateway: Gateway) -> bool:
     """Undo, and return whether the chat keeps the answer."""
     session = await gateway.parts.sessions.find("line:bot:kitchen")
     await until(lambda: gateway.parts.dispatcher.waiting, 0)
-    return (await gateway.parts.undo.undo(session, Command(""))).remains
+    return (await gateway.parts.conversations.undo.undo(session, Command(""))).remains
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ async def test_a_redone_answer_whose_delivery_goes_wrong_is_not_doubled(tmp_path
             await until(lambda: gateway.parts.dispatcher.waiting, 0)
             platform.then(fault, fault)
             session = await gateway.parts.sessions.find("line:bot:kitchen")
-            await gateway.parts.undo.redo(session, Command(""))
+            await gateway.parts.conversations.undo.redo(session, Command(""))
             await until(lambda: gateway.parts.dispatcher.waiting, 0)
             assert platform.answers("kitchen") == ["You said: hello"]
 
@@ -237,7 +237,7 @@ async def test_a_restart_finishes_what_was_undone_and_redone(tmp_path: Path) -> 
             await until(lambda: gateway.parts.dispatcher.waiting, 0)
             gateway.parts.dispatcher.stopping = True
             session = await gateway.parts.sessions.find("line:bot:kitchen")
-            await gateway.parts.undo.redo(session, Command(""))
+            await gateway.parts.conversations.undo.redo(session, Command(""))
         assert platform.answers("kitchen") == []
         async with gateway_on(tmp_path, platform.url, eraser) as gateway:
             await until(lambda: platform.answers("kitchen"), ["You said: hello"])

@@ -429,7 +429,7 @@ class Victim(Gateway):
                 call = approvals_module.calling
                 approvals_module.calling = SimpleNamespace(get=lambda: f"{call.get()} of {os.getpid()}")
             case "torn-edits":
-                self.parts.branches.__class__ = TornBranches
+                self.parts.conversations.branches.__class__ = TornBranches
             case "second-runs":
                 NestedRunner._run_id = lambda *_: str(uuid.uuid4())
             case "trusted-clock":

@@ -12,6 +12,7 @@ import stat
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from fnmatch import fnmatchcase
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Literal
@@ -106,7 +107,9 @@ class Files:
     async def open(self, call: PathCall) -> Reply:
         """Open a file for reading. The reply carries a descriptor."""
         async with self._checked("read", call.path, call.session) as place:
-            return Reply({"size": 0}, self._below(place, _READ, _open_regular))
+            return Reply(
+                {"size": 0}, await _opened_in_thread(partial(self._below, place, _READ, _open_regular))
+            )
 
     async def list(self, call: PathCall) -> list[Entry]:
         """Return the entries of a folder, sorted by name, without those that are restricted."""
@@ -232,6 +235,21 @@ class Files:
 
     def _folder(self, root: str) -> Path:
         return self._workspace if root == WORKSPACE else Path(root).expanduser().resolve()
+
+
+async def _opened_in_thread(opened: Callable[[], int]) -> int:
+    """Return a descriptor that a thread opens, and close it if the caller was cancelled meanwhile."""
+    opening = asyncio.get_running_loop().run_in_executor(None, opened)
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(_close_result)
+        raise
+
+
+def _close_result(opening: asyncio.Future[int]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        os.close(opening.result())
 
 
 def _texts(paths: Sequence[Path]) -> tuple[str, ...]:

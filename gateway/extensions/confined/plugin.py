@@ -6,6 +6,7 @@ handler that is not listed, and a listed one that is missing, are refused.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -288,8 +289,7 @@ class ConfinedPlugin(Plugin):
         """Start the process, and subscribe to the events that the manifest lists."""
         self._check_grants()
         manifest = self.admitted.manifest
-        root = Path.cwd()
-        worktree = next((each for each in (root, *root.parents) if (each / ".git").exists()), root)
+        root, worktree = await asyncio.to_thread(_project)
         self._params = {
             "name": self.name,
             "config": dict(ctx.config if self._config is None else self._config),
@@ -722,6 +722,12 @@ class ConfinedPlugin(Plugin):
         finally:
             if show is not None:
                 self._show_login = None
+
+
+def _project() -> tuple[Path, Path]:
+    """Return the working directory, and the root of its git work tree or again itself."""
+    root = Path.cwd()
+    return root, next((each for each in (root, *root.parents) if (each / ".git").exists()), root)
 
 
 def _canonical(event: str) -> str:

@@ -111,14 +111,11 @@ class _Error(Struct, frozen=True):
 class _Outgoing:
     """A frame that waits. ``data`` becomes empty if it is dropped."""
 
-    __slots__ = ("data", "fd", "is_event", "weight")
+    __slots__ = ("data", "fd", "weight")
 
-    def __init__(
-        self, data: bytes, fd: int | None = None, *, is_event: bool = False, weight: int = 0
-    ) -> None:
+    def __init__(self, data: bytes, fd: int | None = None, *, weight: int = 0) -> None:
         self.data = data
         self.fd = fd
-        self.is_event = is_event
         self.weight = weight
 
 
@@ -225,7 +222,7 @@ class Connection:
         """Send an event. It never waits: if 256 are waiting, the oldest is dropped and counted."""
         if self._closed is not None:
             return
-        event = _Outgoing(self._framed(_Event(method, params)), is_event=True)
+        event = _Outgoing(self._framed(_Event(method, params)))
         self._events.append(event)
         if len(self._events) > MOST_EVENTS:
             self._events.popleft().data = b""
@@ -337,7 +334,6 @@ class Connection:
             first = self._out[0]
             first.data = first.data[sent:]
             # A frame of which a part was sent must be sent to its end.
-            first.is_event = False
             if self._events and self._events[0] is first:
                 self._events.popleft()
 

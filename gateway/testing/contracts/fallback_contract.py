@@ -7,7 +7,7 @@ user or of a tool, and the final answer is the second provider's. In tests::
 
     @pytest.mark.parametrize("trigger", TRIGGERS)
     async def test_it_answers_as_a_fallback(trigger: Trigger) -> None:
-        await stands_in(ProviderSetup("mine", create, MyDialect()), trigger)
+        await check_fallback(ProviderSetup("mine", create, MyDialect()), trigger)
 
 A key is checked before the first byte, so it is never refused in a later phase.
 """
@@ -94,7 +94,7 @@ async def answers(chat: Chat, first: FakeModels, trigger: Trigger, stand_in: str
         yield Answered(phase, answer, phase == "after a tool result")
 
 
-async def stands_in(setup: ProviderSetup, trigger: Trigger) -> None:
+async def check_fallback(setup: ProviderSetup, trigger: Trigger) -> None:
     """Check a provider over HTTP as the fallback after one trigger."""
     async with setup.running(max_retries=0) as (fake, provider), FakeModels() as first:
         with TemporaryDirectory() as folder:

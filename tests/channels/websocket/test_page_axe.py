@@ -146,7 +146,7 @@ async def test_axe_finds_nothing_in_the_list_its_menu_and_the_search(
             for session, text in (("a", "Something to find"), ("b", "Something else")):
                 await client.say(text, session=session)
                 await served.idle(session)
-        await served.gateway.parts.search.catch_up()
+        await served.gateway.parts.conversations.search.catch_up()
         async with chat(
             browser, served.url + "/#/s/a", bypass_csp=True, color_scheme=scheme, **device
         ) as page:

@@ -44,7 +44,7 @@ async def store_talk(served: Served, count: int, **needles: str) -> None:
         )
         ops += put_message(message, n)
     await served.gateway.parts.store.write(*ops)
-    await served.gateway.parts.search.catch_up()
+    await served.gateway.parts.conversations.search.catch_up()
 
 
 async def open_hit(page: Page, word: str, *, phone: bool) -> None:

@@ -194,7 +194,7 @@ async def test_a_fork_of_ten_thousand_messages_is_a_few_statements(tmp_path: Pat
             message = Message(id=new_id(), session_id="s", role="assistant", parts=(TextPart(f"m{number}"),))
             ops += put_message(structs.replace(message, metadata=Metadata()), session.row.seq + 1 + number)
         await store.write(*ops)
-        row, writes = await chat.gateway.parts.forks.prepare(session, "ada")
+        row, writes = await chat.gateway.parts.conversations.forks.prepare(session, "ada")
         assert len(writes) == 5
         await store.write(*writes)
         copied = await log_of(chat, row.id)

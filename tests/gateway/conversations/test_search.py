@@ -342,7 +342,7 @@ async def test_e4_a_fork_is_found_and_survives_its_parent(tmp_path: Path) -> Non
     async with chatting(tmp_path) as chat:
         await chat.say("The zebra crosses")
         fork = await chat.host.fork("s", "ada")
-        index = chat.gateway.parts.search
+        index = chat.gateway.parts.conversations.search
         await index.catch_up()
         hits = (await index.find('"the zebra crosses"')).results
         assert {hit.session for hit in hits} == {"s", fork.id}

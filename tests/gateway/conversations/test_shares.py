@@ -129,7 +129,7 @@ async def test_a_share_ends_with_its_session(tmp_path: Path) -> None:
         made = await shared(served)
         await served.ask("DELETE", "/api/sessions/s")
         assert (await opened(served, made))[0] == 404
-        assert await served.gateway.parts.shares.list() == []
+        assert await served.gateway.parts.conversations.shares.list() == []
 
 
 async def test_the_public_name_leads_to_shared_pages_alone(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ async def test_004_t10_a_chat_is_shared_and_unshared_by_commands(tmp_path: Path)
         await chat.say("one")
         text = (await chat.say("/share")).text
         link = text.rpartition("/")[2]
-        shares = chat.gateway.parts.shares
+        shares = chat.gateway.parts.conversations.shares
         found = await shares.open(link, "peer", count=True)
         assert found is not None
         assert [message.text for message in found.messages] == ["one", "You said: one"]
@@ -265,7 +265,7 @@ async def test_shares_on_postgresql_are_the_same(tmp_path: Path, migrated_postgr
     async with chatting(tmp_path, store={"url": migrated_postgres_url}, **ON) as chat:
         await chat.say("one")
         link = (await chat.say("/share")).text.rpartition("/")[2]
-        shares = chat.gateway.parts.shares
+        shares = chat.gateway.parts.conversations.shares
         for views in range(2):
             found = await shares.open(link, "peer", count=True)
             assert found is not None

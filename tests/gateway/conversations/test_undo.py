@@ -165,10 +165,10 @@ async def test_what_is_undone_is_nowhere(tmp_path: Path) -> None:
                     await asyncio.sleep(0.02)
 
         await found(wait_for=2)
-        share = await parts.shares.create(session, "ada")
+        share = await parts.conversations.shares.create(session, "ada")
         change = await chat.host.undo.undo(session, NONE)
         assert await found() == 0
-        opened = await parts.shares.open(share.url.rsplit("/", 1)[1], "peer", count=False)
+        opened = await parts.conversations.shares.open(share.url.rsplit("/", 1)[1], "peer", count=False)
         assert opened is not None
         assert [message.text for message in opened.messages] == ["apple", "You said: apple"]
         fork = await chat.host.fork("s", "ada")

@@ -83,8 +83,8 @@ def test_each_kind_of_inline(markdown: str, node: Inline):
     ("markdown", "block"),
     [
         ("a\nb", Paragraph((Text("a"), Break(), Text("b")))),
-        ("a  \nb", Paragraph((Text("a"), Break(hard=True), Text("b")))),
-        ("a\\\nb", Paragraph((Text("a"), Break(hard=True), Text("b")))),
+        ("a  \nb", Paragraph((Text("a"), Break(), Text("b")))),
+        ("a\\\nb", Paragraph((Text("a"), Break(), Text("b")))),
         ("   a\n     b", Paragraph((Text("a"), Break(), Text("b")))),
         ("### *a*", Heading(3, (Emphasis((Text("a"),)),))),
         ("a\n===", Heading(1, (Text("a"),))),

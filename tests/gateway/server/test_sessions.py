@@ -503,7 +503,7 @@ async def test_sessions_are_found_by_the_words_of_their_titles(tmp_path: Path) -
         for session, text in (("a", "Café in Graz"), ("b", "Cafe in Wien"), ("c", "Tea")):
             await answered(served, session, text)
         await answered(served, "c", "the word cafe is in a message alone")
-        await served.gateway.parts.search.catch_up()
+        await served.gateway.parts.conversations.search.catch_up()
 
         async def found(query: str) -> list[str]:
             _, page = await served.ask("GET", "/api/sessions", params={"q": query})

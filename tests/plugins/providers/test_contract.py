@@ -11,7 +11,7 @@ from gateway import Provider, ProviderConfig
 from gateway.models import TRIGGERS, Trigger
 from gateway.provider_http import create_provider
 from gateway.testing.contracts.bad_input import BAD_INPUT
-from gateway.testing.contracts.fallback_contract import stands_in
+from gateway.testing.contracts.fallback_contract import check_fallback
 from gateway.testing.contracts.provider_contract import CHECKS
 from gateway.testing.contracts.provider_setup import Check, ProviderSetup, named
 from gateway.testing.contracts.trial import COLUMNS
@@ -40,7 +40,7 @@ async def test_004_33_the_contract_holds(check: Check) -> None:
 
 @pytest.mark.parametrize("trigger", TRIGGERS)
 async def test_004_35_every_provider_stands_in(trigger: Trigger) -> None:
-    await check_all(partial(stands_in, trigger=trigger), PROVIDER_SETUPS)
+    await check_all(partial(check_fallback, trigger=trigger), PROVIDER_SETUPS)
 
 
 def test_a_trial_is_of_every_check_once() -> None:
