@@ -101,7 +101,9 @@ class ShellSettings(BaseModel):
         default=256, ge=1, le=10_000, description="Most processes of a confined command at once; default 256"
     )
     memory_mb: int = Field(
-        default=0, ge=0, description="Most memory of a confined command in MB; default 0, which is no limit"
+        default=0,
+        ge=0,
+        description="Most memory of a confined command in MB; default 0, which means no limit",
     )
     environment: dict[str, str] = Field(default={}, description="Further variables of all commands, by name")
 

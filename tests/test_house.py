@@ -304,7 +304,7 @@ def channel_cells() -> Iterator[tuple[str, str, str]]:
         yield from ((what, name, cell) for name, cell in zip(names, cells, strict=True))
 
 
-def test_what_every_channel_has_to_do_is_told_of_each() -> None:
+def test_every_channel_documents_what_each_one_has_to_do() -> None:
     folders = {path.parent.name for path in (ROOT / "channels").glob("*/channel.py")}
     told = {(what, name) for what, name, _ in channel_cells()}
     assert {name for _, name in told} == folders

@@ -272,7 +272,7 @@ class DiscordChannel:
         return {"id": key, "channels": channels, "roles": roles}
 
     async def _fetch_roles(self, guild: str, user: str) -> Collection[str]:
-        """Fetch the roles of a user on a server; none for a user who is no member."""
+        """Fetch the roles of a user on a server; none for a user who is not a member."""
         path = "/guilds/{guild_id}/members/{user_id}"
         try:
             return read(await self._api.call("GET", path, guild_id=guild, user_id=user), Member).roles

@@ -1,7 +1,7 @@
 """Intake of mails: each is committed together with the read position after it.
 
 The position is the UIDVALIDITY of the folder and the UID of the last mail. It begins at the newest mail, and
-again when the server numbers its mails anew: old mail is never answered.
+again when the server renumbers its mails: old mail is never answered.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Inflow:
                 if validity == str(self._validity):
                     self._last = int(last)
                     return
-                log.warning("the server numbers its mails anew; older mails are not answered")
+                log.warning("the server renumbers its mails; older mails are not answered")
         await self._commit(newest)
 
     async def _take(self, imap: Imap, uid: int) -> None:

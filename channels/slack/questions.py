@@ -34,7 +34,7 @@ _OUTCOMES = {
     "once": "✅ Allowed once",
     "always": "✅ Always allowed",
     "deny": "⛔ Denied",
-    "timeout": "⌛ Nobody answered in time",
+    "timeout": "⌛ No answer in time",
     "cancelled": "▫️ Not needed any more",
 }
 _STYLES: Mapping[str, Json] = {"plain": {}, "good": {"style": "primary"}, "bad": {"style": "danger"}}

@@ -228,7 +228,7 @@ class Delivery:
 
     async def send_indicator(self, address: Address, method: str, **arguments: Any) -> None:
         """Send an indicator, such as typing or a reaction; skip it while the platform asks to wait."""
-        # A supergroup numbers its messages anew: the id of a reaction is one of the former group.
+        # A supergroup renumbers its messages: the id of a reaction is one of the former group.
         chat = address.chat if "message_id" in arguments else self._current_chat(address)
         if not self._limits.held(chat):
             await self.call_best_effort(method, longest_wait=0.0, **target_of(chat), **arguments)
@@ -400,7 +400,7 @@ def _place_of(chat: str, message: str) -> tuple[str, int]:
 
 def _searched_in(chat: str, outbound: OutboundMessage) -> OutboundMessage:
     """Return a page as it would have been placed in a chat: in a supergroup that the group of its address
-    became, nothing is replied to, and the ids of the messages begin anew."""
+    became, nothing is replied to, and the ids of the messages start over."""
     address = outbound.address
     names = [*((address.chat, message) for message in outbound.others), *outbound.elsewhere]
     places = [_place_of(where, message) for where, message in names]

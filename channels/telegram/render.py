@@ -61,7 +61,7 @@ OUTCOMES: Mapping[str, str] = {
     "once": "✓ Allowed once",
     "always": "✓ Always allowed",
     "deny": "✗ Denied",
-    "timeout": "⌛ Not allowed: nobody answered in time",
+    "timeout": "⌛ Not allowed: no answer in time",
     "cancelled": "✗ No longer asked",
 }
 """First words of messages that are outcomes of questions; with ``QUESTION``, ``ASKED`` and ``ANSWERED`` they

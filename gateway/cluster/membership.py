@@ -234,7 +234,7 @@ class Rotation(NamedTuple):
 class Membership:
     """One node's entry in the tables, on a connection of its own that holds the shared lock of the database.
 
-    A lost connection is opened anew by the next call. ``clock`` returns seconds since 1970.
+    A lost connection is reopened by the next call. ``clock`` returns seconds since 1970.
     """
 
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.time) -> None:

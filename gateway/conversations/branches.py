@@ -164,7 +164,7 @@ class Branches:
         def repeated() -> tuple[Message, InboundMessage]:
             prompts = _answered(session, answer_id)
             if not prompts:
-                raise NotFoundError(f"no answer {answer_id!r} that could be made anew")
+                raise NotFoundError(f"no answer {answer_id!r} that can be regenerated")
             parts = [part for one in prompts for part in one.parts]
             text = "\n\n".join(part.content for part in parts if isinstance(part, TextPart))
             kept = tuple(part for part in parts if not isinstance(part, TextPart))

@@ -423,10 +423,10 @@ def _hits(connection: Connection, found: Sequence[RowMapping], terms: Sequence[T
         if session is None:
             continue  # deleted since the index was read
         if message is None:
-            told = (None, None, session.created_at, *_snippet(session.title, terms))
+            fields = (None, None, session.created_at, *_snippet(session.title, terms))
         else:
-            told = (message.id, message.role, message.created_at, *_snippet(message.text, terms))
-        hits.append(SearchHit(session.id, session.title, *told))
+            fields = (message.id, message.role, message.created_at, *_snippet(message.text, terms))
+        hits.append(SearchHit(session.id, session.title, *fields))
     return hits
 
 

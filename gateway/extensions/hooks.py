@@ -411,7 +411,7 @@ def check_names(plugin: Plugin) -> None:
     for name in sorted(public - {*dir(Plugin)}):
         if near := get_close_matches(name, (*HOOKS, *DECISIONS), n=1, cutoff=_SIMILAR):
             raise PluginError(
-                f"plugin {plugin.name!r} has a method {name!r}, which is no hook; "
+                f"plugin {plugin.name!r} has a method {name!r}, which is not a hook; "
                 f"did you mean {near[0]!r}? If it is a method of your own, give it another name"
             )
 

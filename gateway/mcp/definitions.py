@@ -258,7 +258,7 @@ def checked(tools: Iterable[tuple[str, str, Mapping[str, Any]]], *, resources: b
         if name in found:
             left_out.append(f"{name[:LONGEST_NAME]!r}, which it lists twice")
         elif not name or len(name) > 2 * LONGEST_NAME or _HIDDEN.search(name):
-            left_out.append(f"{name[:LONGEST_NAME]!r}, which is no name")
+            left_out.append(f"{name[:LONGEST_NAME]!r}, which is not a name")
         elif len(msgspec.json.encode(tool)) > MOST_DEFINITION_BYTES:
             left_out.append(f"{name!r}, whose definition has more than {MOST_DEFINITION_BYTES // 1024} KB")
         else:
@@ -277,7 +277,9 @@ def checked_prompts(prompts: Iterable[tuple[str, str, Mapping[str, bool]]]) -> L
             left_out.append(f"all prompts after the first {MOST_PROMPTS}")
             break
         if name in found or not name or len(name) > 2 * LONGEST_NAME or _HIDDEN.search(name):
-            left_out.append(f"the prompt {visible(name)[:LONGEST_NAME]!r}, which is no name or listed twice")
+            left_out.append(
+                f"the prompt {visible(name)[:LONGEST_NAME]!r}, which is not a name or listed twice"
+            )
         elif len(arguments) > _MOST_ARGUMENTS or not all(map(_ARGUMENT.fullmatch, arguments)):
             left_out.append(f"the prompt {name!r}, whose arguments cannot be typed")
         else:

@@ -213,9 +213,9 @@ class Server:
             error = first_of(raised)
             if is_cancellation_requested(error):
                 raise
-            told = self._guard.problem if self._guard is not None else ""
-            self._fail(told or str(error) or type(error).__name__)
-            if not told and not isinstance(error, PluginError | ToolError):
+            problem = self._guard.problem if self._guard is not None else ""
+            self._fail(problem or str(error) or type(error).__name__)
+            if not problem and not isinstance(error, PluginError | ToolError):
                 log.exception("the session with an MCP server failed", server=self.name)
         finally:
             self._session = None

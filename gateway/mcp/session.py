@@ -82,7 +82,7 @@ class Guard:
         try:
             message = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
         except ValueError:
-            return self._drop("a line that is no message", line)
+            return self._drop("a line that is not a message", line)
         if isinstance(message, types.JSONRPCResponse | types.JSONRPCError) and message.id is not None:
             if message.id not in self._open:
                 return self._drop("an answer to a call that was not made", line)

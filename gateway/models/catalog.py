@@ -108,18 +108,18 @@ def configured_rates(said: ModelSettings) -> Rates | None:
     return None if rates == Rates() else rates
 
 
-def facts_from_listing(told: ModelInfo) -> ModelFacts:
+def facts_from_listing(listed: ModelInfo) -> ModelFacts:
     """Return the facts that a provider gave when it listed a model."""
     return ModelFacts(
-        told.id,
-        told.provider,
-        name=told.name,
-        context_window=told.context_window,
-        output_limit=told.output_limit,
-        tools=told.tools,
-        images=told.images,
-        reasoning=told.reasoning,
-        released=release_date(told.id),
+        listed.id,
+        listed.provider,
+        name=listed.name,
+        context_window=listed.context_window,
+        output_limit=listed.output_limit,
+        tools=listed.tools,
+        images=listed.images,
+        reasoning=listed.reasoning,
+        released=release_date(listed.id),
     )
 
 

@@ -203,7 +203,7 @@ class Agent:
     async def _run_custom_loop(self, turn: Turn, loop: AgentLoop, route: Route, prompt: str) -> StopReason:
         """Run a plugin's agent loop in place of the built-in one."""
         tools = await self._tools(turn)
-        # The loop begins anew after a crash; calls that have a result must not run a second time.
+        # The loop starts over after a crash; calls that have a result must not run a second time.
         earlier = {part.tool_call_id: part for part in _parts(turn) if isinstance(part, ToolResultPart)}
 
         async def call_model(messages: Sequence[Message]) -> TurnResult:

@@ -552,10 +552,10 @@ def _refusal(turn: Turn, tool: str, decision: Decision, reason: str) -> str:
         return f"Tool '{tool}' denied by the plugin '{decision.plugin}'."
     match decision.outcome:
         case "nobody" if reason:
-            return f"Tool '{tool}' needs a person's approval, and nobody can be asked here. {reason}"
+            return f"Tool '{tool}' needs a person's approval, and no user can be asked here. {reason}"
         case "nobody":
             return (
-                f"Tool '{tool}' needs a person's approval, and nobody can be asked here. "
+                f"Tool '{tool}' needs a person's approval, and no user can be asked here. "
                 f"The setting {rule_to_add(tool)} lets it run without asking."
             )
         case "unshown":

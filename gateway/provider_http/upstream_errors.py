@@ -45,7 +45,7 @@ ERROR_BODY_SECONDS = 5.0
 
 _WHOLE_BODY_LIMIT = 8 * 1024 * 1024
 _DAY_SECONDS = 3600.0
-"""Seconds after which a quota of a day is tried again: backends do not say when it begins anew."""
+"""Seconds after which a quota of a day is tried again: backends do not say when it starts again."""
 
 _BY_STATUS: Mapping[int, type[ProviderError]] = {
     401: AuthFailedError,

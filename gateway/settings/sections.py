@@ -454,7 +454,7 @@ class Settings(BaseSettings):
     )
     timezone: Annotated[str, AfterValidator(_known_zone)] | None = Field(
         default=None,
-        description="Time zone of the times that models are told, like Europe/Berlin; the machine's if unset",
+        description="Time zone of the times that models get, like Europe/Berlin; the machine's if unset",
     )
     data_dir: DataDir = Field(
         default=Path("data"),

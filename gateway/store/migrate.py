@@ -69,8 +69,8 @@ def database_file(engine: Engine) -> Path | None:
 
 
 def _recovery_hint(engine: Engine) -> str:
-    anew = "remove the file" if database_file(engine) else "drop its tables, including alembic_version,"
-    return f"restore a backup with `trunkline restore FILE`, or {anew} to start with an empty database"
+    reset = "remove the file" if database_file(engine) else "drop its tables, including alembic_version,"
+    return f"restore a backup with `trunkline restore FILE`, or {reset} to start with an empty database"
 
 
 def upgrade(engine: Engine) -> bool:

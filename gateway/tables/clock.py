@@ -21,7 +21,7 @@ log = structlog.get_logger("trunkline.retention")
 
 _DAY_MS = 86_400_000
 _JUMP_MS = 7 * _DAY_MS
-"""Longest time between two readings that is no jump. The gateway reads once an hour while it runs."""
+"""Longest time between two readings that is not a jump. The gateway reads once an hour while it runs."""
 _HOLD_MS = 3 * _DAY_MS
 _ROW = "@clock"
 """Name of the row of the table ``cursor`` that has the readings; no channel can have this name."""

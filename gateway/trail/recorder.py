@@ -26,7 +26,7 @@ class _PaddedInsert(Write):
     """Insert of up to 64 rows by one statement: the last row is repeated up to the next power of two.
 
     Each statement of a batch costs the writer a fight for the interpreter lock. The usual three for a number
-    of rows that is no power of two made a turn of 2 tokens a tenth dearer.
+    of rows that is not a power of two made a turn of 2 tokens a tenth dearer.
     """
 
     def statements(self, dialect: Dialect, rows: Sequence[Row]) -> Iterator[Statement]:
@@ -73,7 +73,7 @@ MOST_STEPS = 200
 _ALWAYS: frozenset[Kind] = frozenset(("restart", "placement", "final"))
 """Kinds that are recorded beyond that number: a path without its end would be wrong."""
 _SHORTEST_WAIT = 0.01
-"""Seconds; a shorter wait is no step of its own."""
+"""Seconds; a shorter wait is not a step of its own."""
 _HOOK_STATES: Mapping[str, State] = {
     "pass": "ok",
     "changed": "changed",

@@ -74,7 +74,7 @@ def draw_line(steps: Sequence[Step], words: Words) -> list[Station]:
 
 
 def _with_one_break(stations: list[Station]) -> list[Station]:
-    """Return the stations; the end of a line that broke earlier is no second break."""
+    """Return the stations; the end of a line that broke earlier is not a second break."""
     last = stations[-1] if stations else None
     if last is None or last.kind != "final" or not any(one.state in _FAILED for one in stations[:-1]):
         return stations

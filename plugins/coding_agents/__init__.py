@@ -112,8 +112,8 @@ class CodingAgents(Plugin):
         if self._chats is None or not quoted or (self._settings.users == "admins" and ctx.role != "admin"):
             return None
         key = f"reply {ctx.inbound.dedup_key}"
-        told = await self._chats.reply(text, quoted, caller_of(ctx).owner, key)
-        return None if told is None else Intercept(told)
+        reply = await self._chats.reply(text, quoted, caller_of(ctx).owner, key)
+        return None if reply is None else Intercept(reply)
 
     async def deactivate(self) -> None:
         """Detach from all programs, which keep running."""

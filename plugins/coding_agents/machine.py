@@ -299,7 +299,7 @@ class _Tick:
         return False
 
     def watch_content(self) -> None:
-        """Note when the screen was painted, and when its content changed; a spinner is no change."""
+        """Note when the screen was painted, and when its content changed; a spinner is not a change."""
         if self.view.version == self.state.version:
             return
         self.set(version=self.view.version, painted_at=self.now)

@@ -161,7 +161,7 @@ class WorkspaceSettings(Section):
 
 
 class LimitSettings(Section):
-    """The limits of one session; 0 is no limit."""
+    """The limits of one session; 0 means no limit."""
 
     memory_mb: int = Field(
         default=4096, ge=0, description="Memory of all processes of a session, in MB; default 4096"

@@ -50,7 +50,7 @@ def parse_rules(text: str) -> Sequence[HostRule]:
     """Return the rules for a group of hosts, such as ``@npm``, or for one host. Raises ValueError."""
     name = text.strip().lower()
     if name.startswith("@") and name not in GROUPS:
-        raise ValueError(f"{text!r} is no group of hosts; there are {', '.join(GROUPS)}")
+        raise ValueError(f"{text!r} is not a group of hosts; there are {', '.join(GROUPS)}")
     return tuple(map(parse_rule, GROUPS.get(name, (text,))))
 
 
@@ -67,7 +67,7 @@ def parse_rule(text: str) -> HostRule:
     if _is_network(host):
         return HostRule(host, int(port or 0), ip_network(host))
     if not is_name(host.removeprefix("*.")):
-        raise ValueError(f"{text!r} is no host: write host, host:port, *.host, or an address or network")
+        raise ValueError(f"{text!r} is not a host: write host, host:port, *.host, or an address or network")
     return HostRule(host, int(port or HTTPS))
 
 

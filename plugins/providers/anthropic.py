@@ -72,7 +72,7 @@ CAPABILITIES = Capabilities(reasoning=True)
 _FORM = "anthropic"
 _CACHED = {"type": "ephemeral"}
 _THINKS = re.compile(r"claude-((opus|sonnet|haiku)-[5-9]|fable|mythos)(?!\d)")
-"""Models that think unless told otherwise, but with a forced tool not always."""
+"""Models that think unless the request disables it, but with a forced tool not always."""
 _THINKING = {"type": "adaptive", "display": "summarized"}
 """Their default, but with its text, which also reports between tool calls; the text is omitted otherwise."""
 _STOP_REASONS: dict[str, StopReason] = {

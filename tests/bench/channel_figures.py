@@ -202,7 +202,7 @@ def channels_idle(bench: Bench) -> Iterator[Row]:
 
 def _all_four(bench: Bench, tree: Path) -> tuple[list[Platform], Process]:
     platforms = [bench.lab.platform(kind) for kind in PLATFORMS]
-    # What conversations hold is no growth: short histories are full when it begins to count.
+    # What conversations hold is not growth: short histories are full when it begins to count.
     gateway = bench.lab.gateway(
         platforms=platforms, python=bench.plain, tree=tree, history=1_000, pace=UNLIMITED
     )

@@ -115,7 +115,7 @@ def _names(text: str) -> list[str]:
 def _checkout(text: str) -> Path:
     folder = Path(text).resolve()
     if folder == TREE or not (folder / ".venv/bin/python").exists():
-        raise argparse.ArgumentTypeError(f"{text!r} is no other checkout with a .venv")
+        raise argparse.ArgumentTypeError(f"{text!r} is not another checkout with a .venv")
     return folder
 
 

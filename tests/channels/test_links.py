@@ -56,5 +56,5 @@ def test_links_of_platforms_name_chat_and_message(link: str, chat: str, message:
         "https://acme.slack.com/archives/C0123/p17123",
     ],
 )
-def test_other_texts_are_no_links(text: str) -> None:
+def test_other_texts_are_not_links(text: str) -> None:
     assert [read(text) for read in (telegram, discord, slack)] == [None] * 3

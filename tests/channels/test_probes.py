@@ -55,7 +55,7 @@ async def test_telegram_is_asked_for_the_bot_and_its_webhook(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("status", [200, 403])
-async def test_a_page_of_a_proxy_is_told_from_an_answer(tmp_path: Path, status: int) -> None:
+async def test_a_page_of_a_proxy_is_distinguished_from_an_answer(tmp_path: Path, status: int) -> None:
     async def page(_request: web.Request) -> web.Response:
         return web.Response(status=status, text="<html>Log in to the network</html>")
 

@@ -404,10 +404,10 @@ async def test_several_choices_and_free_texts_are_typed(desk: Desk, tmp_path: Pa
             await until(lambda number=number: len(painter.ended) == number)
             assert painter.ended[-1].values == values
             await until(lambda: not desk.prompts())
-        assert not models.requests, "an answer is no message to the model"
+        assert not models.requests, "an answer is not a message to the model"
 
 
-async def test_a_text_of_another_thread_is_no_answer(desk: Desk, tmp_path: Path) -> None:
+async def test_a_text_of_another_thread_is_not_an_answer(desk: Desk, tmp_path: Path) -> None:
     """Though both threads continue one session."""
     asking = Reply((Use("question", json.dumps({"questions": QUESTIONS[:1]})),), "tools")
     async with opened(desk) as models:
@@ -428,7 +428,7 @@ async def test_a_text_of_another_thread_is_no_answer(desk: Desk, tmp_path: Path)
 
 
 @pytest.mark.usefixtures("dovecot_path")
-async def test_a_mail_cannot_ask_and_the_model_is_told_so(tmp_path: Path) -> None:
+async def test_a_mail_cannot_ask_and_the_model_gets_an_error(tmp_path: Path) -> None:
     painter, mails = Painter(), EmailPlatform()
     used = Use("question", json.dumps({"questions": [{"header": "Name", "question": "Which name?"}]}))
     async with mails, FakeModels() as models, running(mails, models, tmp_path, painter) as gateway:

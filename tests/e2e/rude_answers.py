@@ -33,7 +33,7 @@ _SPEAKS_NO_HTTP = {
 }
 _NO_STREAM = {
     "a page": http_response(b"<html>Please log in</html>", "text/html"),
-    "an answer that is no stream": http_response(
+    "an answer that is not a stream": http_response(
         b'{"choices":[{"message":{"content":"x"}}]}', "application/json"
     ),
     "nothing": http_response(),

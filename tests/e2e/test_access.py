@@ -52,7 +52,7 @@ def code_in(text: str) -> str:
 
 
 @pytest.mark.parametrize("fault", ["slow_down", "fail_before", "fail_after", "drop_before", "drop_after"])
-async def test_a_stranger_is_told_one_code_whatever_goes_wrong(tmp_path: Path, fault: Fault) -> None:
+async def test_an_unauthorised_user_gets_one_code_after_any_failure(tmp_path: Path, fault: Fault) -> None:
     async with (
         FakeModels() as models,
         PollingPlatform(repeats=1) as platform,
@@ -68,7 +68,7 @@ async def test_a_stranger_is_told_one_code_whatever_goes_wrong(tmp_path: Path, f
         await until(lambda: platform.answers("kitchen")[1:] == ["You said: hello"])
 
 
-async def test_a_stranger_whose_answer_was_cut_off_by_the_end_is_told_the_same_code(tmp_path: Path) -> None:
+async def test_an_unauthorised_user_gets_the_same_code_after_a_restart(tmp_path: Path) -> None:
     async with FakeModels() as models, PollingPlatform() as platform:
         platform.then(*["slow_down"] * 3)
         platform.say("kitchen", "let me in", user="eve")
@@ -84,7 +84,7 @@ async def test_a_stranger_whose_answer_was_cut_off_by_the_end_is_told_the_same_c
             assert await gateway.parts.access.pairing.waiting() == []
 
 
-async def test_strangers_of_every_platform_are_let_in_by_the_code_they_were_told(tmp_path: Path) -> None:
+async def test_unauthorised_users_of_every_platform_pair_with_their_code(tmp_path: Path) -> None:
     async with (
         FakeTelegram() as telegram,
         FakeDiscord() as discord,

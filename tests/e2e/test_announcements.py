@@ -430,7 +430,7 @@ async def test_keys_of_two_plugins_are_apart(tmp_path: Path) -> None:
     assert platform.answers("kitchen") == ["one", "two"]
 
 
-async def test_a_user_without_access_is_told_nothing_more(tmp_path: Path) -> None:
+async def test_a_user_without_access_gets_no_further_message(tmp_path: Path) -> None:
     herald = Herald()
     async with PollingPlatform() as platform, gateway_on(tmp_path, platform.url, herald) as gateway:
         platform.say("kitchen", "hello")

@@ -181,7 +181,7 @@ BREACHES = {
 }
 
 
-async def test_a_socket_that_breaks_the_protocol_is_told_so_and_closed(tmp_path: Path) -> None:
+async def test_a_socket_that_breaks_the_protocol_gets_the_reason_and_is_closed(tmp_path: Path) -> None:
     async with besieged(tmp_path) as gateway:
         for name, (sent, code) in BREACHES.items():
             said = await exchange(gateway.url, handshake(gateway.url) + sent)
@@ -229,7 +229,7 @@ async def test_requests_that_are_none_are_refused(tmp_path: Path) -> None:
             assert b"Traceback" not in said
 
 
-async def test_who_is_not_let_in_is_told_why_and_disturbs_nobody(tmp_path: Path) -> None:
+async def test_a_refused_client_gets_the_reason_and_disturbs_no_other(tmp_path: Path) -> None:
     async with besieged(tmp_path, server=GUARDED) as gateway, aiohttp.ClientSession() as http:
         for wrong, status, name in (
             ({"Authorization": "Bearer wrong"}, 401, "UnauthorizedError"),

@@ -336,7 +336,7 @@ async def test_a_session_takes_what_disk_has_room_for_and_the_gateway_only_so_mu
     assert len(accepted) == 257
 
 
-async def test_the_model_is_told_when_a_tools_outcome_is_unknown(tmp_path: Path, models: FakeModels) -> None:
+async def test_the_model_learns_that_a_tools_outcome_is_unknown(tmp_path: Path, models: FakeModels) -> None:
     (tmp_path / "fragile.py").write_text(FRAGILE)
     models.then(Reply((Use("launch"),), "tools"))
     async with GatewayProcess(tmp_path, models.openai_url, FRAGILE_SETTINGS) as gateway:

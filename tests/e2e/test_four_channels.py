@@ -34,7 +34,7 @@ async def test_one_configuration_runs_all_four_and_each_is_answered_once(tmp_pat
         platforms.check()
 
 
-async def test_002_20_what_a_plugin_appends_stands_in_the_chat_of_each_platform(tmp_path: Path) -> None:
+async def test_002_20_what_a_plugin_appends_is_in_the_chat_of_each_platform(tmp_path: Path) -> None:
     async with town() as platforms, FakeModels() as models:
         gateway = Gateway(platforms.settings(tmp_path, models))
         async with gateway.running():

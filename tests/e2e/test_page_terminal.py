@@ -163,7 +163,7 @@ async def test_a_paste_and_the_size_of_the_window_reach_the_program(browser: Bro
         assert await screen(page).evaluate(inside)
 
 
-async def test_a_lost_connection_is_made_again_and_an_end_is_told(browser: Browser, tmp_path: Path) -> None:
+async def test_a_lost_connection_is_reopened_and_an_end_is_shown(browser: Browser, tmp_path: Path) -> None:
     session = FakeSession()
     async with serving(tmp_path, agents := FakeAgents(session)) as served, chat(browser, served.url) as page:
         await open_terminal(page)
@@ -301,7 +301,7 @@ async def test_a_real_shell_is_driven_from_a_phone_and_from_a_desk(browser: Brow
             await session.stop(force=True)
 
 
-async def test_a_shell_is_shown_again_after_the_gateway_has_started_anew(
+async def test_a_shell_is_shown_again_after_a_restart_of_the_gateway(
     browser: Browser, tmp_path: Path
 ) -> None:
     plugins: Any = {"coding_agents": {"min_free_memory_mb": 0, "sandbox": "off"}}

@@ -96,7 +96,7 @@ async def test_a_voice_message_is_recorded_and_sent(browser: Browser, by_key: bo
         assert held["data"].startswith(b"\x1aE\xdf\xa3")
 
 
-async def test_a_microphone_that_may_not_be_used_is_told_plainly(browser: Browser) -> None:
+async def test_a_forbidden_microphone_is_reported(browser: Browser) -> None:
     server = PageServer(answering("I see."))
     async with server.running(), chat(browser, server.url, permissions=[]) as page:
         await page.get_by_role("button", name="Record a voice message").click()

@@ -63,7 +63,7 @@ async def settled(gateway: Gateway, *wanted: str) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_an_answer_stands_in_the_room_of_its_question(tmp_path: Path) -> None:
+async def test_an_answer_is_in_the_room_of_its_question(tmp_path: Path) -> None:
     async with PollingPlatform() as platform, gateway_on(tmp_path, platform.url) as gateway:
         asked = platform.say("kitchen", "hello")
         platform.say("hall", "hi")

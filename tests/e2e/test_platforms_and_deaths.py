@@ -229,7 +229,7 @@ def press(platforms: Town, messages: list[Any]) -> None:
 
 
 @pytest.mark.timeout(120)
-async def test_wrong_tokens_are_told_in_one_line_each_and_the_others_run(tmp_path: Path) -> None:
+async def test_wrong_tokens_are_reported_in_one_line_each_and_other_channels_run(tmp_path: Path) -> None:
     async with town() as platforms, FakeModels() as models:
         wrong = {
             "telegram": {**platforms.channels["telegram"], "token": "123:wrong-telegram-token"},

@@ -296,7 +296,7 @@ def test_a_gateway_whose_repeated_turn_asks_once_more_is_found_out(storms: Storm
 
 
 @pytest.mark.planted
-def test_a_gateway_that_begins_a_task_anew_after_a_crash_is_found_out(storms: Storms) -> None:
+def test_a_gateway_that_restarts_a_task_after_a_crash_is_detected(storms: Storms) -> None:
     storms["second-runs"].must_find(lambda found: found.says("the call", "runs", kind="duplicate"))
 
 

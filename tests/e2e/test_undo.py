@@ -195,7 +195,7 @@ async def test_an_answer_is_deleted_or_marked_as_the_channel_can(
             assert platform.answers("kitchen") == left
 
 
-async def test_a_chat_that_keeps_the_answer_is_told_so(tmp_path: Path) -> None:
+async def test_a_chat_that_keeps_the_answer_gets_a_notice(tmp_path: Path) -> None:
     async with PollingPlatform() as platform, gateway_on(tmp_path, platform.url) as gateway:
         platform.say("kitchen", "hello")
         await settled(gateway, "done")

@@ -91,7 +91,7 @@ async def test_002_32_channels_of_plugins_are_all_started_and_answered_on(tmp_pa
     assert not any(box.open.is_set() for box in boxes), "they are stopped again"
 
 
-async def test_002_33_a_channel_is_told_how_the_answer_is_wanted(tmp_path: Path) -> None:
+async def test_002_33_a_channel_gets_the_response_mode(tmp_path: Path) -> None:
     box = Letterbox()
     async with chatting(tmp_path, Brings(box)):
         await box.write(written("hello", channel=box.id, response_mode="voice"))

@@ -197,7 +197,7 @@ async def test_a_redirect_to_what_may_be_fetched_is_followed() -> None:
         "\0",
     ],
 )
-async def test_what_is_no_web_address_is_not_fetched(url: str) -> None:
+async def test_what_is_not_a_web_address_is_not_fetched(url: str) -> None:
     with pytest.raises(FetchError):
         await fetch(url, HERE)
 
@@ -252,7 +252,7 @@ async def test_nothing_is_fetched_without_bounds(handler: Handler, said: str) ->
             await fetch(url, reach)
 
 
-async def test_what_is_no_web_server_is_named() -> None:
+async def test_what_is_not_a_web_server_is_named() -> None:
     async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"220 ftp\r\n")
         await writer.drain()

@@ -128,7 +128,7 @@ def test_a_full_disk_is_reported_once(tmp_path: Path) -> None:
     assert len(lines) == 4
 
 
-def test_whoever_logs_does_not_fail_because_nobody_reads() -> None:
+def test_logging_to_a_closed_pipe_does_not_fail() -> None:
     code = CODE.format(level="info", format="json", folder="", size=10_000, node=None)
     code = f"import os\nreader, writer = os.pipe()\nos.close(reader)\nos.dup2(writer, 2)\n{code}\nprint('on')"
     done = subprocess.run(

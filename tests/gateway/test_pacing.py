@@ -101,7 +101,7 @@ async def test_a_busy_chat_keeps_no_other_one_waiting():
         await calls.time.pass_by(60)
 
 
-async def test_nobody_jumps_the_line_when_it_moves():
+async def test_the_queue_stays_in_order_when_it_moves():
     """A call arrives in the moment between the end of a wait and the waking of who waited."""
     calls = Calls({"all": Limit(1, 10)})
     async with asyncio.TaskGroup() as tasks:
@@ -278,7 +278,7 @@ async def test_waiting_for_a_method_keeps_the_place_among_all():
         await calls.time.pass_by(200)
 
 
-async def test_nobody_polls():
+async def test_waiters_are_woken_without_polling():
     calls = Calls({"all": Limit(10), "chat": Limit(1)})
     async with asyncio.TaskGroup() as tasks:
         for n in range(50):

@@ -270,7 +270,7 @@ def test_004_t17_rules_for_paths_compare_them_normalised(pattern: str, path: str
 
 
 @pytest.mark.parametrize("path", ["..", "../x", "src/../../x", "", "a\0b"])
-def test_004_t17_a_path_that_leaves_its_root_is_denied_whatever_the_rule(path: str) -> None:
+def test_004_t17_a_path_that_leaves_its_root_is_denied_by_every_rule(path: str) -> None:
     assert decide("path", {"*": "allow"}, path) == "deny"
     assert offer("path", path) is None
 

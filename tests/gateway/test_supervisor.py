@@ -54,7 +54,7 @@ async def test_what_a_channel_says_by_name_is_reported_in_one_line(
         assert ("Traceback" in written.out + written.err) == traced
 
 
-async def test_what_is_no_news_is_not_told_again() -> None:
+async def test_an_unchanged_state_is_not_reported_again() -> None:
     class Refused(Failing):
         runs = 0
 

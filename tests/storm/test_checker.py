@@ -123,7 +123,7 @@ async def test_a_notice_may_stay_when_all_that_a_person_wrote_is_undone(tmp_path
         assert await room.judge() == []
 
 
-async def test_a_notice_that_stands_twice_is_found_when_all_else_is_undone(tmp_path: Path) -> None:
+async def test_a_doubled_notice_is_found_after_an_undo(tmp_path: Path) -> None:
     async with room_with_notice(tmp_path) as (room, gateway), aiohttp.ClientSession() as http:
         await undo(room, gateway)
         again = {"channel": room.slack.chat("@p48").id, "text": NOTICE}

@@ -227,11 +227,11 @@ def _parse_value(name: str, schema: Mapping[str, Any], text: str) -> Any:
         try:
             return float(text)
         except ValueError:
-            raise mistaken(f"{name} is no number") from None
+            raise mistaken(f"{name} is not a number") from None
     if "string" in kinds:
         return text
     if "integer" in kinds:
-        raise mistaken(_EMPTY.get(name, f"{name} is no integer"), f"{name} is no integer: {text}")
+        raise mistaken(_EMPTY.get(name, f"{name} is not an integer"), f"{name} is not an integer: {text}")
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:

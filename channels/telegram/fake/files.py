@@ -198,7 +198,7 @@ def _photo_size(data: bytes) -> dict[str, int]:
             f"file of size {len(data)} bytes is too big for a photo; the maximum size is {MAX_PHOTO} bytes"
         )
     if (found := size_of(data)) is None:
-        raise mistaken("IMAGE_PROCESS_FAILED", "a photo that is no picture")
+        raise mistaken("IMAGE_PROCESS_FAILED", "a photo that is not a picture")
     if data.startswith(b"\x89PNG") and b"IEND" not in data[-12:]:
         raise bad("IMAGE_PROCESS_FAILED")  # a sender cannot be expected to decode pictures
     width, height = found

@@ -163,7 +163,7 @@ export class Composer extends HTMLElement {
     this.#stop.hidden = !running;
     this.#send.hidden = Boolean(running) && empty;
     this.#send.disabled = empty;
-    // A command stands at the beginning of a message.
+    // A command is at the beginning of a message.
     this.#commands.disabled = this.#input.value !== "";
     this.#send.title = t(running ? "composer.queue" : "composer.send_key", { key: t(`keys.send_${sendKey()}`) });
   }

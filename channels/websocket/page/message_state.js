@@ -13,7 +13,7 @@
  * @property {string} toolName
  * @property {unknown} arguments
  * @property {number} timeoutMs
- * @property {string} title of a question that is no approval of a tool
+ * @property {string} title of a question that is not an approval of a tool
  * @property {string | null} decision
  * @typedef {object} Message
  * @property {string} id

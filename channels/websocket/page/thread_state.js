@@ -23,7 +23,7 @@ export function emptyThread() {
   return { seq: 0, loaded: false, order: [], messages: {}, running: null, missing: false, gap: null, earlier: null, fetching: null, listed: false, before: null, awaiting: false };
 }
 
-/** Return the thread whose log is sent anew. @param {Thread} thread */
+/** Return the thread whose log is sent again. @param {Thread} thread */
 export function withChangedLog(thread, { gap }) {
   return { ...emptyThread(), awaiting: thread.awaiting, gap: gap ?? null, before: shownOf(thread) };
 }
@@ -147,7 +147,7 @@ function withPiece(thread, frame) {
 function withRequest(thread, frame) {
   const holder = Object.values(thread.messages).find((held) => held.approvals.some(({ id }) => id === frame.approval_id));
   const last = thread.messages[thread.order.at(-1)];
-  // A question outside of an answer stands with the last one, or alone.
+  // A question outside of an answer is shown with the last one, or alone.
   const place = last && last.role !== "user" ? last : askingNotice(frame.approval_id);
   const message = thread.messages[thread.running] ?? holder ?? place;
   // A turn that is repeated after a restart shows its question again.

@@ -273,8 +273,8 @@ def _run(request: Mapping[str, Any], argv: list[str]) -> int:
     os.write(start, ("cgroup" if group.is_used else counted).encode())
     status = _wait_for(child)
     group.remove()
-    told = os.read(ended, 4) if select.select([ended], [], [], 0)[0] else b""
-    return struct.unpack("i", told)[0] if told else status
+    data = os.read(ended, 4) if select.select([ended], [], [], 0)[0] else b""
+    return struct.unpack("i", data)[0] if data else status
 
 
 def _wait_for(child: int) -> int:

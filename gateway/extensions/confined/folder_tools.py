@@ -156,7 +156,7 @@ def _check(report: Report, given: Collection[str], found: Mapping[str, Any]) -> 
     properties: Collection[str] = found.get("schema", {}).get("properties", {})
     for place in _PLACE.findall(" ".join(found.get("command", ()))):
         if place not in properties and "schema" in found:
-            report.add(1, "command", f"{{{place}}} is no property of schema; add it there")
+            report.add(1, "command", f"{{{place}}} is not a property of schema; add it there")
 
 
 async def _execute(

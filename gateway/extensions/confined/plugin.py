@@ -388,7 +388,7 @@ class ConfinedPlugin(Plugin):
             )
         unknown = [event for event in found.events if kind_of(event) is None]
         if unknown:
-            raise PluginError(f"it handles {unknown[0]!r}, which is no event")
+            raise PluginError(f"it handles {unknown[0]!r}, which is not an event")
         _compare("events", map(_canonical, manifest.events), map(_canonical, found.events))
         _compare("hooks", manifest.hooks, found.hooks)
         _compare("schedule", [each.name for each in manifest.schedule], found.schedule)

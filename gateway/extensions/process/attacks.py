@@ -74,8 +74,8 @@ async def run_attacks(
 
 
 def _outcome(line: bytes) -> Outcome:
-    told: dict[str, Any] = msgspec.json.decode(line)
-    name, succeeded, reasons = told["name"], told["succeeded"], told["reasons"]
+    report: dict[str, Any] = msgspec.json.decode(line)
+    name, succeeded, reasons = report["name"], report["succeeded"], report["reasons"]
     refused = bool(reasons) if name in CONTROLS else not succeeded
     return Outcome(name, refused, "; ".join(reasons) or "it worked")
 

@@ -356,20 +356,20 @@ class Launcher:
             log.error("the zygote of the plugins ended")
             self._lose_zygote()
             return
-        told: dict[str, Any] = msgspec.json.decode(data)
-        if "exit" in told:
-            self._exits.pop(told["exit"]).set_result(told["status"])
+        frame: dict[str, Any] = msgspec.json.decode(data)
+        if "exit" in frame:
+            self._exits.pop(frame["exit"]).set_result(frame["status"])
             return
-        if "pid" in told:
-            self._exits[told["pid"]] = asyncio.get_running_loop().create_future()
-        reply = self._requests.get(told["id"])
+        if "pid" in frame:
+            self._exits[frame["pid"]] = asyncio.get_running_loop().create_future()
+        reply = self._requests.get(frame["id"])
         if reply is None or reply.done():
             for descriptor in descriptors:
                 _discard(descriptor)
-        elif "error" in told:
-            reply.set_exception(ConfinementError(told["layer"], told["error"]))
+        elif "error" in frame:
+            reply.set_exception(ConfinementError(frame["layer"], frame["error"]))
         else:
-            reply.set_result((told["pid"], descriptors[0]))
+            reply.set_result((frame["pid"], descriptors[0]))
 
     def _lose_zygote(self) -> None:
         """Forget a zygote; the kernel ends its children with it, and the next process starts another one."""
@@ -449,7 +449,7 @@ async def _confirmed(report: int, child: Child) -> tuple[str, ...]:
     if not data:
         await child.ended()
         raise ConfinementError("start", f"it ended: {child.stderr[-1000:].decode(errors='replace').strip()}")
-    told: dict[str, Any] = msgspec.json.decode(data)
-    if "error" in told:
-        raise ConfinementError(told["layer"], told["error"])
-    return tuple(told["layers"])
+    frame: dict[str, Any] = msgspec.json.decode(data)
+    if "error" in frame:
+        raise ConfinementError(frame["layer"], frame["error"])
+    return tuple(frame["layers"])

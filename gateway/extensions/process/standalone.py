@@ -84,7 +84,7 @@ async def _try(profile: Profile, namespaces: Sequence[str]) -> tuple[str, ...]:
             await process.wait()
     if not output:
         raise ConfinementError("start", f"it ended: {errors[-1000:].decode(errors='replace').strip()}")
-    told: dict[str, Any] = msgspec.json.decode(output)
-    if "error" in told:
-        raise ConfinementError(told["layer"], told["error"])
-    return tuple(told["layers"])
+    reply: dict[str, Any] = msgspec.json.decode(output)
+    if "error" in reply:
+        raise ConfinementError(reply["layer"], reply["error"])
+    return tuple(reply["layers"])

@@ -108,7 +108,7 @@ class ConsoleSessions:
         if login is None:
             return None
         now = self._clock()
-        # A stream that stays open is no activity.
+        # A stream that stays open is not an activity.
         streams = "text/event-stream" in request.headers.get("Accept", "")
         if not streams and abs(now - login.seen_at) > _SEEN_MS:
             login = self._known[login.id] = replace(login, seen_at=now)

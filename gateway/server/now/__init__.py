@@ -1,7 +1,7 @@
 """The present state of the gateway, for its operator: a snapshot, and a stream of its changes.
 
 In: the parts of the running gateway, looked at once a second, and its counters. Out: ``/api/now`` and
-``/api/now/events``. All of it is in memory and begins anew with the process. Imported by the server alone.
+``/api/now/events``. All of it is in memory, and starts empty with the process. Imported by the server alone.
 """
 
 from gateway.server.now.observer import Observer

@@ -1,6 +1,6 @@
 """The messages that are being answered, each with its current step and its path so far.
 
-The state is polled, not pushed, so the path of a message has no extra cost. A row is built anew only
+The state is polled, not pushed, so the path of a message has no extra cost. A row is rebuilt only
 if its turn has begun another part.
 """
 

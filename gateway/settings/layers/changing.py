@@ -184,7 +184,7 @@ def path_of(key: str) -> KeyPath:
         at: Any = tomllib.loads(f"{key} = 0")
     except tomllib.TOMLDecodeError:
         raise InvalidRequestError(
-            f"{key!r} is no key; write one as in the file, such as server.port"
+            f"{key!r} is not a key; write one as in the file, such as server.port"
         ) from None
     path: list[str] = []
     while isinstance(at, dict):

@@ -121,7 +121,7 @@ def tool_problem(name: str, schema: Any) -> str:
     if wrong := sorted({"anyOf", "oneOf", "allOf", "enum", "not"} & set(schema)):
         return f"Invalid schema for function {name!r}: no {wrong[0]} at the top level"
     if set(schema.get("required", ())) - set(schema["properties"]):
-        return f"Invalid schema for function {name!r}: what is required is no property"
+        return f"Invalid schema for function {name!r}: what is required is not a property"
     return f"Invalid schema for function {name!r}: array schema missing items" if _lacks_items(schema) else ""
 
 

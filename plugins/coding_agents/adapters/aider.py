@@ -164,7 +164,7 @@ ADAPTER = Adapter(
     shields="!",
     line_editor=True,
     auto_responses=tuple(
-        AutoResponse(pattern=text, type="config", keys=("n", "enter"), description=told)
-        for text, told in _DECLINED.items()
+        AutoResponse(pattern=text, type="config", keys=("n", "enter"), description=description)
+        for text, description in _DECLINED.items()
     ),
 )

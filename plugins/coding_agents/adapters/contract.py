@@ -206,7 +206,7 @@ class Adapter(Struct, frozen=True, kw_only=True):
     pasted: str = ""
     """A regular expression for what the input line shows instead of a long text."""
     shields: str = ""
-    """First characters with which a text is no message but a shell command; a space goes before them."""
+    """First characters with which a text is not a message but a shell command; a space goes before them."""
     resubmits: int = 2
     """Times that Enter is repeated while the input line still shows the text."""
     takes_session_id: bool = False

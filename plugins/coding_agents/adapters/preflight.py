@@ -22,7 +22,7 @@ from plugins.programs.environment import environment_for, find_program
 _VERSION_SECONDS = 5
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
 _MOST_STORED = 64 * 1024 * 1024
-"""Size of a file of a program from which it is written anew, in bytes."""
+"""Size in bytes from which a file of a program is rewritten."""
 
 
 class Preflight(Struct, frozen=True, kw_only=True):

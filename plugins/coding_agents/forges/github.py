@@ -156,7 +156,7 @@ def _pull(pull: _Pull) -> PullRequest:
 
 
 def _run(run: _Run) -> Check:
-    # One that was cancelled, skipped or is neutral is no failure of the code.
+    # One that was cancelled, skipped or is neutral is not a failure of the code.
     ended: CheckState = "failed" if run.conclusion in _FAILED else "passed"
     return Check(
         id=f"run-{run.id}",

@@ -427,7 +427,7 @@ class Keeper:
         if number in signal.valid_signals():
             self._program.signal(number)
         else:
-            self._complain(client, BAD_SIGNAL, f"{number} is no signal")
+            self._complain(client, BAD_SIGNAL, f"{number} is not a signal")
 
     def _acknowledge(self, client: Client, payload: bytes) -> None:
         if self._program.exit is None:

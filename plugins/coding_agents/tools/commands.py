@@ -56,7 +56,7 @@ class Wanted(Struct):
 
 
 def parse_new(text: str) -> Wanted | None:
-    """Read the text after ``/agents new``; None if it names no agent. What is no place is the task."""
+    """Read the text after ``/agents new``; None if it names no agent. What is not a place is the task."""
     found = _NEW.fullmatch(text.strip())
     if found is None:
         return None

@@ -303,7 +303,7 @@ class Desk:
             record = self.find(caller, name)
             if not record.workspace:
                 raise NoWorkspaceError(
-                    f"{record.agent} {record.short_id} works in {record.workdir}, which is no workspace; "
+                    f"{record.agent} {record.short_id} works in {record.workdir}, which is not a workspace; "
                     "start an agent with the address of a repository to get one"
                 )
             return self.services.workspaces.get(record.workspace, caller.owner), record

@@ -95,8 +95,8 @@ class Pulls:
             services.emit(kind(workspace, caller.owner, event.pull.url))
         if not caller.address:
             return
-        told = await services.tell(caller.address, replies.pull_news(event), event.key)
-        if not told or event.kind not in ("checks_failed", "comments"):
+        sent = await services.tell(caller.address, replies.pull_news(event), event.key)
+        if not sent or event.kind not in ("checks_failed", "comments"):
             return
         last = self._sessions_of(caller.owner, workspace)
         fix = Fix(

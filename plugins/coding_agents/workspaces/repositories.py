@@ -87,8 +87,8 @@ class Remote:
         lines = [line for line in output.text.splitlines() if "\t" in line]
         refused = [line for line in lines if line.startswith("!")]
         if refused or output.code != 0:
-            told = [line for line in output.errors if line.startswith(("remote:", "trunkline:", "fatal:"))]
-            reason = "; ".join([*(line.split("\t")[-1] for line in refused), *told])
+            reasons = [line for line in output.errors if line.startswith(("remote:", "trunkline:", "fatal:"))]
+            reason = "; ".join([*(line.split("\t")[-1] for line in refused), *reasons])
             raise GitError("push", reason or f"exit status {output.code}", output.code)
         return lines[0] if lines else ""
 

@@ -109,7 +109,7 @@ async def test_without_streaming_only_the_finished_answer_is_shown(fake: FakeDis
     assert fake.messages("general")[-1].versions == ()
 
 
-async def test_nobody_is_pinged_whatever_the_model_writes(fake: FakeDiscord, tmp_path: Path) -> None:
+async def test_no_text_of_the_model_pings_a_user(fake: FakeDiscord, tmp_path: Path) -> None:
     role = fake.guild
     evil = f"@everyone @here {fake.mention} <@{fake.user('bob').id}> <@&{role}> <#{role}>"
     async with FakeModels() as models, gateway_at(fake, tmp_path, models=models) as gateway:

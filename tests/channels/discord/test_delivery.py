@@ -172,7 +172,9 @@ async def test_what_is_spoken_comes_as_a_voice_message(fake: FakeDiscord, tmp_pa
     fake.transcript.check()
 
 
-async def test_where_nobody_may_speak_a_recording_is_a_file(fake: FakeDiscord, tmp_path: Path) -> None:
+async def test_a_recording_is_a_file_where_voice_messages_are_forbidden(
+    fake: FakeDiscord, tmp_path: Path
+) -> None:
     fake.forbid("general", "SEND_VOICE_MESSAGES")
     async with (
         FakeModels() as models,

@@ -193,7 +193,7 @@ async def test_what_is_old_or_of_tomorrow_is_refused(
     assert len(told) == (status == 401), told
 
 
-async def test_what_is_no_interaction_is_refused_and_kept(fake: FakeDiscord, tmp_path: Path) -> None:
+async def test_what_is_not_an_interaction_is_refused_and_kept(fake: FakeDiscord, tmp_path: Path) -> None:
     async with served(fake, tmp_path) as (gateway, url):
         for body in (b"{", b"[]", b"null", b"7", b"[" * 100_000, b'{"id": 1, "type": 2}', b'{"type": 1}'):
             assert (await post(url, body, fake.endpoint.headers(body)))[0] == 400, body[:30]

@@ -67,7 +67,7 @@ def taken(name: str, data: Any) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_whatever_event_comes_it_is_read_or_set_aside(name: str) -> None:
+def test_any_event_is_read_or_quarantined(name: str) -> None:
     dice, chats = Random(name), Chats(_nobody, _nobody)
     for _ in range(100):
         event = invented(name, dice)
@@ -84,7 +84,7 @@ async def _nobody(key: str) -> Any:
     raise LookupError(key)
 
 
-async def test_whatever_events_come_the_channel_goes_on(tmp_path: Path) -> None:
+async def test_the_channel_survives_any_events(tmp_path: Path) -> None:
     dice = Random(11)
     async with (
         FakeDiscord(figures=relaxed()) as fake,

@@ -51,7 +51,7 @@ async def test_a_thread_that_the_bot_was_called_into_needs_no_mention(
     assert fake.answers(other) == []
 
 
-async def test_a_changed_message_is_answered_anew(fake: FakeDiscord, tmp_path: Path) -> None:
+async def test_an_edited_message_is_answered_again(fake: FakeDiscord, tmp_path: Path) -> None:
     dm = fake.dm("ada")
     async with FakeModels() as models, gateway_at(fake, tmp_path, models=models) as gateway:
         asked = fake.say(dm, "helo")

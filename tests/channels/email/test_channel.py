@@ -82,7 +82,7 @@ async def test_old_mail_is_not_answered(tmp_path: Path) -> None:
             await settled(gateway)
 
 
-async def test_a_folder_that_is_numbered_anew_begins_at_its_newest_mail(tmp_path: Path) -> None:
+async def test_a_renumbered_folder_starts_at_its_newest_mail(tmp_path: Path) -> None:
     platform = OwnCopies()
     async with trial(platform, tmp_path) as made:
         async with made.gateway() as gateway:

@@ -228,7 +228,7 @@ def test_quoted_mails_and_signatures_are_not_the_writers_text() -> None:
     assert split_quotes("On Monday I wrote: nothing").own == "On Monday I wrote: nothing"
 
 
-def test_a_quoted_yes_is_no_text_and_forwarded_text_is_a_quote() -> None:
+def test_a_quoted_yes_is_not_text_and_forwarded_text_is_a_quote() -> None:
     forward = "see below\n\n---------- Forwarded message ---------\nFrom: Eve\n\nyes"
     message = whole(mail(forward, Subject="Fwd: deal"))
     assert message.text == "Fwd: deal\n\nsee below"

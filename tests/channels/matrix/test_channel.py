@@ -193,7 +193,7 @@ async def test_an_event_whose_lookup_always_fails_stops_no_other(tmp_path: Path)
         assert "status 500" in rows[0][0]
 
 
-async def test_an_encrypted_room_is_told_once(tmp_path: Path) -> None:
+async def test_an_encrypted_room_gets_one_notice(tmp_path: Path) -> None:
     platform = MatrixPlatform()
     async with trial(platform, tmp_path) as made:
         for token in ("token-1", "token-2"):

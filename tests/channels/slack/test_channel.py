@@ -170,7 +170,7 @@ async def test_without_streaming_only_the_finished_answer_is_shown(tmp_path: Pat
     fake.transcript.check()
 
 
-async def test_whoever_is_not_on_the_list_is_told_how_to_get_there(tmp_path: Path) -> None:
+async def test_an_unauthorised_user_gets_a_pairing_code(tmp_path: Path) -> None:
     async with FakeSlack() as fake, FakeModels() as models:
         ada = fake.user("ada").id
         async with gateway_at(fake, tmp_path, models, allow=[ada]) as gateway:
@@ -705,7 +705,7 @@ async def test_a_person_of_another_workspace_is_never_taken_for_one_with_the_sam
     fake.transcript.check()
 
 
-async def test_a_wrong_token_is_told_and_stops_nobody_else(
+async def test_a_wrong_token_is_reported_and_stops_no_other_workspace(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with FakeSlack() as fake:
@@ -724,7 +724,7 @@ async def test_a_wrong_token_is_told_and_stops_nobody_else(
     assert "Traceback" not in written.out + written.err
 
 
-async def test_a_wrong_app_token_is_told_in_one_line(
+async def test_a_wrong_app_token_is_reported_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with FakeSlack() as fake, FakeModels() as models:

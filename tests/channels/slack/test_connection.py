@@ -135,7 +135,7 @@ async def test_a_challenge_comes_back_as_plain_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("body", ["{", "[]", "null", "7", "[" * 100_000])
-async def test_a_signed_body_that_is_no_payload_is_a_bad_request(tmp_path: Path, body: str) -> None:
+async def test_a_signed_body_that_is_not_a_payload_is_a_bad_request(tmp_path: Path, body: str) -> None:
     async with served(tmp_path) as (fake, _gateway, url):
         assert (await post(url, body, fake.webhooks.signature(body)))[0] == 400
 

@@ -23,7 +23,7 @@ class Hands:
         return self.now
 
 
-async def test_a_status_is_set_anew_before_it_goes_by_itself() -> None:
+async def test_a_status_is_refreshed_before_it_expires() -> None:
     async with FakeSlack() as fake:
         clock, api = Hands(), Api(fake.bot_token, fake.api_url)
         indicators = Indicators(api, "eyes", clock)
@@ -38,7 +38,7 @@ async def test_a_status_is_set_anew_before_it_goes_by_itself() -> None:
     fake.transcript.check()
 
 
-async def test_what_nobody_asks_for_any_more_is_taken_back() -> None:
+async def test_an_unused_indicator_is_removed() -> None:
     async with FakeSlack() as fake:
         clock, api = Hands(), Api(fake.bot_token, fake.api_url)
         indicators = Indicators(api, "eyes", clock)

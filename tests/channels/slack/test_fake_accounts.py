@@ -99,7 +99,7 @@ async def test_an_address_that_is_not_the_apps_is_not_shown() -> None:
                 fake.approve(address(fake, **wrong))
 
 
-async def test_somebody_may_say_no() -> None:
+async def test_a_user_can_decline() -> None:
     async with FakeSlack(installed=False) as fake:
         target = fake.approve(address(fake), deny=True)
         assert parse_qs(urlsplit(target).query) == {"error": ["access_denied"], "state": ["s1"]}
@@ -154,7 +154,7 @@ async def test_bolt_refuses_a_forged_state(tmp_path: Path) -> None:
             assert answer.status == 400
 
 
-async def test_an_uninstalled_app_is_told_twice_and_its_tokens_are_worth_nothing() -> None:
+async def test_an_uninstalled_app_gets_two_events_and_its_tokens_are_revoked() -> None:
     async with plain() as (fake, api):
         token = fake.bot_token
         fake.uninstall()

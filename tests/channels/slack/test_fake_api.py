@@ -188,7 +188,7 @@ async def test_each_method_has_its_figure_for_a_minute(method: str, figure: int)
         assert told == [None] * figure + ["ratelimited"]
 
 
-async def test_a_call_that_comes_too_often_is_told_to_wait() -> None:
+async def test_a_call_that_comes_too_often_gets_retry_after() -> None:
     async with plain() as (fake, api):
         fake.switches.limited = True
         for _ in range(20):
@@ -237,7 +237,7 @@ async def test_who_does_not_wait_is_written_down() -> None:
         assert (await api.call("auth.test"))["ok"]
 
 
-async def test_the_official_client_waits_as_it_is_told() -> None:
+async def test_the_official_client_waits_for_retry_after() -> None:
     async with FakeSlack() as fake:
         fake.then("slow_down")
         slack = client(fake)
@@ -291,7 +291,7 @@ async def test_uploads_and_answers_to_interactions_can_fail_too() -> None:
             assert await answer.text() == "OK - 1"
 
 
-async def test_whatever_an_app_sends_is_answered() -> None:
+async def test_every_request_of_an_app_is_answered() -> None:
     dice = random.Random(4)
     async with plain() as (fake, api):
         root = fake.say("general", "hi")

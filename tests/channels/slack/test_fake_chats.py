@@ -28,7 +28,7 @@ async def test_a_history_is_newest_first_and_within_its_bounds() -> None:
         assert (told["has_more"], len(told["messages"])) == (True, 2)
 
 
-async def test_a_thread_begins_with_its_first_message_whatever_the_bounds() -> None:
+async def test_a_thread_begins_with_its_first_message_for_any_bounds() -> None:
     async with plain() as (fake, api):
         root = fake.say("general", "root")
         stamps = [fake.say("general", str(number), thread=root) for number in range(4)]

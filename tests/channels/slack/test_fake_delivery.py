@@ -337,7 +337,7 @@ async def test_an_event_is_signed_and_comes_once() -> None:
         assert (delivery.attempts, len(app.got)) == (1, 1)
 
 
-async def test_an_event_is_tried_four_times_and_each_is_signed_anew() -> None:
+async def test_an_event_is_tried_four_times_each_with_its_own_signature() -> None:
     async with FakeSlack() as fake, server(fake) as app:
         app.answers = [web.Response(status=500) for _ in range(4)]
         fake.say("general", "hi")
@@ -361,7 +361,7 @@ async def test_an_app_can_ask_not_to_be_tried_again() -> None:
         assert (delivery.lost, delivery.attempts) == (True, 1)
 
 
-async def test_an_address_where_nobody_listens_fails() -> None:
+async def test_an_address_without_a_listener_fails() -> None:
     async with FakeSlack() as fake:
         async with server(fake):
             pass

@@ -41,7 +41,7 @@ def actions(*elements: Json) -> Json:
     return {"type": "actions", "elements": list(elements)}
 
 
-async def test_a_message_stands_in_its_room_and_is_described_as_slack_does() -> None:
+async def test_a_message_is_in_its_channel_and_has_the_fields_of_slack() -> None:
     async with plain() as (fake, api):
         room = fake.chat("general").id
         told = await api.call("chat.postMessage", channel="#general", text="a & b")
@@ -237,7 +237,7 @@ async def test_markup_that_pings_or_is_not_escaped_is_noted(given: Json) -> None
         {"text": "<!date^1392734382^{date}|then>"},
     ],
 )
-async def test_markup_that_notifies_nobody_is_fine(given: Json) -> None:
+async def test_markup_that_notifies_no_user_is_accepted(given: Json) -> None:
     async with plain() as (fake, api):
         assert (await api.call("chat.postMessage", channel="general", **given))["ok"]
         fake.transcript.check()

@@ -22,7 +22,7 @@ async def act(http: aiohttp.ClientSession, fake: FakeSlack, name: str, **given: 
         return answer.status
 
 
-async def test_rooms_are_told_and_everything_can_be_done() -> None:
+async def test_channels_are_listed_and_every_action_works() -> None:
     async with plain() as (fake, api):
         assert await act(api.http, fake, "say", chat="general", text="hi", user="bob") == 200
         ts = fake.messages("general")[0].ts
@@ -83,7 +83,7 @@ async def test_what_cannot_be_done_is_said() -> None:
         assert len(fake.messages("general")) == 1
 
 
-async def test_changes_are_told_when_they_happen() -> None:
+async def test_changes_are_sent_when_they_happen() -> None:
     async with plain() as (fake, api), asyncio.TaskGroup() as tasks:
 
         async def wait() -> Any:
@@ -97,7 +97,7 @@ async def test_changes_are_told_when_they_happen() -> None:
         assert (await waiting)["version"] > before
 
 
-async def test_the_transcript_is_told() -> None:
+async def test_the_transcript_is_served() -> None:
     async with plain() as (fake, api):
         await api.call("auth.test", loud=True)
         async with api.http.get(f"{fake.url}/_fake/transcript") as answer:
@@ -138,7 +138,7 @@ async def test_the_program_prints_its_address_first() -> None:
         await process.wait()
 
 
-async def test_somebody_plays_with_the_page(browser: Any) -> None:
+async def test_a_user_works_with_the_page(browser: Any) -> None:
     async with plain() as (fake, api):
         page = await browser.new_page()
         wrong: list[str] = []

@@ -85,7 +85,7 @@ async def test_an_app_hears_only_of_rooms_that_it_is_in() -> None:
         assert kinds(fake) == [("member_joined_channel", None), ("message", None)]
 
 
-async def test_changes_and_deletions_are_told() -> None:
+async def test_edits_and_deletions_are_sent_as_events() -> None:
     async with FakeSlack() as fake:
         ts = fake.say("general", "one")
         fake.edit("general", ts, "two")
@@ -150,7 +150,7 @@ async def test_bolt_does_not_hear_itself() -> None:
         assert "echo" not in heard
 
 
-async def test_reactions_are_told() -> None:
+async def test_reactions_are_sent_as_events() -> None:
     async with FakeSlack() as fake:
         ts = fake.say("general", "hi", "bob")
         fake.react("general", ts, "eyes")

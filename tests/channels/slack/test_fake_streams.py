@@ -64,7 +64,7 @@ async def test_the_official_helper_streams() -> None:
         ("recipient_team_id", "missing_recipient_team_id"),
     ],
 )
-async def test_a_stream_in_a_channel_is_a_reply_for_somebody(missing: str, error: str) -> None:
+async def test_a_stream_in_a_channel_is_a_reply_to_a_user(missing: str, error: str) -> None:
     async with plain() as (fake, api):
         where = place(fake)
         del where[missing]
@@ -79,14 +79,14 @@ async def test_an_empty_thread_is_none() -> None:
         ] == "invalid_arguments"
 
 
-async def test_in_a_direct_message_nobody_has_to_be_named() -> None:
+async def test_a_stream_in_a_direct_message_needs_no_recipient() -> None:
     async with plain() as (fake, api):
         where = place(fake, "@ada")
         told = await api.call("chat.startStream", channel=where["channel"], thread_ts=where["thread_ts"])
         assert told["ok"]
 
 
-async def test_a_stream_to_the_bot_itself_is_seen_by_nobody() -> None:
+async def test_a_stream_to_the_bot_itself_is_seen_by_no_user() -> None:
     async with plain() as (fake, api):
         bot = (await api.call("auth.test"))["user_id"]
         assert (await api.call("chat.startStream", **place(fake) | {"recipient_user_id": bot}))["ok"]
@@ -125,7 +125,7 @@ async def test_a_stream_ends_after_five_minutes_and_only_an_edit_helps() -> None
         assert fake.answers("general") == ["whole"]
 
 
-async def test_an_edit_helps_even_when_nobody_noticed_the_end() -> None:
+async def test_an_edit_works_after_an_unnoticed_end_of_the_stream() -> None:
     async with plain() as (fake, api):
         stream = await start(api, place(fake), markdown_text="half")
         fake.clock.advance(301)
@@ -190,7 +190,7 @@ async def test_the_last_call_may_bring_blocks() -> None:
         assert [block["type"] for block in told["message"]["blocks"]] == ["markdown", "actions"]
 
 
-async def test_a_session_is_processing_until_somebody_stops_it() -> None:
+async def test_a_session_is_processing_until_a_user_stops_it() -> None:
     async with plain() as (fake, api):
         where = place(fake)
         stream = await start(api, where, markdown_text="a")

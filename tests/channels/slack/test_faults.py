@@ -279,7 +279,7 @@ async def test_a_slack_that_is_away_is_waited_for(tmp_path: Path) -> None:
                     back.transcript.check()
 
 
-async def test_a_room_where_somebody_writes_is_read_before_the_others(tmp_path: Path) -> None:
+async def test_an_active_channel_is_read_before_the_others(tmp_path: Path) -> None:
     async with FakeSlack() as fake:
         for number in range(60):
             fake.open_chat(f"room{number}")
@@ -353,7 +353,7 @@ async def test_all_limits_are_kept(tmp_path: Path) -> None:
     fake.transcript.check()
 
 
-async def test_whatever_comes_the_channel_goes_on(tmp_path: Path) -> None:
+async def test_the_channel_survives_any_delivery(tmp_path: Path) -> None:
     dice = random.Random(7)
     async with FakeSlack() as fake, gateway_at(fake, tmp_path, groups="always") as gateway:
         fake.chat("general")

@@ -26,7 +26,7 @@ def shown(fake: FakeSlack, user: str = "ada", thread: str = "") -> Any:
 
 
 @pytest.mark.parametrize("mode", ["socket", "http"])
-async def test_whoever_opens_the_messages_of_the_app_sees_prompts(tmp_path: Path, mode: str) -> None:
+async def test_a_user_who_opens_the_messages_of_the_app_sees_prompts(tmp_path: Path, mode: str) -> None:
     options = {"mode": mode, "greeting": "Hello!", "prompts": PROMPTS}
     async with FakeSlack() as fake, gateway_at(fake, tmp_path, **options):
         fake.open_app()

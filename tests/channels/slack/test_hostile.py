@@ -46,7 +46,7 @@ async def everything() -> list[dict[str, Any]]:
         return [*(one.payload for one in fake.deliveries), *RECORDED]
 
 
-async def test_whatever_delivery_comes_it_is_read_or_refused() -> None:
+async def test_any_delivery_is_read_or_refused() -> None:
     dice, payloads = Random(3), await everything()
     assert len({(one.get("type"), (one.get("event") or {}).get("type")) for one in payloads}) >= 12
     for payload in payloads:
@@ -59,7 +59,7 @@ async def test_whatever_delivery_comes_it_is_read_or_refused() -> None:
                 assert isinstance(found.message.text, str)
 
 
-async def test_whatever_request_comes_it_is_answered_and_never_with_a_fault_of_ours(tmp_path: Path) -> None:
+async def test_any_request_is_answered_and_never_with_a_server_error(tmp_path: Path) -> None:
     dice, payloads = Random(4), await everything()
     async with (
         FakeSlack() as fake,

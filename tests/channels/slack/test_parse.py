@@ -158,7 +158,7 @@ def test_a_revision() -> None:
     assert parse(PAYLOADS["message_changed"], rules(edits=False), NOW) is None
 
 
-def test_an_unfurled_link_is_no_revision() -> None:
+def test_an_unfurled_link_is_not_a_revision() -> None:
     payload = copy.deepcopy(PAYLOADS["message_changed"])
     payload["event"]["previous_message"]["text"] = payload["event"]["message"]["text"]
     assert parse(payload, rules(), NOW) is None

@@ -88,7 +88,7 @@ def said(*parts: Part, final: bool = True) -> list[str]:
 @given(MARKDOWN)
 @example("```\n" + "a\n" * 5000)
 @example("| " + "x" * 200 + " | y |\n|---|---|\n" + "| 1 | 2 |\n" * 300)
-def test_every_page_is_within_the_limits_and_mentions_nobody(markdown: str) -> None:
+def test_every_page_is_within_the_limits_and_mentions_no_user(markdown: str) -> None:
     for final in (False, True):
         for page in pages(message(TextPart(markdown)), final=final, most=50):
             if isinstance(page, Text):
@@ -190,7 +190,7 @@ def test_all_six_parts_show() -> None:
     assert "hidden" not in text.markdown
 
 
-def test_tools_are_told_only_if_so_wished() -> None:
+def test_tools_are_shown_only_if_configured() -> None:
     found = pages(
         message(
             TextPart("Look:"), ToolCallPart("1", "shell", {}), ToolResultPart("1", "x"), TextPart("Done.")
@@ -275,7 +275,7 @@ def test_lists_go_on_behind_what_is_nested() -> None:
     assert kinds == [("ordered", 0, 2), ("bullet", 1, 0), ("ordered", 0, 3)]
 
 
-def test_what_a_list_element_cannot_have_stands_between_two_of_them() -> None:
+def test_content_that_a_list_cannot_hold_is_between_two_lists() -> None:
     item = "1. one\n\n   ```py\n   x = 1\n   y\n   ```\n   behind\n2. two\n   > said\n"
     item += "3. three\n   - deep\n\n     ```\n     z\n     ```\n   - [x] done\n4. four"
     elements: Any = blocks(item)[0]["elements"]
@@ -302,7 +302,7 @@ def test_what_a_list_element_cannot_have_stands_between_two_of_them() -> None:
     ]
 
 
-def test_a_table_stands_in_letters_of_one_width() -> None:
+def test_a_table_is_in_a_monospaced_font() -> None:
     (element,) = blocks("| a | bb |\n|---|---:|\n| 1 | 2 |", {"table"})[0]["elements"]
     assert element["type"] == "rich_text_preformatted"
     assert element["elements"][0]["text"] == "a  bb\n─  ──\n1   2"

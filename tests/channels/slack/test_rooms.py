@@ -47,7 +47,7 @@ def full(fake: FakeSlack, path: Path, models: FakeModels, *plugins: Plugin, **sl
     return gateway_at(fake, path, models, plugins, envelope="full", **slack)
 
 
-async def test_the_model_is_told_who_writes_where(tmp_path: Path) -> None:
+async def test_the_model_gets_the_author_and_the_room(tmp_path: Path) -> None:
     fake = FakeSlack()
     group, bob = fake.user_group("oncall", "bob"), fake.user("bob").id
     fake.deliveries.clear()
@@ -364,7 +364,7 @@ async def test_members_of_a_user_group_may_talk_until_they_leave_it(tmp_path: Pa
     fake.transcript.check()
 
 
-async def test_a_user_group_that_cannot_be_read_admits_nobody(tmp_path: Path) -> None:
+async def test_a_user_group_that_cannot_be_read_admits_no_user(tmp_path: Path) -> None:
     async with FakeSlack() as fake, FakeModels() as models:
         group = fake.user_group("team", "ada", disabled=True)
         async with full(fake, tmp_path, models, allow=[f"usergroup:{group}"]) as gateway:

@@ -27,7 +27,7 @@ async def test_what_is_spoken_is_heard(tmp_path: Path) -> None:
     fake.transcript.check()
 
 
-async def test_what_is_spoken_and_nobody_hears_is_said_to_be(tmp_path: Path) -> None:
+async def test_an_unheard_voice_message_is_named_to_the_model(tmp_path: Path) -> None:
     async with FakeSlack() as fake, FakeModels() as models, gateway_at(fake, tmp_path, models) as gateway:
         fake.say("@ada", "", files=[CLIP], spoken=True)
         await settled(gateway, "done")

@@ -110,7 +110,7 @@ async def test_private_chats_may_have_topics(tmp_path: Path) -> None:
         fake.transcript.check()
 
 
-async def test_a_reply_in_a_plain_group_is_no_topic(tmp_path: Path, fake: FakeTelegram) -> None:
+async def test_a_reply_in_a_plain_group_is_not_a_topic(tmp_path: Path, fake: FakeTelegram) -> None:
     group = fake.group("Lab", "Ada", "Bob", admin=True)
     async with lab(tmp_path, fake, session_strategy="chat_user") as running:
         first = fake.say(group, "the line is open", "Bob")

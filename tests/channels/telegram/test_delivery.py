@@ -184,9 +184,7 @@ async def test_a_crash_around_a_picture_neither_loses_nor_doubles_a_part(
     fake.transcript.check()
 
 
-async def test_a_picture_that_nobody_may_send_does_not_end_the_answer(
-    tmp_path: Path, fake: FakeTelegram
-) -> None:
+async def test_a_forbidden_picture_does_not_end_the_answer(tmp_path: Path, fake: FakeTelegram) -> None:
     chat = fake.private()
     fake.chat(chat).refuses_documents = True
     async with lab(tmp_path, fake, Painting()) as running:
@@ -438,7 +436,7 @@ async def test_an_album_is_found_by_the_next_process(fake: FakeTelegram) -> None
 
 
 @pytest.mark.parametrize("private", [True, False])
-async def test_names_are_marked_only_where_somebody_could_be_notified(
+async def test_names_are_escaped_only_where_they_could_notify_a_user(
     tmp_path: Path, fake: FakeTelegram, private: bool
 ) -> None:
     chat = fake.private() if private else fake.group("lab", "Ada", admin=True)

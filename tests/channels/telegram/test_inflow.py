@@ -404,7 +404,7 @@ async def test_004_t08_a_chat_is_forked_at_the_message_that_the_command_replies_
     fake.transcript.check()
 
 
-async def test_forwarded_words_are_no_command(tmp_path: Path, fake: FakeTelegram) -> None:
+async def test_forwarded_words_are_not_a_command(tmp_path: Path, fake: FakeTelegram) -> None:
     chat = fake.private()
     async with lab(tmp_path, fake) as running:
         forwarded = {

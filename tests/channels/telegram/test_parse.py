@@ -79,7 +79,7 @@ def test_the_name_of_a_topic_is_that_of_its_newest_message_about_it() -> None:
     assert (named_topic(renamed), named_topic(payload("private")), named_topic(None)) == (None, None, None)
 
 
-def test_a_thread_of_replies_is_no_topic() -> None:
+def test_a_thread_of_replies_is_not_a_topic() -> None:
     message = heard("reply").inbound
     assert message.session == "telegram:123456789:-1002000000001"
     assert (message.address.thread, message.text) == (None, "and why?")
@@ -210,5 +210,5 @@ def test_a_mutated_payload_is_read_or_set_aside(name: str, data: st.DataObject) 
 
 @settings(deadline=None)
 @given(STRANGE)
-def test_what_is_no_update_is_set_aside(value: object) -> None:
+def test_what_is_not_an_update_is_set_aside(value: object) -> None:
     assert isinstance(parse_update(value, ME), Rejected) or update_id_of(value) is not None

@@ -237,7 +237,7 @@ def test_headings_and_tables_are_also_blocks_of_a_rich_message() -> None:
     assert problems("InputRichMessage", {"blocks": [*page.blocks]}) == []
 
 
-def test_a_text_without_headings_and_tables_is_no_rich_message() -> None:
+def test_a_text_without_headings_and_tables_is_not_a_rich_message() -> None:
     page = only(TextPart("**a** `b`\n\n- c\n\n> d"))
     assert isinstance(page, TextPage)
     assert page.blocks == ()

@@ -169,7 +169,7 @@ async def test_a_client_resumes_after_the_gateway_was_restarted(tmp_path: Path) 
     ]
 
 
-async def test_a_client_with_a_number_that_was_never_given_begins_anew(tmp_path: Path) -> None:
+async def test_a_client_with_a_number_that_was_never_given_reads_from_the_start(tmp_path: Path) -> None:
     """The session was deleted and has begun again, or a backup was restored."""
     async with serving(tmp_path) as served, served.socket() as client:
         await client.say("Hi", session="s")
@@ -373,7 +373,7 @@ async def test_a_bad_frame_is_refused_by_name_and_the_connection_lives(tmp_path:
         assert await client.read() == {"type": "pong"}
 
 
-async def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+async def test_bytes_that_are_not_text_are_refused(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, served.socket() as client:
         await client.socket.send_bytes(b'{"type":"ping"}')
         assert (await client.read())["error_name"] == "InvalidRequestError"
@@ -381,7 +381,7 @@ async def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
         assert (await client.read())["error_name"] == "InvalidRequestError"
 
 
-async def test_the_same_key_twice_is_no_harm(tmp_path: Path) -> None:
+async def test_the_same_key_twice_is_harmless(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, served.socket() as client:
         await client.socket.send_str('{"type":"message","client_msg_id":"1","text":"a","text":"b"}')
         assert (await client.read())["type"] == "ack"

@@ -285,7 +285,7 @@ def test_a_formula_is_mathml(source: str) -> None:
         "100$ or 50$",
     ],
 )
-def test_money_and_the_like_are_no_formulas(text: str) -> None:
+def test_money_and_the_like_are_not_formulas(text: str) -> None:
     assert "<math" not in render_html(text)
 
 
@@ -301,7 +301,7 @@ def test_environments_of_several_lines_are_tables(latex: str) -> None:
     assert "<mtable" in render_html(f"$$\n{latex}\n$$")
 
 
-def test_a_formula_of_several_lines_is_no_list_and_no_heading() -> None:
+def test_a_formula_of_several_lines_is_neither_a_list_nor_a_heading() -> None:
     html = render_html("so\n$$\na\n- b\n=\n# c\n$$\nand\n")
     assert [tag for tag in ("<ul", "<h1", "<h2") if tag in html] == []
     assert html.startswith("<p>so</p>\n")
@@ -410,7 +410,7 @@ def test_blocks_are_the_whole_however_the_text_is_cut(text: str, cuts: list[int]
 
 
 @given(_TEXTS)
-def test_a_block_stands_for_the_text_up_to_its_end(text: str) -> None:
+def test_a_block_covers_the_text_up_to_its_end(text: str) -> None:
     blocks = _stream(list(text))
     ends = [0, *(block.upto for block in blocks)]
     assert [block.index for block in blocks] == list(range(len(blocks)))

@@ -126,7 +126,7 @@ async def test_an_approval_is_used_once_and_only_by_its_session(tmp_path: Path) 
         assert result(await chat.answer(answer_id)).is_error
 
 
-async def test_nobody_answering_is_a_no(tmp_path: Path) -> None:
+async def test_no_answer_is_a_no(tmp_path: Path) -> None:
     shell = Shell()
     async with chatting(tmp_path, shell, limits={"approval_timeout_ms": 1}, **ASK) as chat:
         chat.model.then(Reply((Use("shell", '{"command": "ls"}'),), "tools"))
@@ -237,7 +237,7 @@ async def test_a_plain_word_decides_and_is_not_answered_itself(tmp_path: Path, w
     assert shell.ran == (["ls"] if ran else [])
 
 
-async def test_a_word_of_somebody_else_decides_nothing(tmp_path: Path) -> None:
+async def test_a_word_of_another_user_decides_nothing(tmp_path: Path) -> None:
     shell = Shell()
     async with chatting(tmp_path, shell, **ASK) as chat:
         answer_id, asked = await ask(chat)
@@ -250,7 +250,7 @@ async def test_a_word_of_somebody_else_decides_nothing(tmp_path: Path) -> None:
     assert shell.ran == ["ls"]
 
 
-async def test_the_channel_is_told_what_was_decided(tmp_path: Path) -> None:
+async def test_the_channel_gets_the_decision(tmp_path: Path) -> None:
     class Asking(Letterbox):
         def __init__(self) -> None:
             super().__init__("test")
@@ -317,7 +317,7 @@ async def test_without_a_rule_built_in_tools_that_read_run_and_all_others_ask(tm
 
 
 @pytest.mark.parametrize("how", [{"unattended": True}, {"channel": "nowhere"}, {"channel": "letters"}])
-async def test_where_nobody_can_be_asked_a_tool_is_refused_at_once(
+async def test_a_tool_is_refused_at_once_where_no_user_can_be_asked(
     tmp_path: Path, how: dict[str, Any]
 ) -> None:
     plain = Plain()
@@ -326,13 +326,13 @@ async def test_where_nobody_can_be_asked_a_tool_is_refused_at_once(
         chat.model.then(Reply((Use("send", '{"text": "a"}'),), "tools"))
         answer = await chat.say("go", **how)
         assert result(answer).output == (
-            "Error: Tool 'send' needs a person's approval, and nobody can be asked here. "
+            "Error: Tool 'send' needs a person's approval, and no user can be asked here. "
             'The setting permissions.send = "allow" lets it run without asking.'
         )
     assert plain.ran == []
 
 
-async def test_whoever_looks_on_can_be_asked(tmp_path: Path) -> None:
+async def test_a_reader_of_the_session_can_be_asked(tmp_path: Path) -> None:
     plain = Plain()
     async with chatting(tmp_path, plain, permissions={}) as chat:
         await chat.say("hello")
@@ -343,7 +343,7 @@ async def test_whoever_looks_on_can_be_asked(tmp_path: Path) -> None:
     assert plain.ran == ["a"]
 
 
-async def test_always_is_not_offered_where_it_could_not_be_told_what_for(tmp_path: Path) -> None:
+async def test_always_is_not_offered_for_a_call_without_a_match_key(tmp_path: Path) -> None:
     plain = Plain()
     async with chatting(tmp_path, plain, permissions={}) as chat:
         chat.model.then(Reply((Use("send", '{"text": "a"}'),), "tools"))
@@ -526,7 +526,7 @@ def test_a_question_with_too_much_to_show_is_refused(arguments: dict[str, Any]) 
 
 
 @pytest.mark.parametrize("viewed", [False, True])
-async def test_a_question_that_its_channel_cannot_show_is_denied_unless_somebody_else_sees_it(
+async def test_a_question_that_its_channel_cannot_show_is_denied_unless_another_reader_sees_it(
     tmp_path: Path, viewed: bool
 ) -> None:
     class Small(Letterbox):

@@ -63,7 +63,7 @@ async def test_a_stranger_cannot_link(tmp_path: Path) -> None:
         assert await chat.gateway.parts.access.links.same(ADA) == set()
 
 
-async def test_no_code_is_told_where_others_read_it(tmp_path: Path) -> None:
+async def test_no_code_is_shown_where_others_read_it(tmp_path: Path) -> None:
     async with guarded(tmp_path) as (_, platforms):
         group = platforms.room("g", group=True)
         assert (

@@ -149,7 +149,7 @@ async def test_a_repeat_after_the_move_is_still_the_same_message(tmp_path: Path)
         assert (again.duplicate, again.session) == (True, new.session)
 
 
-async def test_somebody_else_cannot_take_a_conversation_over(tmp_path: Path) -> None:
+async def test_another_user_cannot_take_over_a_conversation(tmp_path: Path) -> None:
     async with guarded(tmp_path, channels={"home": {"allow": ["ada", "bob"]}}) as (chat, platforms):
         code = code_in(await platforms.room("1").ask("ada", "/move"))
         refused = await platforms.room("2").ask("bob", f"/move {code}")

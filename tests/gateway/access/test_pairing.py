@@ -69,7 +69,7 @@ async def test_who_was_let_in_still_is_after_a_restart(tmp_path: Path) -> None:
         assert await platforms.room("1").ask("eve", "hi") == "You said: hi"
 
 
-async def test_users_and_strangers_let_nobody_in(tmp_path: Path) -> None:
+async def test_only_admins_can_pair_users(tmp_path: Path) -> None:
     async with guarded(tmp_path) as (chat, platforms):
         room = platforms.room("1")
         code = code_in(await room.ask("eve", "hi"))
@@ -94,7 +94,7 @@ async def test_the_owner_lets_people_in_everywhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", ["", "34679CDF", "\ud83d\ude00", "ü" * 8, "x" * 5_000])
-async def test_a_wrong_code_lets_nobody_in(tmp_path: Path, given: str) -> None:
+async def test_a_wrong_code_pairs_no_user(tmp_path: Path, given: str) -> None:
     async with guarded(tmp_path) as (chat, platforms):
         await platforms.room("1").ask("eve", "hi")
         said = await platforms.room("2").ask("root", f"/pair {given}")
@@ -141,7 +141,7 @@ def test_the_alphabet_cannot_be_misread() -> None:
     assert not set(ALPHABET) & set("0O1IL2Z5S8BAEU")
 
 
-async def test_the_same_code_is_told_while_it_is_valid(access: Access, clock: Clock) -> None:
+async def test_the_same_code_is_shown_while_it_is_valid(access: Access, clock: Clock) -> None:
     code = await code_for(access)
     clock.minutes(59)
     assert await code_for(access) == code
@@ -175,7 +175,7 @@ async def test_a_stranger_who_knocks_again_after_a_restart_gets_a_new_code_in_pl
     assert (await restarted.pairing.approve(new, THE_OWNER, "admin")).user_id == EVE.id
 
 
-async def test_who_knocks_twice_at_once_is_told_one_code(access: Access) -> None:
+async def test_two_messages_at_once_get_one_code(access: Access) -> None:
     told = await asyncio.gather(*(access.pairing.greet("home", EVE) for _ in range(4)))
     assert len({code_in(text) for text in told if text}) == 1
     assert len(await access.pairing.waiting()) == 1
@@ -246,7 +246,7 @@ async def test_a_stranger_is_answered_five_times_and_then_no_more(access: Access
     assert await code_for(access, channel="away")
 
 
-async def test_who_was_let_in_and_out_again_is_answered_anew(access: Access) -> None:
+async def test_a_removed_user_gets_a_code_again(access: Access) -> None:
     for _ in range(5):
         code = await code_for(access)
     await access.pairing.approve(code, THE_OWNER, "admin")
@@ -265,7 +265,7 @@ async def test_codes_that_count_for_nothing_any_more_are_removed(
     assert await store.read(lambda c: c.execute(count).scalar_one()) == 1
 
 
-async def test_whoever_guesses_five_times_has_to_wait_and_nobody_else(access: Access) -> None:
+async def test_a_user_who_guesses_five_times_has_to_wait_and_no_other(access: Access) -> None:
     code, root = await code_for(access), UserRef("home", "root")
     for n in range(5):
         with pytest.raises(NotFoundError):
@@ -278,7 +278,7 @@ async def test_whoever_guesses_five_times_has_to_wait_and_nobody_else(access: Ac
 # Members
 
 
-async def test_nobody_gives_more_than_they_have(access: Access) -> None:
+async def test_an_admin_cannot_grant_a_higher_role_than_their_own(access: Access) -> None:
     code = await code_for(access)
     with pytest.raises(ForbiddenError):
         await access.pairing.approve(code, UserRef("home", "ada"), "user")

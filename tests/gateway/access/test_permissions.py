@@ -42,7 +42,7 @@ def test_002_14_the_first_glob_that_matches_decides_and_none_means_deny(command:
 
 
 @pytest.mark.parametrize("arguments", [{}, {"command": None}])
-def test_002_14_a_key_that_cannot_be_told_is_denied(arguments: dict[str, Any]) -> None:
+def test_002_14_a_key_that_cannot_be_computed_is_denied(arguments: dict[str, Any]) -> None:
     assert Permissions({"shell": {"*": "allow"}}).decide(KEYED, arguments) == "deny"
 
 

@@ -25,7 +25,7 @@ async def rows(chat: Chat, *columns: Any) -> list[tuple[Any, ...]]:
     return await chat.gateway.parts.store.read(lambda c: [tuple(row) for row in c.execute(select(*columns))])
 
 
-async def test_whoever_is_allowed_is_answered_by_the_model(tmp_path: Path) -> None:
+async def test_an_allowed_user_is_answered_by_the_model(tmp_path: Path) -> None:
     async with guarded(tmp_path) as (_, platforms):
         assert await platforms.room("1").ask("ada", "hi") == "You said: hi"
         assert await platforms.room("2").ask("root", "hi") == "You said: hi"
@@ -60,7 +60,7 @@ async def test_a_channel_is_closed_until_it_is_opened(tmp_path: Path, channels: 
         assert chat.model.calls == []
 
 
-async def test_everybody_may_talk_where_the_settings_say_so_and_nobody_is_an_admin(tmp_path: Path) -> None:
+async def test_an_open_channel_answers_every_user_and_makes_none_an_admin(tmp_path: Path) -> None:
     async with guarded(tmp_path, channels={"home": {"allow": "*"}}) as (_, platforms):
         assert await platforms.room("1").ask("eve", "hi") == "You said: hi"
         assert platforms.heard == [("hi", "user")]
@@ -109,7 +109,9 @@ async def test_a_stranger_cannot_stop_or_steer_an_answer_in_a_group(tmp_path: Pa
         assert [sent.message.text for sent in await platforms.home.until(1)] == ["Done."]
 
 
-async def test_a_stranger_cannot_stop_or_steer_where_nobody_said_that_it_is_a_group(tmp_path: Path) -> None:
+async def test_an_unauthorised_user_cannot_stop_or_steer_where_the_chat_kind_is_unknown(
+    tmp_path: Path,
+) -> None:
     gate = asyncio.Event()
     async with guarded(tmp_path, steer=True) as (chat, platforms):
         room = platforms.room("1")
@@ -127,7 +129,7 @@ async def test_a_stranger_cannot_stop_or_steer_where_nobody_said_that_it_is_a_gr
         assert sorted("You are not authorised" in text for text in said) == [False, True, True]
 
 
-async def test_a_stranger_cannot_take_back_what_somebody_else_wrote(tmp_path: Path) -> None:
+async def test_an_unauthorised_user_cannot_delete_the_message_of_another(tmp_path: Path) -> None:
     gate = asyncio.Event()
     async with guarded(tmp_path) as (chat, platforms):
         group = platforms.room("g", group=True)
@@ -284,7 +286,7 @@ async def test_who_holds_the_gateway_s_token_is_an_admin_and_needs_no_pairing(tm
         assert answer.text == "burnt by admin on websocket"
 
 
-async def test_nobody_is_the_owner_by_name(tmp_path: Path) -> None:
+async def test_no_sender_is_the_owner_by_name(tmp_path: Path) -> None:
     async with guarded(tmp_path, Keys(), channels={"home": {"allow": "*"}}) as (_, platforms):
         assert await platforms.room("1").ask("owner", "/burn") == "/burn is for admins."
         code = code_in(await platforms.room("1").ask("owner", "/link"))

@@ -95,7 +95,7 @@ async def test_an_always_covers_the_same_text_in_the_same_folder_and_chat_of_the
             await access.grants.revoke("question 1", UserRef("phone", "ada"))
 
 
-async def test_an_answer_that_is_no_always_allows_nothing_later(tmp_path: Path) -> None:
+async def test_only_the_answer_always_allows_later_calls(tmp_path: Path) -> None:
     async with running(tmp_path) as (_, permissions):
         await permissions.record(action(), "once", "phone:ada", "question 1")
         assert await permissions.decide(action()) == "ask"

@@ -263,7 +263,7 @@ async def test_a_platform_that_asks_to_wait_does_not_lengthen_the_pause_after_a_
         assert await room.until_closed() == (asked.id, "red", Placed("m1", 50))
 
 
-async def test_an_error_that_the_contract_does_not_name_is_no_end_of_showing(tmp_path: Path) -> None:
+async def test_an_unexpected_error_does_not_end_the_display_of_questions(tmp_path: Path) -> None:
     room = Troubled()
     room.to_ask, room.to_close = [RuntimeError("session is closed")], [RuntimeError("session is closed")]
     async with chatting(tmp_path, Brings(room)) as chat:

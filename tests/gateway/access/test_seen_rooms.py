@@ -96,7 +96,7 @@ async def test_rooms_that_the_bot_ignores_are_listed_as_well(tmp_path: Path) -> 
         assert found == {("hall", "", True), ("kitchen", "Kitchen", True), ("7", "Ada", False)}
 
 
-async def test_clients_of_the_gateway_are_no_rooms(tmp_path: Path) -> None:
+async def test_clients_of_the_gateway_are_not_rooms(tmp_path: Path) -> None:
     async with guarded(tmp_path) as (chat, _):
         await chat.say("hi")
         assert await chat.gateway.parts.access.seen_rooms.list() == []

@@ -27,7 +27,7 @@ def test_only_the_token_itself_is_right(token: str) -> None:
         auth.user_of(token, "::1")
 
 
-def test_whoever_guesses_ten_times_has_to_wait_and_nobody_else() -> None:
+def test_a_peer_that_guesses_ten_times_has_to_wait_and_no_other() -> None:
     auth = Auth(TOKEN)
     for n in range(10):
         with pytest.raises(UnauthorizedError):
@@ -37,7 +37,7 @@ def test_whoever_guesses_ten_times_has_to_wait_and_nobody_else() -> None:
     assert auth.user_of(TOKEN, "10.0.0.2") == OWNER
 
 
-def test_a_right_token_counts_whatever_others_at_the_address_guessed_and_forgives_them_nothing() -> None:
+def test_a_right_token_works_after_wrong_guesses_from_its_address_and_does_not_reset_them() -> None:
     auth = Auth(TOKEN)
     for n in range(12):
         with pytest.raises(UnauthorizedError if n < 10 else TooManyRequestsError):
@@ -45,7 +45,7 @@ def test_a_right_token_counts_whatever_others_at_the_address_guessed_and_forgive
         assert auth.user_of(TOKEN, "10.0.0.1") == OWNER
 
 
-def test_no_token_is_no_guess() -> None:
+def test_a_missing_token_is_not_a_guess() -> None:
     auth = Auth(TOKEN)
     for _ in range(20):
         with pytest.raises(UnauthorizedError):

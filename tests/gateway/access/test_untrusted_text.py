@@ -75,7 +75,7 @@ async def test_an_earlier_always_does_not_count_where_the_text_is_untrusted(tmp_
         assert shell.ran == ["ls", "ls"]
 
 
-async def test_a_conversation_that_begins_anew_is_trusted_again(tmp_path: Path) -> None:
+async def test_a_new_conversation_is_trusted_again(tmp_path: Path) -> None:
     shell = Shell()
     async with chatting(tmp_path, shell) as chat:
         await chat.say("hi", before=(context(trusted=False),))

@@ -90,7 +90,7 @@ async def test_a_key_from_the_input_is_tried_kept_and_used(tmp_path: Path) -> No
     assert model["status"] == "ok"
 
 
-async def test_a_key_that_is_refused_is_not_kept_unless_nobody_asks(tmp_path: Path) -> None:
+async def test_a_refused_key_is_stored_only_with_no_check(tmp_path: Path) -> None:
     async with FakeModels(key="another") as fake:
         write(tmp_path, openai(fake.openai_url))
         done = await auth(tmp_path, "login", "openai", "--key-stdin", stdin=KEY)

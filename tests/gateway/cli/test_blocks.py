@@ -50,7 +50,7 @@ def test_a_text_is_cut_into_its_top_level_blocks(text: str, expected: list[str])
 
 @given(texts, texts, st.booleans())
 @example(text="a\n```", more=":`", growing=True)
-def test_all_blocks_but_the_last_are_final_whatever_follows(text: str, more: str, growing: bool) -> None:
+def test_all_blocks_but_the_last_are_final_for_any_continuation(text: str, more: str, growing: bool) -> None:
     final = blocks(text, growing=True)[:-1]
     assert blocks(text + more, growing=growing)[: len(final)] == final
 

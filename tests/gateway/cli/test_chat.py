@@ -34,7 +34,7 @@ def chat(running: RunningGateway, home: Path) -> Iterator[Chat]:
         terminal.close()
 
 
-def test_an_answer_streams_as_markdown_and_every_line_of_it_stands_there_once(chat: Chat) -> None:
+def test_an_answer_streams_as_markdown_with_each_line_once(chat: Chat) -> None:
     terminal = chat()
     terminal.type("hello\n")
     came = terminal.expect(ANSWERED)
@@ -82,7 +82,7 @@ def test_ctrl_c_twice_leaves(chat: Chat) -> None:
 
 
 @pytest.mark.parametrize("farewell", ["\x04", "/exit\n"])
-def test_one_may_leave_and_is_told_how_to_come_back(chat: Chat, farewell: str) -> None:
+def test_leaving_the_chat_prints_how_to_continue_it(chat: Chat, farewell: str) -> None:
     terminal = chat("notes")
     terminal.type(farewell)
     terminal.expect("Continue with: trunkline chat notes")
@@ -196,7 +196,7 @@ def test_without_a_gateway_it_says_how_to_start_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("typed", ["", "\n \n", "hello\n"])
-def test_in_a_pipe_a_wrong_address_is_an_error_whatever_the_input(home: Path, typed: str) -> None:
+def test_in_a_pipe_a_wrong_address_is_an_error_for_any_input(home: Path, typed: str) -> None:
     done = trunkline("chat", "--url", "http://127.0.0.1:1", home=home, stdin=typed)
     assert (done.returncode, done.stdout) == (75, "")
     assert "http://127.0.0.1:1" in done.stderr

@@ -113,7 +113,7 @@ def test_004_T19_show_tells_the_layer_of_each_value(project: Path):
     assert "hunter2" not in json.dumps(shown)
 
 
-def test_mistakes_of_all_layers_are_told_together(project: Path):
+def test_mistakes_of_all_layers_are_reported_together(project: Path):
     (project / ".trunkline").mkdir()
     (project / ".trunkline/trunkline.toml").write_text("\n[servers]\nx = 1\n[server]\nport = 1\n")
     done = run("check", cwd=project, MY_TOKEN="x" * 40, TRUNKLINE_MAX_TOKENS="many")

@@ -113,7 +113,7 @@ def test_a_file_of_0_bytes_is_said_to_be_damaged(tmp_path: Path):
     assert (tmp_path / "data/trunkline.db").stat().st_size == 0
 
 
-def test_a_file_that_is_no_database_is_one_clear_line(tmp_path: Path):
+def test_a_file_that_is_not_a_database_is_one_clear_line(tmp_path: Path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data/trunkline.db").write_text("notes " * 1000)
     for command in ("upgrade", "status"):
@@ -167,7 +167,7 @@ def test_no_command_that_reads_migrates_a_database(tmp_path: Path, words: tuple[
 
 
 @pytest.mark.parametrize("revision", [migrate.revisions()[-2], "9001"])
-def test_another_revision_is_no_damage(tmp_path: Path, revision: str) -> None:
+def test_another_revision_is_not_reported_as_damage(tmp_path: Path, revision: str) -> None:
     trunkline("db", "upgrade", home=tmp_path)
     at_revision(tmp_path, revision)
     done = trunkline("db", "check", home=tmp_path)
@@ -175,7 +175,9 @@ def test_another_revision_is_no_damage(tmp_path: Path, revision: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["check", "status"])
-def test_a_server_or_a_file_that_cannot_be_read_now_is_no_damage(tmp_path: Path, command: str) -> None:
+def test_a_server_or_a_file_that_cannot_be_read_now_is_not_reported_as_damage(
+    tmp_path: Path, command: str
+) -> None:
     trunkline("db", "upgrade", home=tmp_path)
     with closing(sqlite3.connect(tmp_path / "data/trunkline.db", isolation_level=None)) as holder:
         holder.execute("PRAGMA locking_mode = EXCLUSIVE")

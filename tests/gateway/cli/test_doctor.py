@@ -155,9 +155,9 @@ def test_a_port_of_another_program_is_a_failure(tmp_path: Path) -> None:
     assert (found["port"]["status"], "another program" in found["port"]["detail"]) == ("fail", True)
 
 
-def test_a_file_that_is_no_database_is_a_failure(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_a_failure(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
-    (tmp_path / "data/trunkline.db").write_text("this is no database, whatever its name says" * 100)
+    (tmp_path / "data/trunkline.db").write_text("this is not a database, whatever its name says" * 100)
     found = findings(tmp_path)
     assert (found["store"]["status"], "not a database" in found["store"]["detail"]) == ("fail", True)
     assert "restore a backup" in found["store"]["advice"]

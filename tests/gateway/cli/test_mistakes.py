@@ -441,7 +441,7 @@ def test_right_settings_get_no_word(tmp_path: Path, text: str) -> None:
     assert (status, output.count("\n")) == (0, 1), output
 
 
-def test_the_file_of_a_plugin_lies_beside_the_settings_file_that_lists_it(tmp_path: Path) -> None:
+def test_the_file_of_a_plugin_is_beside_the_settings_file_that_lists_it(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/mine.py").write_text(
         "from gateway import Plugin\nclass Mine(Plugin):\n    name = 'mine'\nplugin = Mine()\n"

@@ -116,7 +116,7 @@ async def test_a_part_of_a_name_or_a_pattern_chooses(
     assert list(await listed(tmp_path, pattern, "--provider", "desk")) == found
 
 
-async def test_nothing_that_fits_and_nobody_to_ask_are_reported(tmp_path: Path) -> None:
+async def test_no_match_and_no_provider_to_ask_are_reported(tmp_path: Path) -> None:
     done = await models(tmp_path, "list", "zzz")
     assert (done.returncode, done.stderr.strip()) == (1, "no model matches 'zzz'")
     done = await models(tmp_path, "list", "--provider", "opnai")
@@ -152,7 +152,7 @@ async def test_a_model_that_its_provider_does_not_list_is_reported_with_the_near
     ("name", "told"),
     [("fake-smal", "did you mean desk/fake-small"), ("dsk/fake-small", "did you mean desk/fake-small")],
 )
-async def test_a_name_that_nobody_has_is_answered_with_the_nearest(
+async def test_an_unknown_name_is_answered_with_the_nearest(
     tmp_path: Path, fake: FakeModels, name: str, told: str
 ) -> None:
     done = await models(tmp_path, "info", name)

@@ -57,7 +57,7 @@ def codes(home: Path, **environ: str) -> dict[str, str]:
     return {each["user"]: told[each["user"]] for each in waiting}
 
 
-def test_there_may_be_nobody(tmp_path: Path) -> None:
+def test_the_list_of_pairings_may_be_empty(tmp_path: Path) -> None:
     trunkline("db", "upgrade", home=tmp_path)
     done = trunkline("pair", "list", home=tmp_path)
     assert (done.returncode, done.stdout) == (0, "")

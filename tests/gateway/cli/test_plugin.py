@@ -444,7 +444,7 @@ def test_a_name_that_no_plugin_has_is_not_disabled(home: Path) -> None:
     run(home, "disable", "commands")
 
 
-def test_info_of_what_is_no_plugin_with_a_manifest_says_what_it_is(home: Path) -> None:
+def test_info_of_a_plugin_without_a_manifest_says_what_it_is(home: Path) -> None:
     other = (
         "plugin 'other' is not installed; run `trunkline plugin install`, or see `trunkline plugin list`\n"
     )

@@ -198,7 +198,7 @@ async def test_an_agent_of_a_channel_may_be_a_plugins(tmp_path: Path, fake: Fake
     assert (checked.returncode, '"keper" is not an agent; known: main' in checked.stderr) == (2, True)
 
 
-async def test_their_keys_are_told_of(tmp_path: Path, fake: FakeModels) -> None:
+async def test_the_keys_of_plugin_providers_are_listed(tmp_path: Path, fake: FakeModels) -> None:
     done = await run(tmp_path, "auth", "list", "--json", PARROT_API_KEY="polly-wants-a-cracker")
     places = {each["provider"]: each["place"] for each in json.loads(done.stdout)}
     assert places["parrot"] == "PARROT_API_KEY"

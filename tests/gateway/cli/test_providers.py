@@ -101,7 +101,7 @@ def test_the_table_names_what_is_not_there_with_the_way_to_install_it(
     assert shown.splitlines()[-1] == "0 ok, 0 failed, 1 not installed"
 
 
-def test_a_name_that_nobody_has_is_refused_with_those_there_are(tmp_path: Path) -> None:
+def test_an_unknown_name_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     done = trunkline("providers", "test", "opnai", "--fake", home=tmp_path)
     assert done.returncode == 2
     assert "'opnai'" in done.stderr
@@ -212,7 +212,7 @@ async def test_what_goes_wrong_is_reported_with_the_way_out(tmp_path: Path) -> N
     )
 
 
-def test_nobody_to_ask_is_reported_with_the_way_out(tmp_path: Path) -> None:
+def test_no_provider_to_ask_is_reported_with_the_fix(tmp_path: Path) -> None:
     done = trunkline("providers", "test", home=tmp_path)
     assert done.returncode == 1
     assert "ANTHROPIC_API_KEY" in done.stderr

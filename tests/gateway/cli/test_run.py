@@ -112,7 +112,7 @@ def test_a_gateway_holds_only_what_it_uses_and_the_first_turn_loads_nothing(tmp_
     (tmp_path / "witness.py").write_text(WITNESS)
     config = tmp_path / "own.toml"
     config.write_text('plugins.enabled = ["witness.py"]\nserver.port = 0\n')
-    # With a variable for Python it is no fork of a process that holds more.
+    # With a variable for Python it is not a fork of a process that holds more.
     with gateway(tmp_path, "--config", str(config), PYTHONUNBUFFERED="1") as running:
         running.lines(4)
         assert trunkline("send", "--url", running.url, "hello", home=tmp_path).returncode == 0

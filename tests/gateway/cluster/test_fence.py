@@ -414,7 +414,7 @@ async def test_a_node_whose_clock_differs_is_refused(nodes: Nodes) -> None:
         await nodes.join("one", clock=lambda: time.time() + 30)
 
 
-async def test_a_lost_connection_is_opened_anew(nodes: Nodes, postgres_url: str) -> None:
+async def test_a_lost_connection_is_reopened(nodes: Nodes, postgres_url: str) -> None:
     member = await nodes.join("one")
     engine = create_engine(postgres_url, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:

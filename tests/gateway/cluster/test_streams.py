@@ -426,7 +426,7 @@ async def test_an_opening_that_is_not_known_is_refused_with_the_reason(
         assert frame(8, ACCEPT) in heard
 
 
-async def test_a_node_of_another_version_is_told_so(nodes: Pair, tmp_path: Path) -> None:
+async def test_a_node_of_another_version_gets_the_reason(nodes: Pair, tmp_path: Path) -> None:
     first_line = msgspec.json.encode("127.0.0.1") + b"\n"
     for protocol in (None, "trunkline-streams-0"):
         assert await read_all(nodes.works, first_line, tmp_path, protocol) == OTHER_VERSION.encode()

@@ -128,7 +128,7 @@ async def test_an_agent_that_there_is_not_changes_nothing(tmp_path: Path, name: 
         assert (await chat.say("/agent")).text.startswith("The agent is `main`.")
 
 
-async def test_a_model_that_was_chosen_stays_whoever_answers(tmp_path: Path) -> None:
+async def test_a_chosen_model_stays_chosen_after_a_fallback(tmp_path: Path) -> None:
     async with chatting(tmp_path, **SEVERAL) as chat:
         await chat.say("/model script/two")
         said = (await chat.say("/agent poet")).text

@@ -196,7 +196,7 @@ def test_004_12_interleaved_calls_do_not_mix():
 
 
 @pytest.mark.parametrize("text", ['{"n":1', "[1]", "null", "7", '"x"', "{'n': 1}", "[" * 100_000])
-def test_004_12_arguments_that_are_no_json_object_are_kept_as_they_came(text: str):
+def test_004_12_arguments_that_are_not_a_json_object_are_kept_unchanged(text: str):
     write = DeltaWriter("m")
     parts = assembled([write.tool_call("c", "t"), write.arguments("c", text)]).parts
     assert parts == (ToolCallPart("c", "t", {}, invalid_arguments=text),)
@@ -418,7 +418,7 @@ def test_004_24_a_reader_that_resumes_in_the_middle_gets_the_same_message(
     assert assembled([*until_then.snapshot(), *deltas[cut:]]) == assembled(deltas)
 
 
-def test_004_28_who_joins_during_a_wait_is_told_of_it_and_later_not() -> None:
+def test_004_28_a_reader_who_joins_during_a_wait_sees_it_and_a_later_one_does_not() -> None:
     wait = MetadataDelta("m", 0, 0, 0.0, rate_limit=RateLimit(1500, "p"))
     waiting = Assembler("s", "m")
     for before in ((), (TextDelta("m", 0, "a", 1),)):

@@ -64,7 +64,7 @@ def test_an_error_of_a_provider_says_whose_it_is_and_how_long_to_wait():
     assert ProviderResolutionError("x", suggestions=["a/b"]).suggestions == ("a/b",)
 
 
-async def test_only_a_cancellation_that_somebody_asked_for_ends_a_task():
+async def test_only_a_requested_cancellation_ends_a_task():
     seen: list[bool] = []
 
     async def work(error: BaseException | None):

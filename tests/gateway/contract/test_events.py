@@ -7,7 +7,7 @@ from gateway.contract.events import AgentEventMapper
 from gateway.provider_http import DeltaWriter, MetadataDelta
 
 
-def test_002_17_texts_grow_and_begin_anew_behind_a_tool() -> None:
+def test_002_17_texts_grow_and_start_empty_after_a_tool() -> None:
     told: list[AgentEvent] = []
     mapper, write = AgentEventMapper(), DeltaWriter("m")
     deltas = (

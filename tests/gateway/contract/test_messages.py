@@ -184,7 +184,7 @@ def test_004_06_wrong_fields_are_a_part_validation_error(value: object):
 
 
 @pytest.mark.parametrize("payload", [b"", b"{", b'{"type":"text","content":"\xff"}', b"[" * 100_000])
-def test_004_06_what_is_no_json_is_a_part_validation_error(payload: bytes):
+def test_004_06_invalid_json_is_a_part_validation_error(payload: bytes):
     with pytest.raises(PartValidationError):
         decode_part(payload)
 

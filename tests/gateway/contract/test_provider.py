@@ -18,6 +18,6 @@ def test_settings_of_a_provider_do_not_show_their_secrets() -> None:
     assert repr(config) == f"{config}" == "ProviderConfig(id='x', base_url='http://h/')"
 
 
-def test_004_30_whatever_has_the_members_is_a_provider() -> None:
+def test_004_30_an_object_with_the_members_is_a_provider() -> None:
     assert isinstance(ScriptedModel(), Provider)
     assert not isinstance(object(), Provider)

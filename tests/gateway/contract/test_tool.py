@@ -138,7 +138,7 @@ async def bare(text) -> str:  # type: ignore[no-untyped-def]
         (bare, "'bare': parameter 'text' has no annotation"),
     ],
 )
-def test_what_is_no_tool_is_refused_by_name(function: Any, told: str) -> None:
+def test_what_is_not_a_tool_is_refused_by_name(function: Any, told: str) -> None:
     with pytest.raises(PluginError, match=told):
         tool_from(function)
 

@@ -379,7 +379,7 @@ async def test_results_do_not_depend_on_how_many_rows_are_searched_without_the_i
     assert [hit.snippet for hit in page.results] == [f"apple plum {n}" for n in (9, 6, 3, 0)]
 
 
-async def test_common_words_are_found_among_the_newest_rows_whatever_the_statistics_say(
+async def test_common_words_are_found_among_the_newest_rows_for_any_statistics(
     migrated_postgres_url: str, fatal: list[BaseException]
 ) -> None:
     store = Store.open(migrated_postgres_url, "full", fatal.append)

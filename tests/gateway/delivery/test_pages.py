@@ -140,7 +140,7 @@ async def test_what_went_wrong_is_made_good_and_never_doubled(
     assert await desk.states() == [("final", "1")]
 
 
-async def test_waits_that_the_platform_asked_for_are_no_failures(store: Store) -> None:
+async def test_waits_that_the_platform_asked_for_are_not_failures(store: Store) -> None:
     waits = [("before", PlacementDeferred("too many", 0.0)) for _ in range(30)]
     board = Board(*waits, ("after", ZeroDivisionError()))
     desk = await desk_for(store, board)
@@ -503,7 +503,7 @@ async def test_a_refusal_is_passed_on_and_recorded_when_it_is_given_up(store: St
     assert await desk.states() == [("dead", None)]
 
 
-async def test_who_looks_for_a_message_is_told_which_ones_are_others(store: Store) -> None:
+async def test_a_search_for_a_message_gets_the_ids_of_other_messages(store: Store) -> None:
     class Asked(Board):
         told: tuple[object, ...] = ()
 

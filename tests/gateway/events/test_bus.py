@@ -354,7 +354,7 @@ async def test_a_handler_that_never_ends_is_cancelled_at_the_end() -> None:
     ]
 
 
-def test_activity_and_nested_runs_are_told_apart() -> None:
+def test_activity_and_nested_runs_are_separate_streams() -> None:
     events = EventBus()
     bus, told = ActivityBus(events), list[Any]()
     bus.subscribe(told.append)

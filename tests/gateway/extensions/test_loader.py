@@ -190,7 +190,7 @@ def test_a_plugin_may_be_any_module_that_python_finds(tmp_path: Path) -> None:
         (PLUGIN + "plugin = Mine", "neither create"),
     ],
 )
-def test_a_file_that_is_no_plugin_is_reported_with_its_name(
+def test_a_file_that_is_not_a_plugin_is_reported_with_its_name(
     tmp_path: Path, text: str | None, told: str
 ) -> None:
     file = tmp_path / "odd.py"

@@ -145,7 +145,7 @@ class Misspelt(Plugin):
 
 async def test_a_plugin_with_a_misspelt_hook_is_refused() -> None:
     registry = await registered()
-    with pytest.raises(PluginError, match="is no hook; did you mean 'transform_user_input'"):
+    with pytest.raises(PluginError, match="is not a hook; did you mean 'transform_user_input'"):
         await registry.register(Misspelt())
     assert registry.get("guard") is None
 

@@ -39,7 +39,7 @@ async def test_a_picture_is_recognised_although_another_type_is_announced(lead: 
     assert described.alt_text == "a map"
 
 
-async def test_what_is_no_picture_does_not_become_one():
+async def test_what_is_not_a_picture_does_not_become_one():
     assert await content("a.png", "image/png", b"no picture") == "no picture"
     svg = "<svg xmlns='a'/>"
     assert await content("a.svg", "image/svg+xml", svg.encode()) == svg

@@ -30,7 +30,7 @@ async def content(reader: FileReader, data: bytes, name: str = "a.pdf", mime_typ
     return part.content
 
 
-async def test_a_pdf_is_read_whatever_type_is_announced():
+async def test_a_pdf_is_read_with_any_announced_type():
     data = pdf("First page", "Second page")
     assert await content(FileReader(), data, "a.txt", "text/plain") == "First page\n\nSecond page"
     assert await content(FileReader(), b"\r\n" + data, "a", "application/pdf") == "First page\n\nSecond page"

@@ -36,12 +36,12 @@ def test_what_is_something_else_or_broken_off_has_no_known_length(data: bytes) -
 
 
 @given(st.integers(0, 400), st.binary(max_size=8))
-def test_whatever_stands_in_a_file_it_is_read_or_not(at: int, spoiled: bytes) -> None:
+def test_a_file_of_any_bytes_is_read_or_refused(at: int, spoiled: bytes) -> None:
     whole = ogg_opus(0.5)
     found = recording_of(whole[:at] + spoiled + whole[at + len(spoiled) :])
     assert found is None or found.seconds > 0
 
 
 @given(st.binary(max_size=200))
-def test_whatever_follows_a_mark_it_is_read_or_not(data: bytes) -> None:
+def test_a_mark_with_any_bytes_after_it_is_read_or_refused(data: bytes) -> None:
     assert recording_of(b"OggS" + data) is None

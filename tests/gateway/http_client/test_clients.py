@@ -358,7 +358,7 @@ async def test_tls_asks_for_http_1_and_checks_the_certificate(certificates: Path
     assert chosen == ["http/1.1"] * 3
 
 
-async def test_what_is_no_tls_is_a_failed_connection() -> None:
+async def test_what_is_not_tls_is_a_failed_connection() -> None:
     async with Server(say(OK)) as server, opened(HttptoolsClient(10)) as client:
         with pytest.raises(ConnectError):
             await get(client, server.url.replace("http:", "https:"))

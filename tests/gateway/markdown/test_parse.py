@@ -292,7 +292,7 @@ def test_every_text_has_a_tree_and_so_has_every_beginning_of_it(text: str):
 @given(HOSTILE)
 @settings(deadline=None)
 def test_no_word_is_lost(text: str):
-    """But for what is no word: names of code, titles of links, names of characters, cells beyond a row."""
+    """But for what is not a word: names of code, titles of links, names of characters, cells beyond a row."""
     text = re.sub(r"[`~|&\"']|(?<!\])\(", "", text)
     shown = letters(said(parse_markdown(text)))
     assert all(letter in shown for letter in letters(text))
@@ -328,7 +328,7 @@ def test_a_formula_is_literal(source: str):
 @pytest.mark.parametrize(
     "text", ["$5 and $10", "$ a$", "$a $", "$a$5", r"\$a\$", "$$", r"\(", "$5-$10", "$\n\n$", "a$$b"]
 )
-def test_money_is_no_formula(text: str):
+def test_money_is_not_a_formula(text: str):
     assert "Math(" not in repr(parse_markdown(text))
 
 

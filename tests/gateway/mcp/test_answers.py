@@ -51,7 +51,7 @@ FIELDS = st.dictionaries(
 FORMS = st.fixed_dictionaries({"type": st.just("object"), "properties": FIELDS | JSON})
 ABOUT = st.fixed_dictionaries({"name": TEXTS, "inputSchema": SCHEMAS}, optional={"description": JSON})
 TOOLS = st.lists(ABOUT | JSON, max_size=4)
-# A result that is no object is no answer: the call waits for one until its time limit.
+# A result that is not an object is not an answer: the call waits for one until its time limit.
 OBJECTS = st.dictionaries(TEXTS, JSON, max_size=5)
 PROMPTS = st.lists(st.fixed_dictionaries({"name": TEXTS, "arguments": JSON}) | JSON, max_size=3)
 OUTPUTS = st.fixed_dictionaries({"content": BLOCKS}, optional={"isError": JSON, "structuredContent": JSON})

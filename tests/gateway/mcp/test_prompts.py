@@ -105,7 +105,7 @@ async def test_odd_prompts_are_left_out_or_cleaned(servers: Servers) -> None:
         assert offered["demo_odd_name"] == "ab " + "c" * 197
         assert server(chat).status.left_out == (
             "the prompt 'untypable', whose arguments cannot be typed",
-            "the prompt 'greet', which is no name or listed twice",
+            "the prompt 'greet', which is not a name or listed twice",
         )
     async with servers.chat("many prompts") as chat:
         await server(chat).connect()

@@ -56,7 +56,7 @@ def hand_to(agent: str) -> Reply:
     return Reply((Use("delegate", f'{{"task": "Look", "agent": "{agent}"}}'),), "tools")
 
 
-async def test_hooks_are_told_which_agent_answers(tmp_path: Path) -> None:
+async def test_hooks_get_the_name_of_the_agent(tmp_path: Path) -> None:
     office = Office()
     async with chatting(tmp_path, office, agents={"clerk": {}}) as chat:
         await chat.say("hi")
@@ -129,7 +129,7 @@ async def test_a_provider_that_nobody_brings_is_refused_at_the_start(tmp_path: P
     assert str(caught.value) == "agents.clerk.provider = 'scrpt' is not a provider; did you mean script?"
 
 
-async def test_a_tool_that_nobody_brings_is_reported_in_the_log(
+async def test_an_unknown_tool_is_reported_in_the_log(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with chatting(tmp_path, Office(), agents={"clerk": {"tools": ["stmp", "delegate"]}}):

@@ -393,7 +393,7 @@ async def test_where_a_providers_budget_is_spent_the_next_one_answers(tmp_path: 
         assert len(model.calls) == 1
 
 
-async def test_a_budget_of_a_user_is_no_reason_to_ask_somebody_else(tmp_path: Path) -> None:
+async def test_a_budget_of_a_user_does_not_ask_another_user(tmp_path: Path) -> None:
     chain = {"settings": {"fallback": ["script/one"]}}
     async with paying(tmp_path, scope="user", stop=0, **chain) as (chat, model):
         assert refusal(await chat.say("one")).error_name == "BudgetExceededError"

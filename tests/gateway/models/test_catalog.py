@@ -70,7 +70,7 @@ async def test_nothing_is_made_up(catalog: Catalog) -> None:
     assert list(catalog.models_of("desk")) == []
 
 
-async def test_every_fact_of_every_provider_can_be_told(catalog: Catalog) -> None:
+async def test_every_fact_of_every_provider_can_be_shown(catalog: Catalog) -> None:
     for provider in ("openai", "anthropic", "google", "bedrock", "openrouter", "xai", "copilot", "cohere"):
         facts = list(catalog.models_of(provider))
         assert len(facts) > 5, provider

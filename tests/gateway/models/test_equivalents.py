@@ -31,7 +31,7 @@ async def offered(provider: str, *ids: str) -> Sequence[ModelFacts]:
         "CLAUDE-SONNET-4",
     ],
 )
-def test_a_model_is_the_same_whoever_offers_it(name: str) -> None:
+def test_a_model_is_the_same_at_every_provider(name: str) -> None:
     assert name_key(name) == name_key("claude-sonnet-4-20250514")
 
 
@@ -83,7 +83,7 @@ def test_a_conversation_should_fit_into_it() -> None:
     assert closest_model(SONNET, [small, large]) == "huge-4"
 
 
-def test_what_is_given_up_or_does_not_talk_stands_in_for_nobody() -> None:
+def test_a_retired_or_non_chat_model_is_never_a_fallback() -> None:
     gone = ModelFacts("old-4", "p", rates=Rates(3, 15), deprecated=True)
     painter = ModelFacts("gpt-image-9", "p", rates=Rates(3, 15))
     assert closest_model(SONNET, [gone, painter]) is None
@@ -100,6 +100,6 @@ def test_where_no_price_is_known_nothing_comes_near() -> None:
     ("model", "newer"),
     [("mixtral-8x22b", "mistral-2"), ("llama-70b", "llama-2"), ("mistral-2512", "mistral-3.1")],
 )
-def test_sizes_and_dates_are_no_versions(model: str, newer: str) -> None:
+def test_sizes_and_dates_are_not_versions(model: str, newer: str) -> None:
     there = [ModelFacts(name, "p", rates=Rates(3, 15)) for name in (model, newer)]
     assert closest_model(SONNET, there) == newer

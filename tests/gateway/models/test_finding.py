@@ -126,7 +126,7 @@ async def test_one_that_has_no_first_model_says_what_to_write() -> None:
         ("anthropc", [], "did you mean anthropic"),
     ],
 )
-async def test_004_34_a_name_that_nobody_has_is_reported_with_the_nearest(
+async def test_004_34_an_unknown_name_is_reported_with_the_nearest(
     name: str, keys: Sequence[str], told: str
 ) -> None:
     with pytest.raises(ProviderResolutionError, match=told) as caught:
@@ -134,7 +134,7 @@ async def test_004_34_a_name_that_nobody_has_is_reported_with_the_nearest(
     assert not ("did you mean" in told and not caught.value.suggestions)
 
 
-async def test_a_name_that_nobody_has_asks_nobody_twice() -> None:
+async def test_an_unknown_name_asks_each_provider_once() -> None:
     finding = models(["groq"], {"groq": ["one"]})
     for _ in range(3):
         with pytest.raises(ProviderResolutionError):

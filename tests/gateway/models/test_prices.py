@@ -81,7 +81,7 @@ def test_004_T12_long_inputs_cost_by_the_tier_they_are_in() -> None:
     assert long > 3 * short
 
 
-def test_whatever_model_costs_what_the_data_says() -> None:
+def test_every_model_costs_what_the_data_says() -> None:
     from genai_prices import Usage, calc_price
     from genai_prices.data_snapshot import get_snapshot
 
@@ -107,7 +107,7 @@ def test_any_number_of_names_takes_no_more_room() -> None:
     assert len(prices._costs) <= 1_000
 
 
-def test_prices_are_looked_up_anew_after_a_while() -> None:
+def test_prices_are_looked_up_again_after_a_while() -> None:
     now, rates = [0.0], [Tariff(Decimal(1), Decimal(1))]
     prices = Prices(Catalog(), lambda _provider, _model: rates[0], lambda: now[0])
     assert prices.cost("p", "m", call(1_000_000, 0)) == 1

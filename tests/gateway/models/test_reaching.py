@@ -122,7 +122,7 @@ async def test_a_key_of_the_settings_or_of_a_login_decides_as_well() -> None:
     assert await default_model({}, registry) == "groq/openai/gpt-oss-120b"
 
 
-async def test_what_lies_about_for_other_programs_decides_on_nothing() -> None:
+async def test_cloud_and_local_providers_are_never_the_default() -> None:
     found = known().first_models()
     assert {name for name, _ in found} & {"azure", "bedrock", "vertex", "copilot", "custom", "local"} == set()
     assert all(model for _, model in found)

@@ -52,7 +52,7 @@ async def test_004_34_a_model_is_named_with_its_provider() -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt-5", "openai/", "", "/"])
-async def test_004_34_a_name_without_a_provider_is_told_how_to_write_it(name: str) -> None:
+async def test_004_34_the_error_for_a_name_without_a_provider_shows_the_form(name: str) -> None:
     with pytest.raises(ProviderResolutionError):
         await Models(registry()).resolve(name)
 

@@ -132,7 +132,7 @@ def test_a_key_that_takes_the_place_of_another_in_the_keyring_is_noticed(tmp_pat
     assert (ours.poll_changes(), ours.get("a")) == ({"a"}, None)
 
 
-def test_what_the_gateway_itself_renews_is_no_news_to_it(tmp_path: Path) -> None:
+def test_what_the_gateway_itself_stores_is_not_reported_as_a_change(tmp_path: Path) -> None:
     ours, theirs = CredentialStore(tmp_path), CredentialStore(tmp_path)
     ours.load()
     theirs.save("b", ApiKey("b"), in_file=True)

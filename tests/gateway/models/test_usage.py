@@ -61,7 +61,7 @@ async def test_usage_tells_of_the_conversation_and_of_its_user(tmp_path: Path) -
         assert (await chat.say("/usage what")).text.startswith("Type `/usage`, or")
 
 
-async def test_in_a_group_nobody_reads_what_another_spends(tmp_path: Path) -> None:
+async def test_in_a_group_no_user_reads_what_another_spends(tmp_path: Path) -> None:
     async with chatting(tmp_path, **PRICED) as chat:
         chat.model.then(ANSWER)
         await chat.say("one")

@@ -130,7 +130,7 @@ async def test_002_19_hooks_and_listeners_get_the_cached_tokens_and_zero_where_n
         assert [event.cached_tokens for event in told if isinstance(event, UsageEvent)] == [6]
 
 
-async def test_002_35_runs_and_tools_are_told_to_the_activity_bus(tmp_path: Path) -> None:
+async def test_002_35_runs_and_tools_are_emitted_on_the_activity_bus(tmp_path: Path) -> None:
     async with chatting(tmp_path) as chat:
         told: list[Activity] = []
 

@@ -90,7 +90,7 @@ async def test_004_39_who_stands_in_must_see_too(tmp_path: Path) -> None:
         assert [call.options.model for call in curious.second.calls] == ["sees", "blind"]
 
 
-async def test_where_nobody_can_see_it_is_reported_with_the_failure(tmp_path: Path) -> None:
+async def test_a_picture_that_no_model_can_see_is_reported_with_the_failure(tmp_path: Path) -> None:
     settings: dict[str, Any] = {
         "fallback": ["second/blind"],
         "models": {"second/blind": {"images": False}},

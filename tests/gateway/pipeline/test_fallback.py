@@ -110,7 +110,7 @@ async def test_004_37_what_a_failed_attempt_said_is_taken_back_and_there_is_one_
     assert assembler.message().text == answer.text
 
 
-async def test_004_40_when_nobody_answers_every_attempt_is_reported(tmp_path: Path) -> None:
+async def test_004_40_when_no_model_answers_every_attempt_is_reported(tmp_path: Path) -> None:
     backups = Backups()
     async with chatting(tmp_path, backups, **CHAIN) as chat:
         chat.model.then(RateLimitError("slow down"))
@@ -170,7 +170,7 @@ async def test_004_37_a_hook_is_shown_what_the_model_is(tmp_path: Path) -> None:
 
 
 async def test_004_35_a_stand_in_that_says_nothing_has_failed(tmp_path: Path) -> None:
-    """The notice is no answer."""
+    """The notice is not an answer."""
     backups = Backups()
     async with chatting(tmp_path, backups, **CHAIN) as chat:
         chat.model.then(ServerFailedError("oh"))
@@ -180,7 +180,7 @@ async def test_004_35_a_stand_in_that_says_nothing_has_failed(tmp_path: Path) ->
     assert answer.text == "You said: hello"
 
 
-async def test_004_25_when_nobody_answers_all_that_was_shown_stays_before_the_error(tmp_path: Path) -> None:
+async def test_004_25_when_no_model_answers_all_that_was_shown_stays_before_the_error(tmp_path: Path) -> None:
     """In the order in which it was shown; a tool call that never ran is left out."""
     backups = Backups()
     async with chatting(tmp_path, backups, **CHAIN) as chat:
@@ -237,7 +237,7 @@ def test_a_circuit_closes_again_by_itself_and_at_once_when_it_works() -> None:
     assert circuit.allows_call(131.0)
 
 
-async def test_a_chain_that_names_nobody_is_reported_in_the_log_and_the_failure_in_the_chat(
+async def test_a_chain_without_a_known_model_is_reported_in_the_log_and_the_failure_in_the_chat(
     tmp_path: Path,
 ) -> None:
     async with chatting(tmp_path, fallback=["nobody/big"]) as chat:

@@ -113,7 +113,7 @@ async def test_a_repeated_message_that_claims_another_session_makes_none(tmp_pat
             await chat.gateway.parts.sessions.find("elsewhere")
 
 
-async def test_what_is_received_is_committed_with_its_cursor_and_what_nobody_could_read(
+async def test_received_messages_are_committed_with_cursor_and_unreadable_events(
     tmp_path: Path,
 ) -> None:
     box = Letterbox()
@@ -305,7 +305,7 @@ async def test_the_gateway_takes_only_so_much_and_all_or_nothing_of_a_batch(tmp_
             await chat.answer(receipt.answer_id, receipt.session)
 
 
-async def test_what_was_handed_in_is_answered_though_nobody_waits_for_the_receipt(tmp_path: Path) -> None:
+async def test_an_accepted_message_is_answered_although_no_caller_awaits_its_receipt(tmp_path: Path) -> None:
     async with chatting(tmp_path) as chat:
         await chat.say("hi")
         watcher = await chat.watch(after=10**9)

@@ -127,7 +127,7 @@ async def test_002_37_a_nested_run_has_the_hooks_of_its_parent(tmp_path: Path) -
         assert ended == [("clerk", "complete"), ("main", "complete")]
 
 
-async def test_002_35_nested_runs_are_told_step_by_step(tmp_path: Path) -> None:
+async def test_002_35_nested_runs_are_emitted_step_by_step(tmp_path: Path) -> None:
     steps: list[SubAgentEvent] = []
     tasks: list[tuple[str, str]] = []
     plugin = Delegating(lambda context: context.run_nested("2 + 2?", agent="clerk"))

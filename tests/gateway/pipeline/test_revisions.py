@@ -219,7 +219,7 @@ async def test_what_waits_is_answered_in_its_last_wording_alone(tmp_path: Path) 
         assert heard(chat)[-5:] == ["two", "You said: two", "four", "You said: four", "three"]
 
 
-async def test_nothing_stands_of_an_answer_that_a_new_wording_ended(tmp_path: Path) -> None:
+async def test_an_answer_that_a_revision_replaced_leaves_nothing_behind(tmp_path: Path) -> None:
     wall = Wall()
     async with chatting(tmp_path, Brings(wall)) as chat:
         chat.model.then(Reply((Say("Well, "), Gate(asyncio.Event()))))

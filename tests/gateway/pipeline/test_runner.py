@@ -88,7 +88,7 @@ async def test_what_is_intercepted_is_kept_and_never_shown_to_the_model(tmp_path
         assert await states(chat) == ["done", "done"]
 
 
-async def test_a_fault_that_nobody_foresaw_is_one_notice_that_says_little(tmp_path: Path) -> None:
+async def test_an_unexpected_error_is_one_notice_without_details(tmp_path: Path) -> None:
     async with chatting(tmp_path) as chat:
         chat.model.then(ZeroDivisionError("with a secret in it"))
         with capture_logs() as logs:
@@ -100,7 +100,7 @@ async def test_a_fault_that_nobody_foresaw_is_one_notice_that_says_little(tmp_pa
         assert (await chat.say("again")).text == "You said: again"
 
 
-async def test_a_model_that_says_nothing_is_no_silence(tmp_path: Path) -> None:
+async def test_an_empty_answer_is_an_error(tmp_path: Path) -> None:
     async with chatting(tmp_path) as chat:
         chat.model.then(Reply())
         [part] = (await chat.say("hi")).parts
@@ -110,7 +110,7 @@ async def test_a_model_that_says_nothing_is_no_silence(tmp_path: Path) -> None:
         assert await states(chat) == ["done", "done"]
 
 
-async def test_a_model_that_only_reasons_is_no_silence(tmp_path: Path) -> None:
+async def test_an_answer_of_reasoning_alone_is_an_error(tmp_path: Path) -> None:
     async with chatting(tmp_path) as chat:
         chat.model.then(Reply((Think("Hm."),), "length"))
         thought, part = (await chat.say("hi")).parts

@@ -83,7 +83,7 @@ async def test_002_33_the_receipt_comes_when_the_message_is_durable_and_before_t
     assert (kind, stored[2:]) == ("ack", [message_id, answer.id])
 
 
-async def test_002_33_failures_go_to_whoever_can_show_them(tmp_path: Path) -> None:
+async def test_002_33_failures_go_to_the_responder(tmp_path: Path) -> None:
     async with chatting(tmp_path) as chat:
         texts, everything = Texts(), Everything()
         for responder in (texts, everything):
@@ -103,7 +103,7 @@ async def test_002_33_a_voice_message_is_answered_by_what_a_plugin_hears(tmp_pat
     assert (inbound.kind, inbound.audio, inbound.raw) == ("audio", audio, {"update_id": 7})
 
 
-async def test_002_33_a_voice_message_that_nobody_hears_is_answered_too(tmp_path: Path) -> None:
+async def test_002_33_a_voice_message_without_a_transcriber_is_answered_too(tmp_path: Path) -> None:
     async with chatting(tmp_path) as chat:
         answer = await chat.say("", kind="audio", audio=Audio(mime_type="audio/ogg"))
         assert "cannot listen" in answer.text
@@ -112,7 +112,7 @@ async def test_002_33_a_voice_message_that_nobody_hears_is_answered_too(tmp_path
         assert said.text == "[voice message]"
 
 
-async def test_a_model_is_told_of_a_voice_message_that_nobody_heard(tmp_path: Path) -> None:
+async def test_a_model_learns_of_a_voice_message_that_was_not_transcribed(tmp_path: Path) -> None:
     async with chatting(tmp_path) as chat:
         await chat.say("and this?", kind="audio", audio=Audio(mime_type="audio/ogg"))
         picture = ImagePart("aGk=", "image/png")

@@ -136,7 +136,7 @@ async def test_004_t14_the_third_identical_call_in_a_row_asks_a_person(tmp_path:
         assert [result.is_error for result in results] == [False] * 5 + [True]
 
 
-async def test_progress_is_shown_as_it_comes_and_is_no_part_of_the_result(tmp_path: Path) -> None:
+async def test_progress_is_shown_as_it_comes_and_is_not_part_of_the_result(tmp_path: Path) -> None:
     async def count(context: ToolContext) -> str:
         """Count."""
         context.progress("one ")
@@ -157,7 +157,7 @@ async def test_progress_is_shown_as_it_comes_and_is_no_part_of_the_result(tmp_pa
         assert [part.output for part in read if isinstance(part, ToolResultPart)] == ["three"]
 
 
-async def test_the_progress_of_a_tool_that_was_stopped_is_no_result(tmp_path: Path) -> None:
+async def test_the_progress_of_a_stopped_tool_is_not_its_result(tmp_path: Path) -> None:
     async def endless(context: ToolContext) -> str:
         """Never end."""
         context.progress("one ")

@@ -172,7 +172,7 @@ def test_a_value_that_another_source_overrides_is_refused(place: Place) -> None:
     assert place.file.read_text() == before
 
 
-def test_a_text_of_a_page_is_no_reference(place: Place) -> None:
+def test_a_text_of_a_page_is_not_a_reference(place: Place) -> None:
     place.environ = {"PATH_TO": "secret"}
     for text in ("${PATH_TO}", "{env:PATH_TO}", "{file:/etc/passwd}", "$${PATH_TO}"):
         change(place, city=text)

@@ -105,7 +105,7 @@ async def test_an_admin_allows_a_plugin_for_good_with_a_button(tmp_path: Path, c
 
 
 @pytest.mark.parametrize(("kept", "is_given"), [(1, True), (0, False), (2, False), (-1, False)])
-async def test_a_row_that_is_no_decision_grants_nothing(store: Store, kept: int, is_given: bool) -> None:
+async def test_a_row_that_is_not_a_decision_grants_nothing(store: Store, kept: int, is_given: bool) -> None:
     await store.write((PUT_PLUGIN_GRANT, (f"plugin:weather:{GRANT}", "weather", GRANT, kept, "owner", 1)))
     grants = PluginGrants(store)
     await grants.load()
@@ -200,7 +200,7 @@ async def test_a_plugin_asks_once_a_minute(tmp_path: Path, clock: Clock) -> None
         assert grants.given("weather") == set()
 
 
-async def test_without_an_admin_or_a_session_nobody_is_asked(tmp_path: Path, clock: Clock) -> None:
+async def test_without_an_admin_or_a_session_no_user_is_asked(tmp_path: Path, clock: Clock) -> None:
     room = Room()
     settings = {"channels": {"room": {"allow": "*"}}}
     async with chatting(tmp_path, Brings(room), **settings) as chat:
@@ -227,7 +227,7 @@ async def test_a_decision_outlives_a_restart_although_its_call_is_gone(tmp_path:
             await asyncio.sleep(0)
 
 
-async def test_who_is_no_admin_any_more_decides_nothing(tmp_path: Path, clock: Clock) -> None:
+async def test_a_former_admin_decides_nothing(tmp_path: Path, clock: Clock) -> None:
     first, second = Room(), Room()
     async with chatting(tmp_path, Brings(first), **ADMINS) as chat:
         await chat.say("hello", channel="room")

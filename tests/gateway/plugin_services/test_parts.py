@@ -299,7 +299,7 @@ async def start(ctx):
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="confinement needs Linux")
-async def test_parts_of_a_plugin_with_code_stand_beside_it(desk: Desk) -> None:
+async def test_parts_of_a_plugin_with_code_are_beside_it(desk: Desk) -> None:
     manifest = FILES["plugin.yml"] + "tools: [weigh]\ncommands: [hello]\n"
     async with working(desk, FILES | {"plugin.yml": manifest, "main.py": CODE}) as chat:
         assert (await chat.say("/hello")).text == "hello"

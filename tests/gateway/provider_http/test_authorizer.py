@@ -68,7 +68,7 @@ async def test_the_token_takes_the_place_of_the_key() -> None:
     assert shown.headers == {"X-A": "b", "Authorization": "Bearer token-1"}
 
 
-async def test_who_is_not_believed_is_told_so_by_name() -> None:
+async def test_rejected_credentials_and_an_unreachable_server_are_different_errors() -> None:
     async with FakeTokens() as tokens, opened() as client:
         fetch = client_credentials(tokens.token_url, {**FORM, "client_secret": "wrong"})
         with pytest.raises(AuthFailedError):
@@ -78,7 +78,7 @@ async def test_who_is_not_believed_is_told_so_by_name() -> None:
             await fetch(client)
 
 
-async def test_what_is_no_token_cannot_be_read() -> None:
+async def test_what_is_not_a_token_cannot_be_read() -> None:
     async with PollingPlatform() as other, opened() as client:
         with pytest.raises(AuthFailedError, match="the token request was refused"):
             await client_credentials(f"{other.url}/nothing", FORM)(client)

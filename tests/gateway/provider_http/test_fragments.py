@@ -34,7 +34,7 @@ def test_a_message_is_encoded_once_however_often_it_is_sent() -> None:
     assert encoder.calls == 3
 
 
-def test_a_message_that_was_replaced_under_its_id_is_encoded_anew() -> None:
+def test_a_message_that_was_replaced_under_its_id_is_encoded_again() -> None:
     encoder = Encoder()
     cache = FragmentCache(encoder)
     partial = user("half")

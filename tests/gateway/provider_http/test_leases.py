@@ -154,7 +154,7 @@ async def test_when_all_keys_rest_the_failure_tells_when_the_first_is_back() -> 
 
 
 @pytest.mark.parametrize("failure", [ServerFailedError("no"), ProviderError("no")])
-async def test_another_key_is_no_help_against_a_server_that_fails(failure: ProviderError) -> None:
+async def test_another_key_is_not_tried_after_a_server_error(failure: ProviderError) -> None:
     many = scheduler(Time(), api_keys=("a", "b"))
     assert many.next_lease(got(many.acquire(ONE)), failure) is None
     assert keys_of(many, 2) == ["a", "a"]
@@ -379,7 +379,7 @@ KINDS = st.sampled_from(["ask", "ask", "end", *Callers.FAILURES, "cancel", "wait
     concurrency=st.sampled_from([None, 1, 2]),
     rate=st.sampled_from([None, 3]),
 )
-async def test_whatever_happens_no_limit_is_crossed_and_everybody_has_a_turn(
+async def test_no_limit_is_exceeded_and_every_session_gets_a_lease(
     moves: list[tuple[str, int, int]], concurrency: int | None, rate: int | None
 ) -> None:
     callers = Callers(concurrency, rate)

@@ -230,7 +230,7 @@ async def test_a_stream_that_never_ends_is_ended(kind: ClientKind) -> None:
             await read_to_end(stream)
 
 
-async def test_what_is_no_event_stream_is_named(kind: ClientKind) -> None:
+async def test_what_is_not_an_event_stream_is_named(kind: ClientKind) -> None:
     async with stream_from(kind, b"\x00\x01 what is this\n\n\xff") as stream:
         with pytest.raises(DeltaParseError, match="not an event stream"):
             await read_to_end(stream)

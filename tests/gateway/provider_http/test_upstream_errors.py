@@ -87,7 +87,7 @@ def test_a_quota_that_is_used_up_is_not_asked_again() -> None:
         "You have reached your specified API usage limits. You will regain access on 2027-01-01.",
     ],
 )
-def test_an_account_without_credit_is_no_bad_request(words: str) -> None:
+def test_an_account_without_credit_is_not_a_bad_request(words: str) -> None:
     assert type(refused(400, type="invalid_request_error", message=words)) is QuotaExceededError
 
 
@@ -136,7 +136,7 @@ def test_004_T13_how_long_to_wait_is_read_in_every_form(
     assert parse_retry_after(headers, NOW) == seconds
 
 
-def test_a_wait_may_stand_in_the_details_and_headers_outrank_it() -> None:
+def test_a_delay_may_be_in_the_details_and_headers_outrank_it() -> None:
     error = {"code": 429, "message": "slower", "details": [{"@type": "x"}, "y", {"retryDelay": "34.5s"}]}
     body = msgspec.json.encode({"error": error})
     assert parse_error_response(429, {}, body, NOW).to_exception().retry_after == 34.5

@@ -426,7 +426,7 @@ async def test_the_first_message_in_a_thread_brings_its_history(tmp_path: Path) 
         assert trusted == [True, True, False]
 
 
-async def test_history_and_memory_are_not_told_twice(tmp_path: Path) -> None:
+async def test_history_and_memory_are_not_sent_twice(tmp_path: Path) -> None:
     async with team(tmp_path) as (chat, home):
         thread = replace(ROOM, thread="5", reply_to="55")
         await home.take(said("two", BOB, dedup_key="2", address=thread))

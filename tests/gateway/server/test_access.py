@@ -51,7 +51,7 @@ async def test_a_user_of_any_id_can_be_let_out(tmp_path: Path, user: str) -> Non
 
 
 @pytest.mark.parametrize("body", [{}, {"code": ""}, {"code": "x", "role": "owner"}, {"code": "x", "more": 1}])
-async def test_what_is_no_approval_is_refused(tmp_path: Path, body: dict[str, object]) -> None:
+async def test_what_is_not_an_approval_is_refused(tmp_path: Path, body: dict[str, object]) -> None:
     async with serving(tmp_path) as served:
         assert (await served.ask("POST", "/api/pairs", json=body))[0] == 400
 
@@ -62,7 +62,7 @@ async def test_guesses_are_limited(tmp_path: Path) -> None:
         assert statuses == [404] * 5 + [429]
 
 
-async def test_without_the_token_nobody_is_listed_or_let_in(tmp_path: Path) -> None:
+async def test_without_the_token_no_user_is_listed_or_paired(tmp_path: Path) -> None:
     async with serving(tmp_path, server={"token": TOKEN}, channels={"home": {"enabled": False}}) as served:
         code = await knock(served, "666")
         for method, path, body in (

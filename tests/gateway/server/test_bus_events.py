@@ -101,7 +101,7 @@ async def test_a_stream_ends_with_a_last_event_and_leaves_no_subscription(tmp_pa
         assert (await reader.response.content.read()).strip() == b""
 
 
-async def test_a_reader_that_is_too_slow_is_told_how_much_it_lost(tmp_path: Path) -> None:
+async def test_a_reader_that_is_too_slow_gets_the_number_of_lost_events(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, aiohttp.ClientSession() as http:
         reader = await opened(served, http, "?type=channel.health")
         for number in range(1_500):

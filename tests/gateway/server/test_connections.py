@@ -158,6 +158,6 @@ async def test_clients_of_a_trusted_proxy_have_limits_of_their_own(tmp_path: Pat
         assert await ask("203.0.113.8", TOKEN) == 200
 
 
-def test_a_proxy_that_is_no_network_is_refused() -> None:
+def test_a_proxy_that_is_not_a_network_is_refused() -> None:
     with pytest.raises(ValueError, match=r"'proxy\.example' is not an IP address or network"):
         ServerSettings(trusted_proxies=("proxy.example",))

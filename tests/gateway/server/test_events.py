@@ -217,7 +217,7 @@ async def test_004_27_a_reader_that_is_cut_off_within_a_replay_continues_there(t
         assert client.text == "One. Two. Three."
 
 
-async def test_a_reader_begins_anew_when_what_it_saw_was_taken_back(tmp_path: Path) -> None:
+async def test_a_reader_restarts_when_what_it_saw_was_withdrawn(tmp_path: Path) -> None:
     gate, failed = asyncio.Event(), asyncio.Event()
     async with FakeModels() as fake:
         backend = {"base_url": fake.openai_url, "api_key": "k", "max_retries": 0}

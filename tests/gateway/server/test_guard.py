@@ -90,7 +90,7 @@ async def test_after_ten_wrong_tokens_wrong_ones_wait_and_the_right_one_does_not
         assert await guesser.close_code() == 4029
 
 
-async def test_a_request_without_a_token_is_no_guess(tmp_path: Path) -> None:
+async def test_a_request_without_a_token_is_not_a_guess(tmp_path: Path) -> None:
     async with serving(tmp_path, **GUARDED) as served:
         for _ in range(20):
             assert (await served.ask("GET", "/api/sessions"))[0] == 401
@@ -304,7 +304,7 @@ class Saboteur(Plugin):
         ctx.sessions._sessions.live = live
 
 
-async def test_many_sockets_at_once_are_told_apart(tmp_path: Path) -> None:
+async def test_many_sockets_at_once_are_kept_apart(tmp_path: Path) -> None:
     async with serving(tmp_path, **GUARDED) as served:
 
         async def one(token: str) -> int | None:

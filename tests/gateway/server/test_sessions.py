@@ -388,7 +388,7 @@ async def test_004_08_the_shown_cost_is_the_sum_of_the_messages(tmp_path: Path) 
             served.gateway.parts.sessions._drop("s")
 
 
-async def test_keys_twice_and_keys_unknown_are_no_harm(tmp_path: Path) -> None:
+async def test_repeated_and_unknown_keys_are_harmless(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         body = b'{"text":"a","text":"b","unknown":[1e300,12345678901234567890]}'
         status, _ = await served.ask("POST", "/api/sessions/s/messages", data=body)
@@ -565,7 +565,7 @@ async def test_004_t09_the_last_exchange_is_undone_and_redone_over_rest(tmp_path
         assert status == 404
 
 
-async def test_004_t09_messages_are_edited_and_answered_anew_and_versions_switched_over_rest(
+async def test_004_t09_messages_are_edited_and_answered_again_and_versions_switched_over_rest(
     tmp_path: Path,
 ) -> None:
     async with serving(tmp_path) as served:

@@ -121,7 +121,7 @@ async def test_what_a_sink_raises_is_raised_where_the_reader_waits(early: bool):
             offer(feed, texts(1))
 
 
-async def test_a_patient_reader_is_told_of_the_end():
+async def test_a_waiting_reader_gets_the_end_of_the_feed():
     feed = Feed()
 
     async def read():
@@ -182,7 +182,7 @@ async def test_004_22_text_is_merged_within_each_of_several_sessions():
     assert {name: event.seq for name, event in whole.items()} == {"s": 3, "t": 3}
 
 
-async def test_004_22_what_begins_ends_and_stands_whole_is_never_dropped_or_moved():
+async def test_004_22_starts_ends_and_whole_parts_are_never_dropped_or_reordered():
     lifecycle: list[Delta] = [
         ToolCallStart("m", 1, "c", "t"),
         ToolCallDelta("m", 1, "c", "{}"),

@@ -105,14 +105,14 @@ def test_results_that_come_interleaved_keep_what_is_theirs() -> None:
 
 
 @pytest.mark.parametrize("spelled", [TOKEN, quote(TOKEN, safe=""), "sssk%2babc%2fdef%3d%3dghijk"])
-def test_a_secret_is_found_as_it_stands_in_an_address(spelled: str) -> None:
+def test_a_secret_is_found_in_its_url_encoded_form(spelled: str) -> None:
     assert (
         Redactor([TOKEN]).redact_text(f"https://a.example/?t={spelled}&x=1")
         == f"https://a.example/?t={MASK}&x=1"
     )
 
 
-def test_short_values_are_no_secrets() -> None:
+def test_short_values_are_not_secrets() -> None:
     assert Redactor(["x" * (MIN_SECRET_LENGTH - 1), ""]).start_message() is None
 
 

@@ -127,7 +127,7 @@ async def test_002_34_a_session_is_loaded_once_and_made_on_first_use(tmp_path: P
         assert (new.row.owner, new.messages()) == ("ada", ())
 
 
-async def test_a_session_that_is_deleted_is_gone_and_may_begin_anew(tmp_path: Path) -> None:
+async def test_a_deleted_session_is_gone_and_its_key_can_be_used_again(tmp_path: Path) -> None:
     async with chatting(tmp_path) as chat:
         await chat.say("hi")
         await chat.say("hi", "other")
@@ -251,7 +251,7 @@ async def test_idle_sessions_leave_memory_when_it_is_full_and_come_back(tmp_path
     await store.close()
 
 
-async def test_a_session_that_somebody_still_holds_is_not_loaded_a_second_time(tmp_path: Path) -> None:
+async def test_a_session_in_use_is_not_loaded_a_second_time(tmp_path: Path) -> None:
     store = Store.open(f"sqlite:///{tmp_path}/t.db", "full", unexpected)
     sessions = Sessions(store, window=10, max_bytes=10_000)
     held = await a_session(sessions, "held")

@@ -453,7 +453,7 @@ def test_what_is_in_effect_says_where_it_was_written(load: Load):
 # Who may talk
 
 
-def test_who_may_talk_on_a_channel_is_told_by_ids(load: Load):
+def test_the_users_of_a_channel_are_set_by_ids(load: Load):
     settings = load(
         "[channels.telegram]\nallow = [123, 'U7']\nadmins = ['9']\ntoken = 't'\n[channels.slack]\nallow = '*'"
     )
@@ -505,12 +505,12 @@ def test_who_may_talk_can_come_from_variables(load: Load):
     "value", ['["@ada"]', '["Ada Lovelace"]', '[""]', '["*"]', "[true]", "[1.5]", '"ada"', "true", "5", "{}"]
 )
 @pytest.mark.parametrize("key", ["allow", "admins"])
-def test_what_is_no_list_of_ids_opens_nothing(refused: Callable[..., str], key: str, value: str):
+def test_a_value_that_is_not_a_list_of_ids_allows_no_user(refused: Callable[..., str], key: str, value: str):
     said = refused(f"[channels.telegram]\n{key} = {value}")
     assert said.startswith(f"config/trunkline.toml:2: channels.telegram.{key}")
 
 
-def test_everybody_is_no_admin(refused: Callable[..., str]):
+def test_a_star_cannot_be_an_admin(refused: Callable[..., str]):
     assert "channels.telegram.admins" in refused("[channels.telegram]\nadmins = '*'")
 
 
@@ -569,7 +569,7 @@ def test_settings_survive_json(load: Load):
     assert json.dumps([row.value for row in effective(load("[permissions]\nshell = { 'a *' = 'ask' }"))])
 
 
-def test_several_accounts_share_what_stands_beside_them_and_have_their_own(load: Load):
+def test_several_accounts_share_the_settings_beside_them_and_have_their_own(load: Load):
     settings = load(
         "[channels.telegram]\npoll_seconds = 5\n"
         "[channels.telegram.accounts.sales]\nbotToken = 'a'\n"
@@ -591,7 +591,7 @@ def test_a_mistake_in_an_account_is_reported_with_its_name(load: Load):
         settings.channel("telegram", TelegramSettings, "sales")
 
 
-def test_a_key_that_is_no_bare_word_is_reported_as_it_is_written(tmp_path: Path) -> None:
+def test_a_quoted_key_is_reported_as_it_is_written(tmp_path: Path) -> None:
     file = tmp_path / "own.toml"
     file.write_text('[models."openai/gpt-5.4"]\ntolls = true\nimages = "x"\n')
     with pytest.raises(SettingsError) as caught:

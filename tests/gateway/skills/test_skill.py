@@ -138,7 +138,7 @@ def test_files_below_the_folder_are_read_and_nothing_else(desk: Desk, tmp_path: 
         read_skill(folder)
 
 
-def test_a_link_is_no_skill(desk: Desk) -> None:
+def test_a_symlink_is_not_a_skill(desk: Desk) -> None:
     folder = desk.skill()
     (desk.own / "other").symlink_to(folder)
     with pytest.raises(PluginError, match="is a link"):

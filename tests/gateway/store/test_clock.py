@@ -96,7 +96,7 @@ async def test_a_second_jump_keeps_the_time_of_before_the_first(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("pause", [HOUR, 6 * DAY])
-async def test_a_short_pause_is_no_jump(tmp_path: Path, pause: int) -> None:
+async def test_a_short_pause_is_not_a_jump(tmp_path: Path, pause: int) -> None:
     store = opened(tmp_path)
     clock = TrustedClock(store)
     await clock.read_at(NOW)

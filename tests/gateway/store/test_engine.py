@@ -91,7 +91,7 @@ def test_an_address_that_cannot_be_used_is_refused(url: str, complaint: str):
         open_engine(url)
 
 
-async def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path):
+async def test_a_file_that_is_not_a_database_is_refused_and_left_alone(tmp_path: Path):
     path = tmp_path / "t.db"
     path.write_bytes(b"these are somebody's notes, and no database at all\n" * 100)
     before = path.read_bytes()
@@ -283,7 +283,7 @@ def use(file: Path) -> None:
     engine.dispose()
 
 
-def test_others_cannot_read_the_database_nor_the_new_folder_that_it_lies_in(tmp_path: Path):
+def test_other_users_cannot_read_the_database_nor_its_new_folder(tmp_path: Path):
     use(tmp_path / "data/trunkline.db")
     assert mode(tmp_path / "data") == 0o700
 

@@ -32,7 +32,7 @@ async def test_a_second_store_on_the_same_database_is_refused(database_url: str,
     await store.write()
 
 
-async def test_whoever_was_refused_does_not_let_the_next_one_in(tmp_path: Path):
+async def test_a_refused_process_does_not_release_the_lock(tmp_path: Path):
     url = f"sqlite:///{tmp_path}/t.db"
     store = Store.open(url, "full", unexpected)
     for _ in range(3):

@@ -79,7 +79,7 @@ async def test_what_went_wrong_is_made_good_and_never_doubled(
     assert (len(box.sent), box.tries) == (1, tries)
 
 
-async def test_an_answer_that_may_stand_there_is_looked_for_after_a_restart(tmp_path: Path) -> None:
+async def test_an_answer_that_may_have_been_placed_is_looked_for_after_a_restart(tmp_path: Path) -> None:
     box = Looking(("after", PlacementDeferred("it stands there, but who knows", 600)))
     async with chatting(tmp_path, Brings(box), limits={"drain_seconds": 0}) as chat:
         await box.write(written("hi", channel=box.id))

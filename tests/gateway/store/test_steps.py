@@ -113,7 +113,7 @@ async def test_a_call_that_was_not_reached_is_made_by_the_next_attempt(tmp_path:
     assert results(answer.parts) == [(OUTCOME_UNKNOWN, True), ("charged 7", False)]
 
 
-async def test_a_call_that_nobody_had_allowed_yet_waits_for_the_same_question(tmp_path: Path) -> None:
+async def test_a_call_that_was_not_allowed_yet_waits_for_the_same_question(tmp_path: Path) -> None:
     asks: dict[str, Any] = {"permissions": {"charge": "ask"}, "limits": {"drain_seconds": 0}}
     async with chatting(tmp_path, Charging(), **asks) as chat:
         chat.model.then(Reply((Use("charge", '{"amount": 5}'),), "tools"))

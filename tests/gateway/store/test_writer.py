@@ -131,7 +131,7 @@ async def test_a_waiter_that_left_does_not_stop_the_write(store: Store):
 # --- the database as a whole fails ---------------------------------------------------------------------
 
 
-async def test_a_full_disk_ends_the_writer_and_is_told(tmp_path: Path, fatal: list[BaseException]):
+async def test_a_full_disk_ends_the_writer_and_is_reported(tmp_path: Path, fatal: list[BaseException]):
     engine = open_engine(f"sqlite:///{tmp_path}/t.db")
     event.listen(engine, "connect", lambda c, _: c.execute("PRAGMA max_page_count = 200"))
     migrate.upgrade(engine)
@@ -155,7 +155,7 @@ def reasons(errors: list[BaseException]) -> list[str]:
     return [str(error) for error in errors if isinstance(error, sqlite3.Error)]
 
 
-async def test_a_server_that_is_gone_ends_the_writer_and_is_told(
+async def test_a_server_that_is_gone_ends_the_writer_and_is_reported(
     migrated_postgres_url: str, fatal: list[BaseException]
 ):
     store = Store.open(migrated_postgres_url, "full", fatal.append)
@@ -176,7 +176,7 @@ def end_connections(url: str) -> None:
     engine.dispose()
 
 
-async def test_a_database_that_somebody_else_locks_ends_the_writer_and_is_told(
+async def test_a_database_that_another_process_locks_ends_the_writer_and_is_reported(
     tmp_path: Path, fatal: list[BaseException]
 ):
     store = Store.open(f"sqlite:///{tmp_path}/t.db?timeout=0.1", "full", fatal.append)
@@ -271,7 +271,9 @@ async def test_time_in_which_the_process_was_suspended_is_not_counted(
     engine.dispose()
 
 
-async def test_a_file_that_was_spoilt_under_the_reader_is_told(tmp_path: Path, fatal: list[BaseException]):
+async def test_a_file_that_was_damaged_under_the_reader_is_reported(
+    tmp_path: Path, fatal: list[BaseException]
+):
     store = Store.open(f"sqlite:///{tmp_path}/t.db", "full", fatal.append)
     with pytest.raises(StoreError, match="the database failed"):
         await store.read(lambda c: c.execute(text("SELECT * FROM nowhere")).all())

@@ -160,7 +160,7 @@ async def test_any_number_of_rows_goes_in(store: Store):
 
 
 @pytest.mark.parametrize("value", ["nul \0", "half \ud83d"])
-async def test_looking_for_what_cannot_be_there_is_no_failure_of_the_database(
+async def test_a_lookup_of_an_impossible_id_is_not_a_database_failure(
     store: Store, fatal: list[BaseException], value: str
 ):
     query = select(t.cursor.c.value).where(t.cursor.c.channel == value)

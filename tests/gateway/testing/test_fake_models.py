@@ -42,7 +42,7 @@ async def test_alone_it_prints_its_address_and_repeats_what_it_gets() -> None:
         await process.wait()
 
 
-async def test_it_calls_a_tool_when_told_to_and_repeats_the_result() -> None:
+async def test_it_calls_a_tool_on_request_and_repeats_the_result() -> None:
     options = ChatOptions(model="fake-small", tools=(CLOCK,))
     async with FakeModels() as fake, connected(create, fake.openai_url) as provider:
         asked = user('Please tool:clock {"zone": "UTC"}')
@@ -86,7 +86,7 @@ def test_the_same_seed_spoils_the_same_answers() -> None:
     assert 60 < sum(isinstance(reply, Reply) and reply.moves == whole.moves for reply in many) < 180
 
 
-async def test_codex_is_told_at_once_that_there_are_no_websockets() -> None:
+async def test_codex_learns_at_once_that_there_are_no_websockets() -> None:
     """With another status than 426 it tries five times, for seven seconds."""
     async with (
         FakeModels(dialects=(CodexDialect(),)) as fake,

@@ -56,7 +56,7 @@ def test_a_stopped_clock_moves_by_hand_alone():
     assert clock.date() == int(before + 5 - 10)
 
 
-async def test_whoever_waits_for_a_change_is_woken_by_it():
+async def test_a_waiter_for_a_change_is_woken_by_it():
     changes = Changes()
     async with asyncio.TaskGroup() as tasks:
         waiting = tasks.create_task(changes.after(0, 20))

@@ -139,7 +139,7 @@ async def test_000_04_a_conversation_resumes_until_it_is_cleared(tmp_path: Path)
     assert again.get_session("c") not in (None, session)
 
 
-async def test_000_04_a_session_that_is_lost_begins_anew_with_what_was_said(tmp_path: Path) -> None:
+async def test_000_04_a_lost_session_is_recreated_with_the_conversation(tmp_path: Path) -> None:
     sessions = SessionFile()
     await sessions.put("claude-code", "c", "11111111-0000-4000-8000-000000000000")
     made = await backend(
@@ -462,7 +462,7 @@ async def test_000_22_a_conversation_keeps_its_order(tmp_path: Path) -> None:
     assert noted(tmp_path, "prompts") == prompts[:11]
 
 
-async def test_000_22_who_gives_up_waiting_keeps_nobody_from_it(tmp_path: Path) -> None:
+async def test_000_22_a_caller_that_gives_up_waiting_blocks_no_other(tmp_path: Path) -> None:
     made = await backend(tmp_path, "time.sleep(0.1)\n" + ECHO)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(ask(made, "one"))
@@ -627,7 +627,7 @@ class TestBadPrograms:
                         await asyncio.sleep(0.1)
         assert said == [str(n) for n in range(400)]
 
-    async def test_it_is_no_program(self, tmp_path: Path) -> None:
+    async def test_the_backend_is_not_a_program(self, tmp_path: Path) -> None:
         text = tmp_path / "text"
         text.write_text("hello")
         text.chmod(0o755)

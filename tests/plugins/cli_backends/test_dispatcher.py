@@ -220,7 +220,7 @@ async def test_000_16_the_context_keeps_to_its_budget() -> None:
     assert fit_context(Context(long, ("b",), "c", "d")).instructions == "d", "the workspace goes first"
 
 
-async def test_000_16_links_and_pipes_are_no_instructions(tmp_path: Path) -> None:
+async def test_000_16_links_and_pipes_are_not_instructions(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("a secret")
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / "CLAUDE.md").symlink_to(tmp_path / "secret")
@@ -307,14 +307,14 @@ async def test_000_23_who_is_not_there_is_stood_in_for(
     assert result.fallback_from == (None if behind is None else "one")
 
 
-async def test_000_23_nobody_there_is_an_error(tmp_path: Path) -> None:
+async def test_000_23_no_available_backend_is_an_error(tmp_path: Path) -> None:
     result = await Desk(tmp_path, {}).ask()
     assert code(result) == "SPAWN_FAILURE"
     assert result.fallback_chain_exhausted
     assert "npm install" in str(result.error)
 
 
-async def test_000_23_who_has_nobody_behind_is_given_the_time_to_say_that_it_is_there(
+async def test_000_23_the_last_backend_of_a_chain_gets_the_full_availability_timeout(
     tmp_path: Path,
 ) -> None:
     there = {"one": WORKS, "three": WORKS}

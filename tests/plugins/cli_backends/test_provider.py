@@ -89,7 +89,7 @@ async def asked(chat: Chat) -> ApprovalAsked:
     return await watcher.until(lambda frame: isinstance(frame, ApprovalAsked))
 
 
-async def test_000_11_the_doctor_is_told_of_names_that_no_backend_has(tmp_path: Path) -> None:
+async def test_000_11_the_doctor_reports_unknown_backend_names(tmp_path: Path) -> None:
     backends = CliBackends()
     for names, told in (
         ({"active_plugin": "claude", "fallback_plugins": ["codex", "gemni"]}, "claude, gemni"),
@@ -191,7 +191,7 @@ async def test_an_agents_tools_narrow_those_of_the_program(
     assert "--strict-mcp-config" in arguments
 
 
-async def test_nobody_answering_is_a_no(tmp_path: Path) -> None:
+async def test_no_answer_is_a_no(tmp_path: Path) -> None:
     limits = {"approval_timeout_ms": 1}
     bodies = {"claude-code": ASKS}
     async with talking(tmp_path, bodies=bodies, model="claude-code/default", limits=limits) as chat:
@@ -337,7 +337,7 @@ async def test_changes_are_reported_at_the_end(tmp_path: Path) -> None:
         assert (await chat.say("go")).text == "I wrote it.\n\n*1 file changed, 1 insertion(+)*"
 
 
-def test_000_18_new_commits_are_told_also_when_no_file_differs() -> None:
+def test_000_18_new_commits_are_reported_also_when_no_file_differs() -> None:
     """A program often commits only what was changed before."""
     assert changes_text(GitChanges("", (), ("1a2b3c4 fix `x`",))) == "- `1a2b3c4 fix 'x'`"
     commits = tuple(f"{number} change" for number in range(7, 0, -1))

@@ -229,7 +229,7 @@ def test_codex_starts_without_a_daemon_and_without_trust() -> None:
     assert started("codex", resume="01f").argv[-2:] == ("resume", "01f")
 
 
-def test_claude_starts_with_its_onboarding_settled_and_asks_unless_told() -> None:
+def test_claude_starts_with_its_onboarding_settled_and_asks_by_default() -> None:
     launch = started("claude", session_id="8f14e45f-ceea-467f-9c2f-0a1b2c3d4e5f")
     settings = launch.settings[".claude.json"]
     assert settings["projects"] == {"/w": {"hasTrustDialogAccepted": True}}

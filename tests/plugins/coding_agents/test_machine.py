@@ -330,7 +330,7 @@ def test_a_ready_screen_that_changes_before_the_typing_gets_no_text() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "  ", "\x1b\x00"])
-def test_no_text_is_no_input(text: str) -> None:
+def test_an_empty_text_is_not_typed(text: str) -> None:
     with pytest.raises(NoInputError):
         Trial().ready().send(text)
 
@@ -365,7 +365,7 @@ def test_a_question_that_stays_is_announced_once_and_blocks() -> None:
     assert trial.state.status == "blocked"
     for version in range(3):
         trial.show(f"ASK   May npm test{' ' * version} run?", 5000)
-    assert len(trial.said(Question)) == 1, "a repaint is no new question"
+    assert len(trial.said(Question)) == 1, "a repaint is not a new question"
 
 
 def test_a_question_that_flickers_is_announced_once() -> None:
@@ -621,7 +621,7 @@ def test_a_still_screen_stalls_five_times_at_most_with_growing_pauses() -> None:
     assert len(trial.said(Stalled)) == 6
 
 
-def test_a_duration_or_a_spinner_is_no_change_and_a_word_is() -> None:
+def test_a_duration_or_a_spinner_is_not_a_change_and_a_word_is() -> None:
     trial = working()
     for second in range(8):
         trial.show(f"⠋ Thinking {second}s", 1000)
@@ -634,7 +634,7 @@ def test_a_duration_or_a_spinner_is_no_change_and_a_word_is() -> None:
 
 
 @pytest.mark.parametrize("screen", ["BUSY Thinking", "ASK May it?"])
-def test_a_busy_cue_or_a_question_is_no_stall(screen: str) -> None:
+def test_a_busy_cue_or_a_question_is_not_a_stall(screen: str) -> None:
     trial = working()
     trial.show(screen, 600_000)
     assert not trial.said(Stalled)
@@ -708,7 +708,7 @@ def test_after_a_restart_an_answer_is_not_typed_into_another_question() -> None:
     assert trial.typed == [b"1"]
 
 
-def test_after_a_restart_an_answer_that_was_typed_is_not_told_as_failed() -> None:
+def test_after_a_restart_an_answer_that_was_typed_is_not_reported_as_failed() -> None:
     trial = asked("May it run?")
     trial.confirms = False
     trial.answer("once")

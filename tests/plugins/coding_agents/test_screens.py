@@ -142,7 +142,7 @@ def test_a_changed_word_never_gives_another_key_or_a_ready_screen(screen: Screen
 
 
 @every_screen
-def test_the_bare_glyph_of_a_prompt_or_a_menu_is_no_ready_cue(screen: Screen) -> None:
+def test_the_bare_glyph_of_a_prompt_or_a_menu_is_not_a_ready_cue(screen: Screen) -> None:
     if screen.adapter.name in ("claude", "codex", "gemini", "opencode"):
         glyphs = "\u276f\u203a\u25cf>\u2503"
         bare = tuple(f"{line[:4]}" if line.strip()[:1] in glyphs else "" for line in screen.lines)

@@ -588,7 +588,7 @@ async def test_a_program_that_a_shell_runs_has_a_version_of_its_own(tmp_path: Pa
         await session.stop()
 
 
-async def test_what_happens_is_told_on_the_bus(tmp_path: Path) -> None:
+async def test_events_of_a_session_are_emitted_on_the_bus(tmp_path: Path) -> None:
     heard: list[BusEvent] = []
     async with agents(tmp_path) as rig:
         rig.chat.gateway.events.subscribe_all(heard.append)

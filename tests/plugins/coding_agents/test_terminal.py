@@ -224,7 +224,7 @@ async def test_an_ended_session_is_shown_and_takes_no_input(tmp_path: Path) -> N
         assert (await client.next("state"))["ended"]
 
 
-async def test_sessions_of_nobody_are_not_found(tmp_path: Path) -> None:
+async def test_sessions_without_an_owner_are_not_found(tmp_path: Path) -> None:
     async with serving(tmp_path, FakeAgents()) as served:
         with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
             async with watching(served):

@@ -178,7 +178,7 @@ async def test_reading_is_free_and_writing_asks_without_rules(tmp_path: Path, ro
     assert [path.name for path in sorted((root / "src").iterdir())] == ["a.py", "b"]
 
 
-async def test_rules_match_the_path_whatever_way_it_is_written(tmp_path: Path, root: Path) -> None:
+async def test_rules_match_every_spelling_of_a_path(tmp_path: Path, root: Path) -> None:
     rules = {"write": {"src/": "allow", "*": "deny"}, "patch": {"src/": "allow"}, "read": "allow"}
     async with chatting(tmp_path / "data", permissions=rules, **enabled(root)) as chat:
         assert not (await call(chat, "write", path="src/b", content="x")).is_error

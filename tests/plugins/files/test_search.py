@@ -75,7 +75,7 @@ def test_case_limits_and_what_is_left_out(tmp_path: Path) -> None:
         "(((a{99}){99}){99})",
     ],
 )
-def test_what_is_no_pattern_of_re2_is_refused(tmp_path: Path, pattern: str) -> None:
+def test_what_is_not_a_pattern_of_re2_is_refused(tmp_path: Path, pattern: str) -> None:
     with pytest.raises(ToolError, match=r"not a pattern of RE2|1 to 1000 characters|not valid UTF-8"):
         compile_pattern(pattern, ignore_case=False)
 

@@ -167,7 +167,7 @@ def a_sparse_file(path: Path) -> None:
     ids=["fifo", "socket", "folder", "2 GB", "link to a device"],
 )
 @pytest.mark.parametrize("tool", ["read", "write", "edit", "patch", "grep"])
-async def test_what_is_no_ordinary_file_is_refused_without_waiting(
+async def test_what_is_not_an_ordinary_file_is_refused_without_waiting(
     desk: Desk, root: Path, make: Callable[[Path], None], match: str, tool: str
 ) -> None:
     make(root / "odd")

@@ -102,6 +102,6 @@ async def test_long_output_is_cut_and_a_missing_program_has_a_reason(git: Git, r
         await Git("/no/such/git", {}, repository).run("status", folder=str(repository))
 
 
-def test_the_library_is_no_plugin() -> None:
+def test_the_library_is_not_a_plugin() -> None:
     with pytest.raises(PluginError, match="'programs' has neither create"):
         load_plugin("programs")

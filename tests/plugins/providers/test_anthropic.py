@@ -153,7 +153,7 @@ async def test_a_base_url_may_end_in_the_version() -> None:
         ("claude-opus-4-8", {"temperature": 0.5}, {}),
     ],
 )
-async def test_a_model_is_told_how_to_choose_words_as_far_as_it_takes_it(
+async def test_sampling_parameters_are_sent_only_to_models_that_accept_them(
     model: str, given: dict[str, float], sent: dict[str, float]
 ) -> None:
     asked = await asked_with(user("Hi"), options=ChatOptions(model=model, **given))
@@ -252,7 +252,7 @@ async def test_a_limit_is_always_sent(limit: int | None, sent: int) -> None:
     assert (await asked_with(user("Hi"), options=options)).body["max_tokens"] == sent
 
 
-async def test_images_beyond_the_limit_are_told_of_and_not_sent() -> None:
+async def test_images_beyond_the_limit_are_named_and_not_sent() -> None:
     data = "a" * (MOST_IMAGE_CHARACTERS + 1)
     large, shot = ImagePart(data, "image/png", "a plan"), Attachment("image/png", data, "shot.png")
     said = assistant(ToolCallPart("a", "look", {}), ToolResultPart("a", "done", attachments=(shot,)))

@@ -1,4 +1,4 @@
-"""What servers may send that is no answer: every provider bears it, and a chat gets one clear answer."""
+"""What servers may send that is not an answer: every provider bears it, and a chat gets one clear answer."""
 
 from __future__ import annotations
 

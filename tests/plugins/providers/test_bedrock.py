@@ -118,7 +118,7 @@ async def test_004_32_every_option_reaches_the_wire() -> None:
     assert asked.body["system"][0] == {"text": "Call the tool `clock` before you answer."}
 
 
-async def test_turns_alternate_whatever_was_said() -> None:
+async def test_turns_alternate_for_any_conversation() -> None:
     called = (
         TextPart("Let me see."),
         ToolCallPart("tooluse_0123456789", "clock", {"marks": "\x01\x02"}),
@@ -171,7 +171,7 @@ async def test_004_T13_models_that_can_are_asked_to_remember_the_prompt_and_the_
         assert blocks.count(point) == int(marked)
 
 
-async def test_images_beyond_the_limit_are_told_of_and_not_sent() -> None:
+async def test_images_beyond_the_limit_are_named_and_not_sent() -> None:
     asked = await asked_with(user("Look", ImagePart("a" * (MOST_IMAGE_CHARACTERS + 1), "image/png")))
     assert asked.body["messages"][0]["content"] == [
         {"text": "Look"},
@@ -201,7 +201,7 @@ async def test_002_38_images_reach_the_model_if_it_knows_their_kind() -> None:
         (frame("messageStop", {"stopReason": "malformed_tool_use"}), ServerFailedError),
     ],
 )
-async def test_what_is_told_in_the_stream_has_a_name(end: bytes, named: type[ProviderError]) -> None:
+async def test_an_error_in_the_stream_has_a_type(end: bytes, named: type[ProviderError]) -> None:
     assert type(await failure_at(end)) is named
 
 

@@ -142,7 +142,7 @@ async def test_004_T13_what_only_other_protocols_know_is_sent_in_a_way_that_this
 
 
 @pytest.mark.parametrize("setup", PROVIDER_SETUPS, ids=named)
-async def test_004_T13_a_tools_schema_is_mended_for_whoever_is_asked(setup: ProviderSetup) -> None:
+async def test_004_T13_a_tools_schema_is_normalised_for_each_provider(setup: ProviderSetup) -> None:
     choice = {"properties": {"a": {"type": "array"}}, "required": ["a", "gone"]}
     tools = tuple(
         ToolDefinition(f"tool_{number}", "Does something.", schema)

@@ -38,7 +38,7 @@ async def test_a_token_of_github_is_exchanged_once_and_again_before_it_ends() ->
         assert RIGHT not in str(fake.requests)
 
 
-async def test_a_token_that_is_refused_is_exchanged_anew() -> None:
+async def test_a_refused_token_is_exchanged_again() -> None:
     async with (
         FakeModels(key="token-2") as fake,
         FakeTokens() as tokens,
@@ -75,7 +75,7 @@ async def test_what_follows_a_tool_is_not_a_wish_of_the_user() -> None:
     assert looked == [None, None, None, "true"]
 
 
-async def test_who_is_not_signed_in_is_told_how() -> None:
+async def test_a_user_without_a_login_gets_the_command_for_it() -> None:
     async with FakeModels() as fake, FakeTokens() as tokens:
         for key, said in ((None, "trunkline auth login copilot"), ("wrong-token-of-mine", "Bad credentials")):
             given = settings(tokens, api_key=key)
@@ -159,7 +159,7 @@ async def test_who_asks_too_often_asks_less_often() -> None:
         assert len(tokens.asked) == 2
 
 
-async def test_a_server_of_githubs_that_failed_is_no_matter_of_the_login() -> None:
+async def test_a_failed_server_of_github_is_not_a_login_error() -> None:
     async with FakeTokens(broken=True) as tokens, FakeModels() as fake:
         given = settings(tokens, max_retries=0)
         async with connected(create, fake.at("copilot"), **given) as provider:

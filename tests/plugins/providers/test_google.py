@@ -143,7 +143,7 @@ def test_only_models_that_think_are_asked_for_their_thoughts(model: str, asks: b
     assert generation.get("thinkingConfig", {}).get("includeThoughts", False) is asks
 
 
-async def test_system_messages_stand_beside_the_prompt() -> None:
+async def test_system_messages_are_sent_beside_the_prompt() -> None:
     note = Message(session_id="s", role="system", parts=(TextPart("Note"),))
     asked = await asked_with(
         user("one"), note, user("two"), options=ChatOptions(model="m", system_prompt="Be")
@@ -190,7 +190,7 @@ async def test_a_signature_goes_back_with_its_call() -> None:
     assert [part.get("thoughtSignature") for part in parts] == [SIGNATURE, None]
 
 
-async def test_calls_that_nobody_signed_get_a_stand_in_where_one_is_wanted() -> None:
+async def test_calls_without_a_signature_get_a_placeholder_where_one_is_required() -> None:
     old = assistant(
         ToolCallPart("a", "clock", {}),
         ToolCallPart("b", "clock", {}),
@@ -323,7 +323,7 @@ async def test_google_cloud_wants_a_project() -> None:
         create(ProviderConfig(id="vertex", credentials={"key": "x"}))
 
 
-async def test_credentials_that_are_no_good_are_named() -> None:
+async def test_invalid_credentials_are_named() -> None:
     async with FakeModels() as fake, with_account() as settings:
         broken = {**settings, "credentials": {"file": "/nowhere.json"}}
         async with connected(create, fake.at("vertex"), like="vertex", **broken) as provider:

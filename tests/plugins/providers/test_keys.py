@@ -40,7 +40,7 @@ async def test_no_key_of_several_is_shown_in_an_error(setup: ProviderSetup) -> N
         assert "stale-key" not in str(failure)
 
 
-async def test_whoever_waited_for_its_turn_shows_the_key_of_now() -> None:
+async def test_a_waiting_call_uses_the_current_key() -> None:
     async with FakeModels() as fake:
         limits: dict[str, Any] = {"base_url": fake.openai_url, "concurrency": 1, "max_retries": 0}
         provider = create(ProviderConfig(id="openai", api_key="old", **limits))

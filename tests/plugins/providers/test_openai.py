@@ -92,7 +92,7 @@ async def test_004_12_a_tool_call_shows_its_name_first_and_its_fragments_make_js
         assert rest[-1].stop_reason == "tool_use"
 
 
-async def test_parallel_tool_calls_whose_fragments_interleave_are_told_apart() -> None:
+async def test_parallel_tool_calls_with_interleaved_fragments_are_kept_apart() -> None:
     clock, total = Use("clock", '{"zone": "UTC"}', "a", 3), Use("sum", '{"of": [1, 2]}', "b", 5)
     async with FakeModels() as fake, connected(create, fake.openai_url) as provider:
         fake.then(Reply((UseTogether((clock, total, Use("now", "{}", "c"))),), "tools"))

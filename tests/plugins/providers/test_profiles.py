@@ -149,7 +149,7 @@ async def test_azure_answers_at_both_addresses() -> None:
 
 
 @pytest.mark.parametrize("vendor", ["azure", "custom"])
-async def test_an_address_that_nobody_says_is_asked_for(vendor: str) -> None:
+async def test_a_missing_base_url_is_asked_for(vendor: str) -> None:
     config = ProviderConfig(id=vendor)
     with pytest.raises(SettingsError, match=rf"providers\.{vendor}\.base_url is missing"):
         await create(config).initialize(config)
@@ -360,7 +360,7 @@ async def test_mistral_hears_the_assistant_before_the_user_speaks_again() -> Non
     assert [message["role"] for message in unanswered.body["messages"]] == ["user", "assistant", "tool"]
 
 
-async def test_004_39_who_cannot_see_is_told_of_a_picture() -> None:
+async def test_004_39_a_model_without_vision_gets_the_name_of_a_picture() -> None:
     picture = ImagePart("aGk=", "image/png", "a cat")
     asked = await asked_of("cerebras", user("Look", picture))
     assert asked.body["messages"] == [{"role": "user", "content": "Look\n\n(image attached: a cat)"}]
@@ -454,9 +454,7 @@ async def test_an_answer_that_the_server_gave_up_is_a_failure_of_the_server() ->
         ("o", True),
     ],
 )
-async def test_004_T13_models_that_choose_words_in_their_own_way_are_told_no_temperature(
-    model: str, told: bool
-) -> None:
+async def test_004_T13_models_that_reject_a_temperature_get_none(model: str, told: bool) -> None:
     options = ChatOptions(model=model, message_id="answer", temperature=0.5)
     async with FakeModels() as fake, connected(create, fake.openai_url) as provider:
         assert text_of(await deltas_of(provider, options=options)) == "You said: Hi"

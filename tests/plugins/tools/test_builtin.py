@@ -55,7 +55,7 @@ def test_there_are_three_and_each_says_what_it_does() -> None:
         assert "context" not in tool.definition.parameters["properties"]
 
 
-async def test_the_time_is_told_for_a_zone() -> None:
+async def test_the_time_is_returned_for_a_zone() -> None:
     assert (await run("utc_time")).endswith("UTC (UTC+0000)")
     assert "Asia/Kolkata (UTC+0530)" in await run("utc_time", zone="Asia/Kolkata")
 

@@ -195,7 +195,7 @@ async def test_wrong_settings_stop_the_start_by_name(
 
 
 @pytest.mark.parametrize("name", ["searxng", "brave", "tavily"])
-async def test_the_doctor_is_told_whether_the_engine_answers(tmp_path: Path, name: str) -> None:
+async def test_the_doctor_reports_whether_the_engine_answers(tmp_path: Path, name: str) -> None:
     async with engines() as (fake, url):
         for key, said in ((KEY, ""), ("wrong-" + KEY, "it rejected the API key")):
             options = {"engine": name, "url": f"{url}", "api_key": key}

@@ -91,7 +91,7 @@ class Now {
 
   update() {}
 
-  /** Show the nodes until the screen is left. A gateway that is no node of a cluster is asked once. */
+  /** Show the nodes until the screen is left. A gateway that is not a node of a cluster is asked once. */
   async #followNodes() {
     if (await this.#readNodes()) this.#nodesTimer = setTimeout(() => this.#followNodes(), NODES_MS);
   }

@@ -13,7 +13,7 @@ const MARGIN_ROWS = 40;
  * @typedef {object} Column
  * @property {string} label of the head
  * @property {(row: T) => Node | string} show the content of a cell
- * @property {(row: T) => string | number} [sort] the value to sort by; without it the head is no button
+ * @property {(row: T) => string | number} [sort] the value to sort by; without it the head is not a button
  * @property {boolean} [right] for numbers
  * @property {boolean} [unnamed] the label is for screen readers alone
  * @property {string} [class] of its cells
@@ -133,7 +133,7 @@ export class Table {
     else element.removeAttribute("aria-current");
     const link = element.querySelector(".row-open");
     if (link) link.tabIndex = index === this.current ? 0 : -1;
-    // Equal rows are the same object; drawing them anew would drop a selection of text.
+    // Equal rows are the same object; redrawing them would drop a selection of text.
     if (element.drawn === row) return;
     const focused = element.contains(document.activeElement) && document.activeElement.classList.contains("row-open");
     element.drawn = row;

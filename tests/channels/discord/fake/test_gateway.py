@@ -17,7 +17,7 @@ CONTENT, MESSAGES = 1 << 15, 1 << 9
 
 
 @pytest.mark.parametrize("compress", ["", "zlib-stream", "zstd-stream"])
-async def test_a_bot_is_greeted_and_told_all_about_its_guilds(bot: RawBot, compress: str) -> None:
+async def test_a_bot_gets_hello_and_then_all_of_its_guilds(bot: RawBot, compress: str) -> None:
     bot.fake.say("general", "long ago")
     async with bot.socket(**({"compress": compress} if compress else {})) as socket:
         hello = await socket.read()
@@ -43,9 +43,7 @@ async def test_a_heartbeat_is_acknowledged(bot: RawBot) -> None:
         assert (await socket.read())["op"] == 11
 
 
-async def test_what_was_missed_is_told_again_in_order_and_then_it_goes_on(
-    bot: RawBot, fake: FakeDiscord
-) -> None:
+async def test_a_resumed_session_gets_the_missed_events_in_order(bot: RawBot, fake: FakeDiscord) -> None:
     async with bot.session() as socket:
         session = socket.session_id
         fake.say("general", "one")
@@ -199,7 +197,7 @@ async def test_another_version_of_the_gateway_is_refused(bot: RawBot, query: dic
         assert await socket.close_code() == 4012
 
 
-async def test_a_second_login_too_soon_is_told_to_try_again() -> None:
+async def test_a_second_identify_too_soon_gets_an_invalid_session() -> None:
     figures = replace(relaxed(), identify_interval=5)
     async with FakeDiscord(figures=figures) as fake, aiohttp.ClientSession() as http:
         raw = RawBot(fake, http)
@@ -246,7 +244,7 @@ async def test_an_answer_to_a_hidden_message_does_not_show_it(bot: RawBot, fake:
 
 
 @pytest.mark.parametrize(("intents", "told"), [(1 << 9, ["general"]), (1 << 12, ["dm"]), (0, [])])
-async def test_only_what_was_asked_for_is_told(
+async def test_only_events_of_the_intents_are_sent(
     bot: RawBot, fake: FakeDiscord, intents: int, told: list[str]
 ) -> None:
     async with bot.session(intents | CONTENT) as socket:
@@ -256,7 +254,7 @@ async def test_only_what_was_asked_for_is_told(
     assert [p["d"]["content"] for p in payloads if p["t"] == "MESSAGE_CREATE"] == told
 
 
-async def test_a_room_that_the_bot_cannot_see_is_not_told_of(bot: RawBot, fake: FakeDiscord) -> None:
+async def test_a_channel_that_the_bot_cannot_see_is_not_sent(bot: RawBot, fake: FakeDiscord) -> None:
     fake.forbid("general", "VIEW_CHANNEL")
     thread = fake.add_private_thread("general", "without the bot")
     async with bot.session() as socket:
@@ -276,7 +274,7 @@ async def test_guilds_are_divided_among_shards(bot: RawBot, fake: FakeDiscord) -
             assert bool(heard) == (other == shard)
 
 
-async def test_events_come_twice_when_told_to() -> None:
+async def test_events_are_sent_twice_on_request() -> None:
     async with (
         FakeDiscord(figures=relaxed(), repeats=1) as fake,
         aiohttp.ClientSession() as http,

@@ -175,7 +175,7 @@ async def test_a_fatal_close_code_ends_the_client(fake: FakeDiscord, code: int) 
     assert caught.group_contains(wanted)
 
 
-async def test_a_bot_waits_as_long_as_it_is_told_to(fake: FakeDiscord) -> None:
+async def test_a_bot_waits_for_retry_after(fake: FakeDiscord) -> None:
     async def answer(message: discord.Message) -> None:
         await message.channel.send("patient")
 

@@ -160,7 +160,7 @@ async def test_calls_go_wrong_before_or_after_they_were_applied(
     fake.transcript.check()
 
 
-async def test_what_was_applied_is_told_before_its_answer_leaves() -> None:
+async def test_an_applied_call_is_reported_before_its_response_is_sent() -> None:
     seen: list[int] = []
     async with FakeDiscord(on_applied=lambda: seen.append(1)) as fake, aiohttp.ClientSession() as http:
         bot = RawBot(fake, http)

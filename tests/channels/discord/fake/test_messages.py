@@ -24,7 +24,7 @@ def first_error(body: Any) -> tuple[str, str, str]:
     return ".".join(path), at["_errors"][0]["code"], at["_errors"][0]["message"]
 
 
-async def test_a_message_stands_in_the_room_and_bots_are_told(
+async def test_a_message_is_in_the_channel_and_bots_get_an_event(
     bot: RawBot, fake: FakeDiscord, general: int
 ) -> None:
     async with bot.session() as socket:
@@ -415,7 +415,7 @@ async def test_people_change_and_delete_what_they_wrote(bot: RawBot, fake: FakeD
     ("permission", "error"),
     [("VIEW_CHANNEL", 50001), ("SEND_MESSAGES", 50013)],
 )
-async def test_a_bot_that_may_not_write_is_told_so(
+async def test_a_bot_without_permission_to_write_gets_an_error(
     bot: RawBot, fake: FakeDiscord, general: int, permission: Any, error: int
 ) -> None:
     fake.forbid("general", permission)

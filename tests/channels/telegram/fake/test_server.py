@@ -242,7 +242,7 @@ async def test_a_link_to_a_file_holds_for_an_hour(fake: FakeTelegram, bot: Bot) 
     assert await refused(bot.get_file(large.document.file_id)) == "File is too big"
 
 
-async def test_what_is_no_photo_is_refused(fake: FakeTelegram, bot: Bot) -> None:
+async def test_what_is_not_a_photo_is_refused(fake: FakeTelegram, bot: Bot) -> None:
     chat = fake.private()
     assert await refused(bot.send_photo(chat, b"text")) == "Image_process_failed"
     assert await refused(bot.send_photo(chat, png(10, 500))) == "Photo_invalid_dimensions"

@@ -352,7 +352,7 @@ def test_001_47_a_version_is_official_only_with_a_completed_review(desk: Desk, p
             assert prepared.offer.plugin.is_official(prepared.offer.release) is official
             told = "\n".join(notes(prepared.offer))
             assert ("without a completed review" in told) is not official
-    # A record without its reviewer is no record: the whole file is refused.
+    # A record without its reviewer is not a record: the whole file is refused.
     listed["review"] = {"reviewer": "", "date": "2026-01-02", "sha256": listed["sha256"]}
     publisher.serial = 2
     publisher.publish()

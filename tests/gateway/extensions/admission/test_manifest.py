@@ -266,7 +266,7 @@ def test_no_value_of_a_key_breaks_the_reader(value: object, key: str) -> None:
 
 
 @given(st.text(alphabet="abc-@/.", max_size=12))
-def test_a_name_is_no_path(name: str) -> None:
+def test_a_name_is_not_a_path(name: str) -> None:
     if is_name(name):
         assert ".." not in name
         assert not name.startswith("/")

@@ -85,7 +85,7 @@ def read(folder: Path) -> list[Any]:
     ("line", "complaint"),
     [
         ("command: wc\nscript: x.py", "tools/x.yml:1: command: or script must be there, and not both"),
-        ("command: wc {other}", "tools/x.yml:1: command: {other} is no property of schema; add it there"),
+        ("command: wc {other}", "tools/x.yml:1: command: {other} is not a property of schema; add it there"),
         ("command: '{path}'", 'command: "{path}" must begin with a program'),
         ("command: wc 'a", 'command: "wc \'a" has a quote without an end'),
         ("script: ../x.py", 'script: "../x.py" must be a file beside this one'),
@@ -130,7 +130,7 @@ def test_a_tool_runs_only_what_the_manifest_declares(tmp_path: Path) -> None:
     ]
 
 
-def test_each_place_is_one_word_that_is_no_option(tmp_path: Path) -> None:
+def test_each_place_is_one_word_that_is_not_an_option(tmp_path: Path) -> None:
     tool = parse_tool(WORDS.encode(), tmp_path / "words.yml")
     hostile = "$(id); `id`\n| sh"
     assert tool.argv({"word": hostile, "file": "a b"}) == ("grep", "-c", hostile, "a b")

@@ -218,7 +218,7 @@ async def test_events_beyond_256_drop_the_oldest_and_calls_stay() -> None:
         b"\x80\x04K\x01.",
     ],
 )
-async def test_what_is_no_frame_ends_the_connection(data: bytes) -> None:
+async def test_what_is_not_a_frame_ends_the_connection(data: bytes) -> None:
     async with talking() as talk:
         await talk.raw(framed(data))
         assert await talk.violation()

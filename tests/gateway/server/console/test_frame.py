@@ -23,7 +23,7 @@ GERMAN = Path(console.__file__).parent / "page" / "descriptions_de.json"
 FOREIGN = Path(__file__).parents[3] / "channels" / "websocket" / "foreign"
 SCHEMES: tuple[Literal["light"], Literal["dark"]] = ("light", "dark")
 WIDTHS = (320, 390, 768, 1024, 1280, 1440)
-MARKUP = "<img src=x onerror=alert(1)> is no picture"
+MARKUP = "<img src=x onerror=alert(1)> is not a picture"
 ROWS = "#main tbody:not([aria-hidden]) tr"
 LETTERS = f"#main .letters {ROWS.removeprefix('#main ')}"
 
@@ -106,7 +106,7 @@ async def test_the_search_opens_what_the_words_are_for(
     browser: Browser, foreign: Path, tmp_path: Path
 ) -> None:
     axe = (foreign / "node_modules" / "axe-core" / "axe.min.js").read_text()
-    # A browser reports the answer 404 for a word that is no session.
+    # A browser reports the answer 404 for a word that is not a session.
     missing: dict[str, Any] = {"expected": "status of 404", "bypass_csp": True}
     async with (
         serving(tmp_path) as served,

@@ -287,7 +287,7 @@ def test_the_command_changes_the_file_or_nothing(tmp_path: Path) -> None:
     for words, said in (
         (("set", "history_window", "much"), "history_window"),
         (("set", "server.pot", "1"), "there is no setting server.pot"),
-        (("set", "a b", "1"), "is no key"),
+        (("set", "a b", "1"), "is not a key"),
     ):
         status, output = run(*words)
         assert (status, said in output) == (2, True), output

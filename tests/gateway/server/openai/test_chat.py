@@ -180,7 +180,7 @@ async def test_a_user_may_be_called_anything(tmp_path: Path) -> None:
         assert len(await logged(served, await only_session(served))) == 4
 
 
-async def test_the_session_is_told_so_that_it_can_be_continued(tmp_path: Path) -> None:
+async def test_the_response_names_the_session_to_continue(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, client_of(served) as client:
         raw = await client.chat.completions.with_raw_response.create(
             model=SMALL, messages=[{"role": "user", "content": "One"}]
@@ -331,7 +331,7 @@ async def test_aliases_are_models_too(tmp_path: Path) -> None:
     assert served.models.requests[0].body["model"] == "fake-large"
 
 
-async def test_004_39_a_model_is_told_by_any_of_its_names(tmp_path: Path) -> None:
+async def test_004_39_a_model_is_recognised_by_any_of_its_names(tmp_path: Path) -> None:
     settings: dict[str, Any] = {
         "aliases": {"fast": "openai/fake-large"},
         "models": {"openai/fake-large": {"images": False, "context_window": 1000, "input_price": 0.5}},

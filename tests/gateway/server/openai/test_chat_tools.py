@@ -133,7 +133,7 @@ async def test_results_and_words_may_come_together_and_the_session_continues(tmp
         ]
 
 
-async def test_calls_that_nobody_answered_are_told_so(tmp_path: Path) -> None:
+async def test_unanswered_calls_get_an_error_result(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, client_of(served) as client:
         served.models.then(Reply((HERE,), "tools"))
         await ask(client, "Rome?", tools=[WEATHER], extra_headers={"X-Session-Id": "s"})
@@ -278,7 +278,7 @@ async def test_defaults_and_what_only_informs_are_accepted(tmp_path: Path) -> No
         assert answer.choices[0].message.content == "You said: Hi"
 
 
-async def test_an_empty_purse_at_the_vendor_is_no_reason_to_try_again(tmp_path: Path) -> None:
+async def test_an_account_without_credit_is_not_retried(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         served.models.then(Refusal(429, "You exceeded your current quota", code="insufficient_quota"))
         async with AsyncOpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=2) as client:

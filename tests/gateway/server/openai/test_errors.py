@@ -111,7 +111,7 @@ async def responded(client: AsyncOpenAI) -> object:
 
 
 @pytest.mark.parametrize("attempt", [whole, streamed, responded])
-async def test_where_a_budget_asks_first_nobody_waits_and_nobody_tries_again(
+async def test_a_budget_that_asks_first_refuses_at_once_and_is_not_retried(
     tmp_path: Path, attempt: Callable[[AsyncOpenAI], Awaitable[object]]
 ) -> None:
     held: dict[str, Any] = {

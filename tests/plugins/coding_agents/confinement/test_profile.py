@@ -394,7 +394,7 @@ async def test_a_workspace_is_a_repository_that_an_agent_commits_to_and_cannot_c
     assert not {"CONFIGURED", "HOOKED", "REMOVED", "MOVED"} & set(output.split())
 
 
-async def test_a_folder_with_secrets_of_the_operator_is_no_working_folder(tmp_path: Path) -> None:
+async def test_a_folder_with_secrets_of_the_operator_is_not_a_working_folder(tmp_path: Path) -> None:
     async with sandbox(tmp_path) as box:
         box.record = structs.replace(box.record, workdir=str(tmp_path / "operator"))
         with pytest.raises(SandboxUnavailableError, match=r"\.ssh, which is closed"):

@@ -125,7 +125,7 @@ def test_a_rule_covers_one_host_or_network_and_its_port(rule: str, host: str, po
 @pytest.mark.parametrize(
     "text", ["", "https://a.example", "a b", "a/b", "*", "a.*.com", "a..b", "a:b", "1.2.3.4/99"]
 )
-def test_what_is_no_host_is_refused(text: str) -> None:
+def test_an_invalid_host_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="host"):
         parse_rule(text)
 
@@ -138,7 +138,7 @@ async def test_a_group_allows_the_hosts_of_a_registry_by_https_alone() -> None:
     assert "not among" in await refusal(way_out, "connect", "npmjs.org.evil.example", "443")
     settings = CodingAgentSettings(network="list", allow_hosts=("@npm", "@PyPI", "git.example.org:8443"))
     assert [len(parse_rules(text)) for text in settings.allow_hosts] == [2, 2, 1]
-    with pytest.raises(ValueError, match="'@nmp' is no group of hosts; there are @npm, @pypi"):
+    with pytest.raises(ValueError, match="'@nmp' is not a group of hosts; there are @npm, @pypi"):
         CodingAgentSettings(allow_hosts=("@nmp",))
 
 
@@ -253,7 +253,7 @@ async def test_the_key_is_put_only_where_a_service_reads_it_and_errors_do_not_qu
         b"GET / HTTP/1.1\r\nA: " + b"b" * 70_000 + b"\r\n\r\n",
     ],
 )
-async def test_what_is_no_plain_request_does_not_reach_the_service(request_head: bytes) -> None:
+async def test_a_request_in_another_form_does_not_reach_the_service(request_head: bytes) -> None:
     async with server(b"HTTP/1.1 200 OK\r\n\r\n") as (port, seen):
         async with asking(exit_to(service=service(port)), "http") as (reader, writer):
             writer.write(request_head)

@@ -56,7 +56,7 @@ def test_a_repository_has_a_host_and_a_path(url: str, host: str, path: str) -> N
         "https://[::1/acme/app",
     ],
 )
-def test_other_texts_are_no_repository(url: str) -> None:
+def test_other_texts_are_not_a_repository(url: str) -> None:
     with pytest.raises(InvalidRepoDomainError):
         locate(url)
 
