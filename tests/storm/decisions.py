@@ -35,7 +35,7 @@ class Pressed:
         return self._decided.keys()
 
     def see(self, platform: str, questions: Iterable[Question]) -> None:
-        """Note the questions that show their buttons. A button of the channel's own probe is not a question."""
+        """Note the questions that show their buttons. The channel's own probe is not a question."""
         for question in (one for one in questions if one.approval):
             self._seen.setdefault((platform, question.approval), question)
 

@@ -1,6 +1,6 @@
 """Inline mode: a user types a question behind the bot's name in any chat, and can send the answer there.
 
-Telegram asks again with every few characters. Only the newest query of a user is answered, after a short pause
+Telegram asks again after a few characters. Only the newest query of a user is answered, after a short pause
 in which no newer one came. Queries are ephemeral: they are not accepted, and a restart forgets them.
 """
 

@@ -1,7 +1,7 @@
 """The gateway's side of the hooks: it checks each report, and hands over the fact in it.
 
 In: streams of a keeper whose first line is ``hook SECRET``, and a report in JSON after it. Out: facts. The
-answer is a line that begins with a status of HTTP: 200, 400 for what is not a report, 401 without the secret of
+answer is a line that begins with a status of HTTP: 200, 400 for an invalid report, 401 without the secret of
 the session, 413 and 429 over a limit. All processes of a sandbox could send reports; they select what the
 gateway shows, and are compared with the screen before a user is asked (``machine``).
 """
