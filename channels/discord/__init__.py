@@ -1,4 +1,8 @@
-"""Discord channel for servers, threads and direct messages."""
+"""Discord channel for servers, threads and direct messages.
+
+In: ``[channels.discord]`` and events of the Discord gateway. Out: messages for the gateway, and its answers.
+The gateway loads it by name; tests import its modules.
+"""
 
 from __future__ import annotations
 

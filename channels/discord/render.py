@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
 from typing import assert_never
@@ -223,13 +223,16 @@ def pages(message: Message, style: Style, *, final: bool) -> list[Page]:
     if len(texts) > style.max_pages:
         uploads = [Upload("answer.md", message.text.encode(errors="replace"), "text/markdown"), *uploads]
         texts = [_shortened(texts[0])]
-    made = [Page(text) for text in texts]
+    return _with_files(texts, uploads) or [Page("_There was nothing to say._")]
+
+
+def _with_files(texts: Sequence[str], uploads: Sequence[Upload]) -> list[Page]:
+    """Return pages with files: beside the text if it is one page, and a voice message always alone."""
+    recordings = [Page("", (upload,)) for upload in uploads if upload.recording is not None]
     bundles = grouped(upload for upload in uploads if upload.recording is None)
-    if len(made) == 1 and len(bundles) == 1:
-        made, bundles = [Page(made[0].text, bundles[0])], []
-    made += [Page("", files) for files in bundles]
-    made += [Page("", (upload,)) for upload in uploads if upload.recording is not None]
-    return made or [Page("_There was nothing to say._")]
+    if len(texts) == 1 and len(bundles) == 1:
+        return [Page(texts[0], bundles[0]), *recordings]
+    return [*map(Page, texts), *(Page("", files) for files in bundles), *recordings]
 
 
 def _texts(message: Message, style: Style) -> Iterator[str]:

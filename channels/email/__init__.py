@@ -1,4 +1,8 @@
-"""E-mail channel of one mailbox: receives by IMAP, answers by SMTP."""
+"""E-mail channel of one mailbox: receives by IMAP, answers by SMTP.
+
+In: ``[channels.email]`` and mails of the mailbox. Out: messages for the gateway, and its answers. The gateway
+loads it by name; tests import its modules.
+"""
 
 from __future__ import annotations
 

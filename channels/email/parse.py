@@ -97,11 +97,10 @@ def parse_headers(raw: bytes, bot: Bot, validity: int, uid: int) -> InboundMessa
         return Skipped("it has no author")
     known = bool(sender) and is_verified(mail, sender, bot.authserv_id)
     claimed = sender or addresses(mail, "From")[0]
-    others = [one for one in addresses(mail, "To", "Cc") if one != claimed and not bot.owns(one)]
-    people = sorted({claimed, *others})
-    people = [one for one in people if ADDRESS.fullmatch(one)]
-    if claimed not in people:
+    if not ADDRESS.fullmatch(claimed):
         return Skipped("the address of its author is malformed")
+    others = [one for one in addresses(mail, "To", "Cc") if one != claimed and not bot.owns(one)]
+    people = [one for one in sorted({claimed, *others}) if ADDRESS.fullmatch(one)]
     if len(people) > _MOST_RECIPIENTS or len(",".join(people)) > _LONGEST_RECIPIENTS:
         return Skipped("it has too many recipients")
     own = next(iter(_ID.findall(header(mail, "Message-ID"))), f"<{validity}.{uid}@unnamed.invalid>")

@@ -1,4 +1,8 @@
-"""Matrix channel of one account, over the client-server API."""
+"""Matrix channel of one account, over the client-server API.
+
+In: ``[channels.matrix]`` and events of the homeserver. Out: messages for the gateway, and its answers. The
+gateway loads it by name; tests import its modules.
+"""
 
 from __future__ import annotations
 

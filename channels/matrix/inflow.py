@@ -210,21 +210,29 @@ class Inflow:
         place = await self._place(room, event.sender)
         message = parse.message_of(event, original, content, self._bot, place, self._order)
         quoted = await self._lookup(room, message.in_reply_to) if message.in_reply_to else None
-        thread = message.address.thread
-        is_open = message.addressed in ("none", "mention")
-        if is_open and quoted is not None and quoted.sender == self._bot.me:
+        if quoted is not None and quoted.sender == self._bot.me and message.addressed in ("none", "mention"):
             message = replace(message, addressed="reply")
-        elif message.addressed == "none" and thread and not parse.for_another(content):
-            follows = await self._cached(("thread", room, thread), lambda: self._was_called(room, thread))
-            message = replace(message, addressed="thread" if follows else "none")
-        elif message.addressed in ("mention", "command") and thread:
-            self._remember(("thread", room, thread), True)
+        else:
+            message = await self._in_thread(room, message, content)
         attention = self._host.attention(self._bot.channel, message)
         if attention == "ignore":
             return
         parts = await self._parts(parse.file_of(content), attention)
         quotes = () if quoted is None else (await self._quote(room, quoted, attention),)
         self._batch[0].append(replace(message, parts=parts, quotes=quotes))
+
+    async def _in_thread(self, room: str, message: InboundMessage, content: Json) -> InboundMessage:
+        """Return a message as addressed to the bot if it is in a thread that the bot was called into."""
+        thread = message.address.thread
+        if not thread:
+            return message
+        if message.addressed in ("mention", "command"):
+            self._remember(("thread", room, thread), True)
+            return message
+        if message.addressed != "none" or parse.for_another(content):
+            return message
+        follows = await self._cached(("thread", room, thread), lambda: self._was_called(room, thread))
+        return replace(message, addressed="thread") if follows else message
 
     def _reaction(self, room: str, event: Event) -> None:
         related = parse.relation(event.content)

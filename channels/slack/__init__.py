@@ -1,4 +1,8 @@
-"""Slack channel: an app that connects by Socket Mode or HTTP, in one workspace or several."""
+"""Slack channel: an app that connects by Socket Mode or HTTP, in one workspace or several.
+
+In: ``[channels.slack]`` and deliveries of Slack. Out: messages for the gateway, and its answers. The gateway
+loads it by name; tests import its modules.
+"""
 
 from __future__ import annotations
 

@@ -185,20 +185,18 @@ class Delivery:
         file = self._uploads.get(nonce)
         if file is not None and await is_shared(self._api, file, address.chat):
             return Placed(_FILE + file)
-        unnamed: str | None = None
-        after = max(outbound.watermark or "0", address.reply_to or "0")
-        async for message in list_messages(self._api, address, address.reply_to or outbound.watermark or "0"):
+        stream: str | None = None
+        replied, watermark = address.reply_to or "0", outbound.watermark or "0"
+        async for message in list_messages(self._api, address, address.reply_to or watermark):
             if message.get("user") != self.bot_user:
                 continue
+            if (placed := _placed_with(nonce, message)) is not None:
+                return placed
             ts = str(message.get("ts"))
-            if _nonce(message) == nonce:
-                return Placed(ts)
-            for shown in _objects(message.get("files")):
-                if nonce in str(shown.get("name")):
-                    return Placed(_FILE + str(shown.get("id")))
-            if ts > after and not message.get("files") and _nonce(message) is None:
-                unnamed = unnamed if ts in outbound.others else ts
-        return Placed(unnamed) if unnamed is not None and self._may_stream and address.thread else None
+            is_unnamed = not message.get("files") and _nonce(message) is None
+            if is_unnamed and ts > max(watermark, replied) and ts not in outbound.others:
+                stream = ts
+        return Placed(stream) if stream is not None and self._may_stream and address.thread else None
 
     async def _start_stream(self, page: Text, address: Address) -> Placed | None:
         """Start a stream. Returns None if Slack refuses or the text cannot be streamed."""
@@ -417,6 +415,14 @@ def _placed_ts(answer: Json) -> str:
 
 def _metadata(nonce: str) -> Json:
     return {"event_type": EVENT_TYPE, "event_payload": {"k": nonce}}
+
+
+def _placed_with(nonce: str, message: Json) -> Placed | None:
+    """Return the place of the page with a nonce, if it is this message or one of its files."""
+    if _nonce(message) == nonce:
+        return Placed(str(message.get("ts")))
+    files = (file for file in _objects(message.get("files")) if nonce in str(file.get("name")))
+    return next((Placed(_FILE + str(file.get("id"))) for file in files), None)
 
 
 def _nonce(message: Json) -> str | None:

@@ -1,4 +1,8 @@
-"""Telegram channel for private chats, groups and forums, using the Bot API."""
+"""Telegram channel for private chats, groups and forums, using the Bot API.
+
+In: ``[channels.telegram]`` and updates of the Bot API. Out: messages for the gateway, and its answers. The
+gateway loads it by name; tests import its modules.
+"""
 
 from __future__ import annotations
 

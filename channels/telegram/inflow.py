@@ -171,12 +171,7 @@ class Inflow:
             for chat, number in message_ids(raw):
                 self._note(chat, number)
         events = [(raw, await self._check_connection(raw, event)) for raw, event in events]
-        fresh = [
-            (raw, one) for raw, one in events if isinstance(one, ReceivedMessage) and not self._is_done(raw)
-        ]
-        fresh = [(raw, self._place(one)) for raw, one in fresh]
-        pieces = self._pieces_of([(raw, one) for raw, one in fresh if one.is_piece])
-        whole = [(raw, self._with_album(one, pieces)) for raw, one in fresh if not one.is_piece]
+        whole, pieces = self._fresh(events)
         messages, refused = await self._complete(whole)
         refused += [one for _, one in events if isinstance(one, Rejected)]
         for _, event in events:
@@ -184,8 +179,7 @@ class Inflow:
                 await self._decide(event)
         async with self._lock:
             waiting = _merge_pieces(self._pieces, pieces)
-            later = [one for _, one in whole]
-            ready = [one for one in waiting if any(_completes(message, one) for message in later)]
+            ready = [one for one in waiting if any(_completes(message, one) for _, message in whole)]
             albums, failed = await self._complete(_join_albums(ready))
             refused += failed
             signals = self._signals([event for _, event in events])

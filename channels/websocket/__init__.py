@@ -1,4 +1,8 @@
-"""Websocket channel and the web page."""
+"""Websocket channel and the web page.
+
+In: ``[channels.websocket]`` and frames and requests of clients. Out: messages for the gateway, and its
+answers. The gateway loads it by name; tests import its modules.
+"""
 
 from __future__ import annotations
 

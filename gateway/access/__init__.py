@@ -1,7 +1,8 @@
 """Access: the users allowed on each channel, their roles, linked accounts, approvals and permissions.
 
 In: inbound messages, the channel rules of the settings, codes that users type. Out: a role for each sender,
-and the tool calls they may run. Imported by the pipeline, the commands, the server and the CLI.
+and the tool calls they may run. Imported by the models, delivery and pipeline packages and everything above
+them.
 """
 
 from gateway.access.codes import Code

@@ -3,6 +3,9 @@
 ``COMMANDS`` names every command; its module is imported when it runs or its help is shown. ``chat`` has
 the terminal chat, ``doctor`` the checks, ``models`` the commands for models and providers, ``commands`` the
 others.
+
+In: arguments of a shell. Out: text or JSON on stdout, errors on stderr, an exit status. Only ``__main__`` and
+tests import it.
 """
 
 from __future__ import annotations

@@ -135,13 +135,9 @@ class Titles:
 
     def answered(self, turn: Turn) -> None:
         """Make a title if a turn was the first exchange of a conversation. Returns at once."""
-        session, usage = turn.session, turn.usage
-        if self._enabled is False or session.row.titled is not None:
-            return
-        small = self._agents.get(turn.agent).small_model
-        model = small or (f"{usage.provider}/{usage.model}" if self._enabled and usage.model else None)
+        session, model = turn.session, self._model_for(turn)
         # Each request to /v1 without a session name is a conversation of its own, which is rarely looked at.
-        if model is None or session.id.startswith(UNNAMED_PREFIX):
+        if model is None or session.row.titled is not None or session.id.startswith(UNNAMED_PREFIX):
             return
         answers = [one for one in session.messages() if one.role == "assistant" and one.for_model]
         answer = answers[-1] if answers else None
@@ -152,6 +148,13 @@ class Titles:
         if len(answers) <= _LAST_EXCHANGE and asked.strip():
             request = _request(asked, answer.text)
             self._put(lambda: self._make(session, turn.entry, request, model))
+
+    def _model_for(self, turn: Turn) -> str | None:
+        """Return the model that makes the title of a turn's conversation; None makes no title."""
+        if self._enabled is False:
+            return None
+        usage, small = turn.usage, self._agents.get(turn.agent).small_model
+        return small or (f"{usage.provider}/{usage.model}" if self._enabled and usage.model else None)
 
     async def rename(self, session: Session, title: str) -> None:
         """Set the title that a user chose. Durable when it returns."""

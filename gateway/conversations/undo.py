@@ -307,20 +307,15 @@ def _last_exchange(session: Session, replaced: Collection[str] = ()) -> Exchange
     last = next((at for at in range(len(log) - 1, -1, -1) if is_prompt(log[at][1])), None)
     if last is None or log[last][0] <= oldest:
         return None
-    begin = at = last
-    # Messages that were answered together follow one another, with context of their room between them.
-    while at and (_is_context(log[at - 1][1]) or (is_prompt(log[at - 1][1]) and log[at - 1][0] > oldest)):
-        at -= 1
-        begin = begin if _is_context(log[at][1]) else at
+    start = _first_of_batch(log, last, oldest)
+    begin = next(at for at in range(start, last + 1) if not _is_context(log[at][1]))
     answers = (n for n in range(last + 1, len(log)) if is_answer(log[n][1]) and log[n][1].for_model)
     end = next(answers, last)
-    found = {
-        m.id for _, m in log[begin : end + 1] if m.for_model and not _is_context(m) and not is_summary(m)
-    }
+    exchanged = [m for _, m in log[begin : end + 1] if m.for_model]
+    found = {m.id for m in exchanged if not _is_context(m) and not is_summary(m)}
     # Notices that it was late, or could not be delivered.
-    found |= {
-        m.id for _, m in (*log[max(0, at - 1) : at], *log[end + 1 : end + 2]) if m.custom_type == "notice"
-    }
+    beside = (*log[max(0, start - 1) : start], *log[end + 1 : end + 2])
+    found |= {m.id for _, m in beside if m.custom_type == "notice"}
     messages = [m for _, m in log if m.id in found or m.id in replaced]
     return Exchange(
         messages=tuple(m.id for m in messages),
@@ -328,6 +323,20 @@ def _last_exchange(session: Session, replaced: Collection[str] = ()) -> Exchange
         prompts=tuple(m.id for _, m in log[begin : last + 1] if is_prompt(m)),
         answered_at=log[end][0],
     )
+
+
+def _first_of_batch(log: Sequence[tuple[int, Message]], last: int, oldest: int) -> int:
+    """Return the index of the first message that was answered together with the ``last`` prompt.
+
+    Such messages follow one another, with context of their room between and before them.
+    """
+    start = last
+    while start:
+        seq, message = log[start - 1]
+        if not _is_context(message) and not (is_prompt(message) and seq > oldest):
+            break
+        start -= 1
+    return start
 
 
 def _find_replaced(connection: Connection, hidden: Collection[str], prompts: Collection[str]) -> set[str]:

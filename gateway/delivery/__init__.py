@@ -4,5 +4,5 @@
 made, ``pages`` places, edits and deletes its pages on the platform.
 
 In: a running turn and its committed answer. Out: calls of the channel's ``send``, ``edit`` and ``delete``,
-and the state of each page in the outbox. Imported by ``pipeline`` and ``app``.
+and the state of each page in the outbox. Imported by the pipeline and everything above it.
 """

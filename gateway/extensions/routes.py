@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -137,6 +137,15 @@ def _checked(plugin: str, route: ApiRoute | ApiSocket, before: str, place: str) 
     return checked
 
 
+def _hints_of(handler: Callable[..., Any], place: str, advice: str) -> dict[str, Any]:
+    if not inspect.iscoroutinefunction(handler):
+        raise PluginError(f"{place}: the handler is not an async function; {advice}")
+    try:
+        return get_type_hints(handler)
+    except (NameError, TypeError) as error:
+        raise PluginError(f"{place}: the annotations cannot be read ({error}); {advice}") from None
+
+
 def _types_of(route: ApiRoute | ApiSocket, place: str) -> tuple[Any, Any, Any, Any]:
     is_socket = isinstance(route, ApiSocket)
     signature = (
@@ -145,12 +154,7 @@ def _types_of(route: ApiRoute | ApiSocket, place: str) -> tuple[Any, Any, Any, A
         else "(self, call: ApiCall[Path, Query, Body]) -> Answer"
     )
     advice = f"write async def handler{signature}, each a Struct or None"
-    if not inspect.iscoroutinefunction(route.handler):
-        raise PluginError(f"{place}: the handler is not an async function; {advice}")
-    try:
-        hints = get_type_hints(route.handler)
-    except (NameError, TypeError) as error:
-        raise PluginError(f"{place}: the annotations cannot be read ({error}); {advice}") from None
+    hints = _hints_of(route.handler, place, advice)
     answer = hints.pop("return", None)
     calls = [kind for kind in hints.values() if get_origin(kind) is ApiCall]
     others = [kind for kind in hints.values() if get_origin(kind) is not ApiCall]

@@ -118,16 +118,15 @@ class HttptoolsClient:
         authorization = _basic(url)
         if authorization and "authorization" not in own:
             sent["Authorization"] = authorization
-        route, target = Route(host, port), url.raw_path_qs
-        if (proxy := self._proxy(url)) is not None:
-            route = Route(cast("str", proxy.raw_host), cast("int", proxy.port))
-            if url.scheme == "https":
-                route = Route(route.host, route.port, _tunnel(url, _basic(proxy)))
-            else:
-                target = str(url.with_user(None).with_fragment(None))
-                sent |= {"Proxy-Authorization": _basic(proxy)} if proxy.user else {}
-        if url.scheme == "https":
-            route = Route(route.host, route.port, route.tunnel, host)
+        tls_name, target = host if url.scheme == "https" else "", url.raw_path_qs
+        proxy = self._proxy(url)
+        if proxy is None:
+            route = Route(host, port, tls_name=tls_name)
+        elif tls_name:
+            route = Route(*_address(proxy), _tunnel(url, _basic(proxy)), tls_name)
+        else:
+            route, target = Route(*_address(proxy)), str(url.with_user(None).with_fragment(None))
+            sent |= {"Proxy-Authorization": _basic(proxy)} if proxy.user else {}
         sent |= {name: value for name, value in headers.items() if name.lower() not in _FRAMING}
         lines = [f"{method} {target} HTTP/1.1"]
         for name, value in sent.items():
@@ -312,6 +311,10 @@ def _authority(url: URL) -> str:
     host = cast("str", url.raw_host)
     host = f"[{host}]" if ":" in host else host
     return host if url.is_default_port() else f"{host}:{url.port}"
+
+
+def _address(url: URL) -> tuple[str, int]:
+    return cast("str", url.raw_host), cast("int", url.port)
 
 
 def _basic(url: URL) -> str:

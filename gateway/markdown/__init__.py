@@ -1,6 +1,6 @@
 """Markdown for channels: a parser that returns a tree, and a splitter that cuts text to the size of messages.
 
-In: the Markdown of a model. Out: blocks and inlines, or pieces. Imported by channels and the terminal chat.
+In: the Markdown of a model. Out: blocks and inlines, or pieces. Imported by channels and the server.
 """
 
 from gateway.markdown.grammar import bound_tables

@@ -1,8 +1,8 @@
 """MCP servers: programs of others whose tools models may call, and whose prompts are commands of users.
 
 In: ``[mcp.NAME]`` of the settings, and calls of models. Out: a plugin with their tools, each pinned by the
-hash of its definition. Only ``app`` and the CLI import it. The SDK ``mcp`` is imported with the first
-connection.
+hash of its definition. Only ``plugin_services`` and the CLI import it. The SDK ``mcp`` is imported with the
+first connection.
 """
 
 from gateway.mcp.definitions import KnownTools, ToolState

@@ -1,7 +1,7 @@
 """Models: the provider of each model, the order of fallback, and the cost of calls with its limits.
 
 In: the settings, the registered providers, and the tokens of each call. Out: routes for the pipeline, prices,
-and budget decisions. Imported by ``pipeline``, ``commands``, ``host``, ``app``, ``server`` and ``cli``.
+and budget decisions. Imported by the pipeline and everything above it.
 """
 
 from gateway.models.agents import (

@@ -6,5 +6,5 @@ calls the model, ``agent_loop`` converts its output for hooks and custom loops, 
 ``nested`` runs child turns. ``submission`` is the same path for plugins and the server.
 
 In: InboundMessage. Out: deltas to the session, and a committed answer for ``delivery``. Imported by
-``commands``, ``host``, ``app`` and ``server``.
+``conversations`` and everything above it.
 """

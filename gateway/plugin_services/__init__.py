@@ -1,8 +1,8 @@
 """Services of confined plugins: their grants, with the questions for them, their audit log, and model calls.
 
 In: the calls that a plugin's broker lets through, and decisions of admins. Out: durable grants, rows of the
-audit log, and answers of models. Only ``app`` and the CLI import it; the broker sees the protocols of
-``gateway.extensions.broker``.
+audit log, and answers of models. Imported by ``host`` and everything above it; the broker sees the protocols
+of ``gateway.extensions.broker``.
 """
 
 from gateway.plugin_services.actions import Action, Decision, PluginActions, read_actions

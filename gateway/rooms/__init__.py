@@ -2,5 +2,5 @@
 
 Comes in: messages that are not for the bot, the history of threads, and stored messages with their origin.
 Goes out: context for the next message that is answered, and messages with an envelope. Imported by the
-pipeline.
+pipeline and ``app``.
 """

@@ -1,8 +1,8 @@
 """Tables of plugins: durable JSON values by key, scoped to a plugin. Also uploads, the audit log, and the
 clock of retention.
 
-In: reads and writes of plugins through ``ctx.table``. Out: rows of the store. Imported by ``conversations``,
-``app``, ``server`` and ``cli``.
+In: reads and writes of plugins through ``ctx.table``. Out: rows of the store. Imported by ``conversations``
+and everything above it.
 """
 
 from gateway.tables.table import KeyLocks, PluginTable, PluginTables

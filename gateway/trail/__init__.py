@@ -1,8 +1,8 @@
 """The trail: the durable path of each accepted message, step by step, to explain why it was answered or not.
 
 Recorders of running messages turn steps into rows that are committed with the writes that happen anyway;
-``read`` returns the path. The access, delivery, models and pipeline packages record, and the console and the
-CLI read; it imports the contract and the store.
+``read`` returns the path. The session, access, models and pipeline packages record; ``why`` and the server
+read. It imports the contract and the store.
 """
 
 from gateway.trail.path import Path, read, read_path

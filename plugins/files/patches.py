@@ -81,12 +81,7 @@ def apply(part: FilePatch, text: str) -> str:
 
 def _place_of(hunk: Hunk, lines: Sequence[str], cursor: int, moved: int, name: str) -> int:
     """Return the index of the lines that a hunk replaces."""
-    start = cursor
-    if hunk.after:
-        heads = [n for n in range(cursor, len(lines)) if lines[n].strip() == hunk.after.strip()]
-        if not heads:
-            raise ToolError(f"{name}: the line {hunk.after!r} does not occur")
-        start = heads[0] + 1
+    start = _start_of(hunk, lines, cursor, name)
     if not hunk.old:
         if hunk.line:
             return min(max(hunk.line + moved, start), len(lines))
@@ -103,6 +98,16 @@ def _place_of(hunk: Hunk, lines: Sequence[str], cursor: int, moved: int, name: s
         places = ", ".join(str(n + 1) for n in found[:10])
         raise ToolError(f"{name}: the lines to replace occur {len(found)} times, at lines {places}")
     return found[0]
+
+
+def _start_of(hunk: Hunk, lines: Sequence[str], cursor: int, name: str) -> int:
+    """Return the index after the line that a hunk names, or the ``cursor``."""
+    if not hunk.after:
+        return cursor
+    for n in range(cursor, len(lines)):
+        if lines[n].strip() == hunk.after.strip():
+            return n + 1
+    raise ToolError(f"{name}: the line {hunk.after!r} does not occur")
 
 
 def _first(lines: Sequence[str]) -> str:

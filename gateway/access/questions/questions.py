@@ -578,24 +578,27 @@ class Questions:
         """
         if not self._held or message.revises is not None or message.parts or message.audio is not None:
             return None
-        waiting = [
-            held
-            for held in self._held.values()
-            if held.is_open
-            and held.question.session == session.id
-            and held.question.address.channel == channel
-            and self._is_answerer(held.question, channel, message.sender.id)
-            and self._is_near(held, message)
-        ]
+        waiting = [held for held in self._held.values() if self._can_answer(held, channel, session, message)]
         held = next((one for one in waiting if _is_reply(one, message)), None)
         if held is None and _is_plain(message):
             here = [one for one in waiting if self._is_beside(one, message)]
             # One that was shown too late for this message counts, too: its place may be known late.
             held = here[0] if len(here) == 1 and self._was_seen(here[0], message) else None
         values = None if held is None else held.question.read(message.text)
-        if values == ("always",) and self._lacks_proof(channel):
-            values = ("once",)
-        return None if held is None or values is None else (held, values)
+        if held is None or values is None:
+            return None
+        return held, ("once",) if values == ("always",) and self._lacks_proof(channel) else values
+
+    def _can_answer(self, held: Held, channel: str, session: Session, message: InboundMessage) -> bool:
+        """Return whether the sender of a message may answer an open question of its session there."""
+        question = held.question
+        return (
+            held.is_open
+            and question.session == session.id
+            and question.address.channel == channel
+            and self._is_answerer(question, channel, message.sender.id)
+            and self._is_near(held, message)
+        )
 
     def _is_near(self, held: Held, message: InboundMessage) -> bool:
         """Return whether a question was asked in the chat of a message, or is shown to all of its session."""

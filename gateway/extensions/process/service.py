@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -197,6 +197,12 @@ def _program(
     return structs.replace(profile, mounts=mounts)
 
 
+def _links(paths: Iterable[Path]) -> Iterator[Path]:
+    """Yield the symbolic links among paths and the folders above them."""
+    for path in paths:
+        yield from filter(os.path.islink, (path, *path.parents))
+
+
 def protected(profile: Profile, own: OwnFiles) -> Profile:
     """Return a profile of a program that reads no closed file of the gateway, and changes no guarded one.
 
@@ -213,15 +219,14 @@ def protected(profile: Profile, own: OwnFiles) -> Profile:
         raise ConfinementError("access", f"{named} belongs to the gateway; choose another folder")
     guarded = {path: os.path.realpath(path) for path in own.guarded}
     guarded = {path: target for path, target in guarded.items() if profiles.is_below(target, writable)}
-    for path in (*own.closed, *own.guarded):
-        for link in filter(os.path.islink, (path, *path.parents)):
-            folder = os.path.realpath(link.parent)
-            if profiles.is_below(folder, writable) and not profiles.is_below(folder, guarded.values()):
-                raise ConfinementError(
-                    "access",
-                    f"the program could replace {link}, a link to files of the gateway; name its target in "
-                    "the settings, or choose a folder beside it",
-                )
+    for link in _links((*own.closed, *own.guarded)):
+        folder = os.path.realpath(link.parent)
+        if profiles.is_below(folder, writable) and not profiles.is_below(folder, guarded.values()):
+            raise ConfinementError(
+                "access",
+                f"the program could replace {link}, a link to files of the gateway; name its target in the "
+                "settings, or choose a folder beside it",
+            )
     try:
         for path in guarded:
             if not path.exists():

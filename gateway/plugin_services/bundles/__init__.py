@@ -1,7 +1,7 @@
-"""Parts of plugins that are no code: skills, agents, prompt commands and MCP servers.
+"""Parts of plugins that are not code: skills, agents, prompt commands and MCP servers.
 
 In: the folder of an admitted plugin. Out: its parts in the running gateway, and a description of them for the
-operator. ``plugin_services``, ``mcp`` and the CLI import it.
+operator. ``plugin_services`` and ``mcp`` import it.
 """
 
 from gateway.plugin_services.bundles.parts import Parts, PartServices, read_parts

@@ -1,7 +1,7 @@
 """Plugins over HTTP: the list, configurations, the state of those that run, and what these answer themselves.
 
 In: authenticated requests. Out: lists, configurations without secrets, stderr of plugins. Imported by
-``gateway.server.app``.
+the server alone.
 """
 
 from gateway.server.plugins.configuration import ConfigRoutes

@@ -88,9 +88,7 @@ def _remote(text: str, settings: CodingAgentSettings) -> Source:
             f"the address of the repository {host}/{path} contains credentials; write it without them and "
             f'set [plugins.coding_agents.forges."{host}"] token'
         )
-    if not _HOST.fullmatch(host) or not _PATH.fullmatch(path):
-        raise _refused(text)
-    if any(part in (".", "..", ".git") or part.startswith("-") for part in path.split("/")):
+    if not _HOST.fullmatch(host) or not _is_safe_path(path):
         raise _refused(text)
     if not _is_allowed(transport, host, settings):
         allowed = ", ".join(_allowed(settings))
@@ -102,6 +100,13 @@ def _remote(text: str, settings: CodingAgentSettings) -> Source:
     if not re.fullmatch(r"(\w[\w.-]*@)?", user, re.ASCII):
         raise _refused(text)
     return Source(f"{transport}://{user}{host}/{path}.git", transport, host, path)
+
+
+def _is_safe_path(path: str) -> bool:
+    """Return whether no part of a path could leave its folder, or be an option of git."""
+    parts = path.split("/")
+    unsafe = any(part in (".", "..", ".git") or part.startswith("-") for part in parts)
+    return _PATH.fullmatch(path) is not None and not unsafe
 
 
 def _allowed(settings: CodingAgentSettings) -> Sequence[str]:

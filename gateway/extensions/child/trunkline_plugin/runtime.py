@@ -145,12 +145,11 @@ class Runtime:
         self._auth = dict(auth.get("providers") or {})
         self._jobs = dict(made.get("schedule") or {})
         self._routes = dict(made.get("routes") or {})
-        by_kind = {"on": self._on, "hooks": self._hooks, "auth.providers": self._auth}
-        by_kind |= {"schedule": self._jobs, "routes": self._routes}
-        for kind, handlers in by_kind.items():
-            for name, handler in handlers.items():
-                if not callable(handler):
-                    raise TypeError(f"{kind}: {name!r} is not a function")
+        _check_functions("on", self._on)
+        _check_functions("hooks", self._hooks)
+        _check_functions("auth.providers", self._auth)
+        _check_functions("schedule", self._jobs)
+        _check_functions("routes", self._routes)
         others = [key for key in made if key not in _KEYS]
         if self._objects is not None:
             self._objects.update({key: made[key] for key in others})
@@ -242,6 +241,12 @@ class Runtime:
     def _enter(self, params: Mapping[str, Any]) -> None:
         self._ambient.session.set(params.get("session") or "")
         self._ambient.call_id.set(params.get("call_id") or "")
+
+
+def _check_functions(kind: str, handlers: Mapping[str, Any]) -> None:
+    for name, handler in handlers.items():
+        if not callable(handler):
+            raise TypeError(f"{kind}: {name!r} is not a function")
 
 
 def _as_tool(given: Tool | Mapping[str, Any]) -> Tool:
