@@ -109,17 +109,17 @@ class TelegramChannel:
             ask = partial(self._host.answer, self.id)
             inline = InlineQueries(bot, tasks, self._may_ask, ask, self._delivery.call_best_effort)
             inflow = Inflow(
-                receive,
-                bot,
-                files,
-                self._history,
-                self._attend,
-                self._delivery.note,
-                answer_button,
-                self._questions.decide,
-                BusinessConnections(self._options.business, self._client.call),
-                inline.take,
-                self._groups,
+                receive=receive,
+                bot=bot,
+                files=files,
+                history=self._history,
+                attend=self._attend,
+                note=self._delivery.note,
+                answer_button=answer_button,
+                decide=self._questions.decide,
+                connections=BusinessConnections(self._options.business, self._client.call),
+                answer_inline=inline.take,
+                groups=self._groups,
             )
             await inflow.restore(await self._host.cursors(self.id))
             self._rename = inflow.rename

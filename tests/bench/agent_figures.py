@@ -29,7 +29,7 @@ _SESSIONS = 20
 _FILES = 5_000
 _KEYS = 60
 _KEY_SECONDS = 0.12
-"""The time between two keys, as of somebody who types fast."""
+"""The time between two keys, of a fast typist."""
 _PATIENCE = 120.0
 _DRAW = "seq 1000; for i in $(seq 300); do printf '\\e[5;1H\\e[2K\\e[32mstep %s\\e[0m\\e[40;1H' $i; done"
 """A task whose output has lines, and a screen that is drawn again and again: about 16 KB."""
@@ -83,7 +83,7 @@ def agents_restart(bench: Bench) -> Iterator[Row]:
 
 
 def agents_busy(bench: Bench) -> Iterator[Row]:
-    """Sessions that nobody watches and that write 100 lines/s each.
+    """Sessions without a reader that write 100 lines/s each.
 
     The floor of the processor is a loop that reads as many terminals. The floor of the turns is a gateway
     without sessions, while the same programs run.

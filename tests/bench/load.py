@@ -84,7 +84,7 @@ class Result:
 
 
 class Person(Client):
-    """Somebody who sends messages in sessions, in rotation, and sees the answers."""
+    """A user who sends messages in sessions, in rotation, and sees the answers."""
 
     def __init__(self, plan: Plan, number: int) -> None:
         super().__init__(plan.port)
@@ -230,7 +230,7 @@ class Burst:
 
 
 class Sender(Person):
-    """Somebody who sends the next message as soon as the last is taken."""
+    """A user who sends the next message as soon as the last is taken."""
 
     def text(self, payload: bytes) -> None:
         """Count acknowledgements."""
@@ -245,7 +245,7 @@ class Sender(Person):
 
 
 class Accept:
-    """Everybody sends messages whose answers nobody waits for. It can be measured once."""
+    """All users send messages and wait for no answer. It can be measured once."""
 
     def __init__(self, plan: Plan, people: list[Person]) -> None:
         self._pid = plan.pid

@@ -55,7 +55,7 @@ class Text(BaseMessage[Segment]):
 
 
 class Said(BaseEvent):
-    """Somebody said something."""
+    """A message of a user."""
 
     session: str
     text: str

@@ -122,7 +122,7 @@ async def main(kind: str, url: str) -> None:
     print(f"ready: {url}", flush=True)
     while await asyncio.to_thread(sys.stdin.readline):
         print(json.dumps(await measure(read)), flush=True)
-    os._exit(0)  # connections are nobody's concern any more
+    os._exit(0)  # connections need not be closed
 
 
 if __name__ == "__main__":

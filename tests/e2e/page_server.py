@@ -120,7 +120,7 @@ class PageServer:
             await socket.close(code=WSCloseCode.GOING_AWAY)
 
     async def emit(self, session: str, frame: Frame) -> None:
-        """Log a session event and send it to whoever listens."""
+        """Log a session event and send it to the listeners."""
         log = self.logs.setdefault(session, [])
         frame = frame | {"session": session, "seq": log[-1]["seq"] + 1 if log else 1}
         log.append(frame)

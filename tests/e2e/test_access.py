@@ -1,4 +1,4 @@
-"""Strangers on platforms: told how to be let in, exactly once, and heard by nobody until then."""
+"""Unauthorised users of platforms: they get a pairing code once, and no answer until they are paired."""
 
 from __future__ import annotations
 

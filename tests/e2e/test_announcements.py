@@ -117,7 +117,7 @@ class Frozen(Editor):
 
 
 async def test_the_path_of_a_changed_announcement_goes_on_where_it_ended(tmp_path: Path) -> None:
-    """The new content counts attempts anew, also in the next process."""
+    """The new content resets the number of attempts, also in the next process."""
 
     async def entry(gateway: Gateway) -> str:
         return await gateway.parts.store.read(lambda c: c.execute(select(t.inbox.c.id)).scalar_one())

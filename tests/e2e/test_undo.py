@@ -1,4 +1,4 @@
-"""Undo and redo on platforms: delivered answers are deleted or marked, and placed anew."""
+"""Undo and redo on platforms: delivered answers are deleted or marked, and placed again."""
 
 from __future__ import annotations
 

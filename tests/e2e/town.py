@@ -84,7 +84,7 @@ def toml(channels: dict[str, dict[str, Any]]) -> str:
 
 
 async def until(value: Callable[[], Any], wanted: Any) -> None:
-    """Wait until something that nobody tells of is as wanted."""
+    """Wait until a state without an event is as expected."""
     try:
         async with asyncio.timeout(60):
             while value() != wanted:

@@ -17,7 +17,7 @@ class _Timer:
 
 
 class Time:
-    """Stands still until it is moved. Counts how often it woke somebody."""
+    """Stands still until it is moved. Counts how often it woke a waiter."""
 
     def __init__(self) -> None:
         self.now = 1_000.0
@@ -42,7 +42,7 @@ class Time:
         self.now = end
 
     def strike(self, seconds: float) -> None:
-        """Move time, and ring the next timer if it is due; nobody has gone on yet."""
+        """Move time, and ring the next timer if it is due; no waiter has run yet."""
         self.now += seconds
         if self._timers and self._timers[0][0] <= self.now + 1e-9:
             when, _, timer = heapq.heappop(self._timers)

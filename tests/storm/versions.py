@@ -1,4 +1,4 @@
-"""Versions: editors edit messages and have answers made anew over HTTP, and switch between the versions.
+"""Versions: editors edit messages and have answers regenerated over HTTP, and switch between the versions.
 
 Replaced messages stay as a version. An acknowledged edit or switch survives every crash: each message is
 answered once, the log shows what its editor saw last, and every hidden version still has its messages.

@@ -212,7 +212,7 @@ def requests(openapi: Node, sending: Node) -> Node:
 
 
 def _correct(calls: dict[str, Node], ops: dict[str, Node], types: dict[str, Node]) -> None:
-    """What the documents leave out, or say of more than bots; and what libraries send and nobody minds."""
+    """What the documents leave out, or say of more than bots; and what libraries send and servers ignore."""
     flag = {"type": ["boolean", "null"]}
     for fields in (node["properties"] for node in types.values() if "properties" in node):
         if "content" in fields and fields["content"]["maxLength"] == 4000:

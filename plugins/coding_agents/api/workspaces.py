@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Literal
 
+import msgspec
 from msgspec import Meta, Struct, field
 
 from gateway.api import ApiCall, ApiRoute
@@ -21,6 +22,7 @@ from plugins.coding_agents.errors import (
     ServiceUnavailableError,
     WorkspaceNotFoundError,
 )
+from plugins.coding_agents.tools.services import FinalizeRequest
 
 if TYPE_CHECKING:
     from plugins.coding_agents.tools.desk import Desk
@@ -201,17 +203,9 @@ class WorkspaceRoutes:
         return Diff(changes.stat, files, changes.patch, changes.truncated)
 
     async def _finalize(self, call: ApiCall[WorkspacePath, None, FinalizeBody]) -> Finalized:
-        body, desk = call.body, await self._desk()
-        result = await desk.finalize_workspace(
-            call.user,
-            call.path.id,
-            message=body.message,
-            title=body.title,
-            body=body.body,
-            base=body.base,
-            draft=body.draft,
-            pull_request=body.pr,
-        )
+        desk = await self._desk()
+        request = msgspec.convert(call.body, FinalizeRequest, from_attributes=True)
+        result = await desk.finalize_workspace(call.user, call.path.id, request)
         return Finalized(
             result.commit, result.branch, result.pr_number, result.pr_url, result.nothing_to_commit
         )

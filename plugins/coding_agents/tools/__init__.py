@@ -22,7 +22,7 @@ from gateway import (
     TurnContext,
     tool_from,
 )
-from plugins.coding_agents.tools.services import Caller, caller_of
+from plugins.coding_agents.tools.services import Caller, FinalizeRequest, caller_of
 
 if TYPE_CHECKING:
     from plugins.coding_agents.tools.desk import Desk
@@ -211,19 +211,10 @@ class AgentTools:
         pull_request: Annotated[bool, Field(description="Open a pull request after the push")] = True,
     ) -> str:
         """Commit all changes of a workspace, push its branch, and open a pull request."""
-        return await self._act(
-            context,
-            lambda desk, caller: desk.finalize(
-                caller,
-                target=workspace,
-                message=message,
-                title=title,
-                body=body,
-                base=base,
-                draft=draft,
-                pull_request=pull_request,
-            ),
+        request = FinalizeRequest(
+            message=message, title=title, body=body, base=base, draft=draft, pr=pull_request
         )
+        return await self._act(context, lambda desk, caller: desk.finalize(caller, workspace, request))
 
     async def show_changes(
         self,

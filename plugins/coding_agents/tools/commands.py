@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from gateway import CommandContext, SlashCommand
 from plugins.coding_agents.api.preflight import PreflightReport, render
-from plugins.coding_agents.tools.services import Caller, caller_of
+from plugins.coding_agents.tools.services import Caller, FinalizeRequest, caller_of
 
 if TYPE_CHECKING:
     from plugins.coding_agents.tools import OpenDesk
@@ -154,7 +154,7 @@ class AgentCommands:
         target, title = (one[1], one[2] or "") if one else ("", rest)
         draft = title.split()[:1] == ["draft"]
         title = title.strip().removeprefix("draft").strip() if draft else title.strip()
-        return await desk.finalize(caller, target=target, title=title, draft=draft)
+        return await desk.finalize(caller, target, FinalizeRequest(title=title, draft=draft))
 
     async def _compare(self, rest: str, ctx: CommandContext) -> str | None:
         desk, caller = await self._opened(ctx)

@@ -26,7 +26,7 @@ from plugins.coding_agents.records import SessionRecord
 from plugins.coding_agents.sessions import SpawnRequest
 from plugins.coding_agents.tools import replies
 from plugins.coding_agents.tools.pulls import Pulls
-from plugins.coding_agents.tools.services import KEYS, Caller, Services
+from plugins.coding_agents.tools.services import KEYS, Caller, FinalizeRequest, Services
 from plugins.coding_agents.tools.teams import Member, Teams
 from plugins.coding_agents.workspaces import Changes, FinalizeResult, WorkspaceRecord
 
@@ -173,61 +173,31 @@ class Desk:
         await self.services.announce(caller.address, message, f"diff {key}")
         return changes
 
-    async def finalize(
-        self,
-        caller: Caller,
-        *,
-        target: str = "",
-        message: str = "",
-        title: str = "",
-        body: str = "",
-        base: str = "",
-        draft: bool = False,
-        pull_request: bool = True,
-    ) -> str:
+    async def finalize(self, caller: Caller, target: str, request: FinalizeRequest) -> str:
         """Commit, push and open a pull request, and watch that."""
         workspace, _ = self._target(caller, target)
-        result = await self.finalize_workspace(
-            caller.owner,
-            workspace.id,
-            caller,
-            message=message,
-            title=title,
-            body=body,
-            base=base,
-            draft=draft,
-            pull_request=pull_request,
-        )
-        note = "The repository is a folder, which has no pull requests." if pull_request else ""
+        result = await self.finalize_workspace(caller.owner, workspace.id, request, caller)
+        note = "The repository is a folder, which has no pull requests." if request.pr else ""
         return replies.finalized(result, note if workspace.url.startswith("file:") else "")
 
     async def finalize_workspace(
-        self,
-        owner: str,
-        workspace: str,
-        caller: Caller | None = None,
-        *,
-        message: str,
-        title: str,
-        body: str,
-        base: str,
-        draft: bool,
-        pull_request: bool,
+        self, owner: str, workspace: str, request: FinalizeRequest, caller: Caller | None = None
     ) -> FinalizeResult:
         """Finalize a workspace of a user. Without a ``caller`` the chat of its last session gets the news."""
         workspaces = self.services.workspaces
         record = workspaces.get(workspace, owner)
         used = [one for one in self._sessions.list(owner) if one.workspace == record.id]
-        title = title or _first_line(message) or (_first_line(used[-1].task) if used else "")
+        title = request.title or _first_line(request.message)
+        title = title or (_first_line(used[-1].task) if used else "")
         result = await workspaces.finalize(
             record.id,
             owner,
-            message=message,
+            message=request.message,
             title=title,
-            body=body,
-            base=base,
-            draft=draft,
-            pr=pull_request,
+            body=request.body,
+            base=request.base,
+            draft=request.draft,
+            pr=request.pr,
             by=("" if caller is None else caller.name, ""),
         )
         record = workspaces.get(record.id, owner)

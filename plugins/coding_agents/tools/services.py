@@ -29,6 +29,17 @@ KEYS = "tools:"
 """Beginning of the keys of questions that this package asks."""
 
 
+class FinalizeRequest(Struct, frozen=True, kw_only=True):
+    """The texts of a commit and of its pull request, for which ``pr`` asks; empty ones are made."""
+
+    message: str = ""
+    title: str = ""
+    body: str = ""
+    base: str = ""
+    draft: bool = False
+    pr: bool = True
+
+
 class Caller(Struct, frozen=True, kw_only=True):
     """The user of a request. ``owner`` owns sessions and workspaces, ``user`` is the id on the platform.
 

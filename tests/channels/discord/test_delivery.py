@@ -272,7 +272,7 @@ async def test_a_crash_before_the_answer_was_confirmed_does_not_double_it(
     tmp_path: Path, *, placed: bool
 ) -> None:
     async with FakeDiscord(figures=replace(relaxed(), nonces=0)) as fake:
-        # Nobody can look whether it stands there until the gateway is gone.
+        # The gateway cannot look for it until it is restarted.
         fake.then("fail_after" if placed else "drop_before", method=CREATE)
         fake.slow_down(HISTORY, seconds=60)
         async with gateway_at(fake, tmp_path, more=NO_DRAIN, streaming=False):

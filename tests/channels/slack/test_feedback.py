@@ -1,4 +1,4 @@
-"""Feedback buttons under answers: what is pressed is stored before Slack is told so."""
+"""Feedback buttons under answers: what is pressed is stored before Slack gets the response."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Versions on the page: a message is edited, an answer made anew, and versions are shown again."""
+"""Versions on the page: a message is edited, an answer regenerated, and versions are shown again."""
 
 from __future__ import annotations
 

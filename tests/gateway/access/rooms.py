@@ -26,11 +26,11 @@ class Room:
         self.session = f"{box.id}:bot:{chat}"
 
     async def write(self, user: str, text: str, **fields: Any) -> Receipt:
-        """Somebody writes; returns when it is accepted."""
+        """Write a message; return when it is accepted."""
         return await self._box.write(self.message(user, text, **fields))
 
     def message(self, user: str, text: str, **fields: Any) -> InboundMessage:
-        """What somebody wrote."""
+        """A message of a user."""
         return InboundMessage(
             session=self.session,
             dedup_key=fields.pop("dedup_key", None) or new_id(),
@@ -41,7 +41,7 @@ class Room:
         )
 
     async def ask(self, user: str, text: str, **fields: Any) -> str:
-        """Somebody writes; returns what is answered in this room."""
+        """Write a message; return the answer in this room."""
         before = len(self._box.sent)
         await self.write(user, text, **fields)
         placed = (await self._box.until(before + 1))[before]

@@ -1,4 +1,4 @@
-"""How often somebody may try something."""
+"""The limit of attempts."""
 
 from __future__ import annotations
 

@@ -271,7 +271,7 @@ async def test_who_is_let_out_loses_link_and_moved_chats(tmp_path: Path) -> None
 
 
 async def test_a_stranger_in_a_moved_chat_is_outside_of_the_conversation(tmp_path: Path) -> None:
-    """Somebody whom the settings no longer allow writes to a chat that continues another's session."""
+    """A user whom the settings no longer allow writes to a chat that continues another's session."""
     async with guarded(tmp_path) as (chat, platforms):
         await linked(chat)
         await move(platforms, platforms.room("1"), platforms.room("2", "away"))

@@ -1,4 +1,4 @@
-"""Whoever shows the token may talk; whoever guesses has to wait."""
+"""Clients with the token may talk; after wrong guesses they have to wait."""
 
 from __future__ import annotations
 

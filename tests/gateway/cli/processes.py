@@ -27,7 +27,7 @@ _OURS = ("TERM", "NO_COLOR", "COLUMNS", "PYTHONUNBUFFERED")
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
-    """An environment without keys and settings of whoever runs the tests."""
+    """An environment without keys and settings of the user who runs the tests."""
     clean = {
         name: value
         for name, value in os.environ.items()
@@ -177,7 +177,7 @@ class Terminal:
             return
         try:
             data = os.read(self._fd, 65536)
-        except OSError:  # how Linux says that nobody has the other end open
+        except OSError:  # the error of Linux when the other end is closed
             raise EOFError from None
         if not data:
             raise EOFError

@@ -18,7 +18,7 @@ TEXTS = ("first \x1b[31mred", "second")
 
 
 async def bury(home: Path) -> None:
-    """Have two messages die of a fault that nobody foresaw."""
+    """Have two messages die of a fault that was not foreseen."""
     async with chatting(home / "data") as chat:
         for text in TEXTS:
             chat.model.then(ZeroDivisionError("nobody foresaw this"))

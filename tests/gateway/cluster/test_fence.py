@@ -205,7 +205,7 @@ async def test_a_call_that_waited_for_a_rate_limit_is_not_made_after_a_takeover(
 
 
 async def test_an_owner_that_writes_nothing_learns_that_another_node_took_over(nodes: Nodes) -> None:
-    """Else its clients see what there was before, until somebody writes to it."""
+    """Else its clients see what there was before, until a message is written to it."""
     first, second = await nodes.join("one"), await nodes.join("two")
     store = await nodes.open(await first.take())
     watching = asyncio.create_task(store.watch_owner())

@@ -1,4 +1,4 @@
-"""The named errors: one tree, stable names, and a status and a hint for whoever gets them."""
+"""The named errors: one tree, stable names, and a status and a hint for the client."""
 
 from __future__ import annotations
 

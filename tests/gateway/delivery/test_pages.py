@@ -231,7 +231,7 @@ class Shelf(Board):
     async def edit(self, placed: Placed, outbound: OutboundMessage) -> None:
         self.step()
         if placed.platform_id not in self.room:
-            return  # somebody deleted it
+            return  # a user deleted it
         if self.room[placed.platform_id].startswith("#"):
             raise PlacementMismatch
         await super().edit(placed, outbound)

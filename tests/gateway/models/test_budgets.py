@@ -1,4 +1,4 @@
-"""Budgets: what a call may cost is reserved before it is made, and nobody spends more than was said."""
+"""Budgets: what a call may cost is reserved before it is made, and no user spends more than the limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that are named alone, or by a short name, and those that nobody has."""
+"""Models that are named without a provider or by a short name, and unknown ones."""
 
 from __future__ import annotations
 

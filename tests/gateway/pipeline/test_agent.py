@@ -47,7 +47,7 @@ class Waiting(Plugin):
         self.gate = asyncio.Event()
 
         async def wait(context: ToolContext) -> str:
-            """Wait for somebody to open the gate."""
+            """Wait until the test opens the gate."""
             context.progress("begun; ")
             self.begun.set()
             await self.gate.wait()

@@ -23,7 +23,7 @@ class Delegating(Plugin):
 
     def __init__(self, work: Delegate) -> None:
         async def delegate(context: ToolContext) -> str:
-            """Let somebody else do it."""
+            """Give the work to another agent."""
             return str(await work(context))
 
         self._tools = [tool_from(delegate)]

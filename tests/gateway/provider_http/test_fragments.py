@@ -10,7 +10,7 @@ from gateway.testing.contracts.provider_calls import user
 
 
 def in_session(session_id: str, text: str) -> Message:
-    """What somebody said in a session."""
+    """A message of a session."""
     return msgspec.structs.replace(user(text), session_id=session_id)
 
 

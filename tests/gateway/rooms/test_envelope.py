@@ -1,4 +1,4 @@
-"""The envelope: the model is told who writes, where and when, and nobody can imitate it."""
+"""The envelope: the model gets author, place and time, and no user can imitate it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions: conversations apart from one another, kept in memory while somebody needs them."""
+"""Sessions: conversations apart from one another, kept in memory while they are in use."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Tools(Plugin):
 
 
 def assembled(watcher: Watcher, answer_id: str) -> Message:
-    """The answer as a reader puts it together from the deltas it saw; it begins anew with each turn_start."""
+    """The answer as a reader puts it together from the deltas it saw; empty after each turn_start."""
     assembler = Assembler("s", answer_id, created_at=0)
     for frame in watcher.frames:
         if isinstance(frame, TurnStart) and frame.message_id == answer_id:

@@ -170,7 +170,7 @@ async def test_a_server_that_is_lost_within_a_commit_is_fatal_and_nothing_is_ack
             await store.write(put("c"))
         await store.close()
     reopened = Store.open(postgres_url, "full", fatal.append)
-    # Nobody may say that it failed: the server had the whole transaction, and only its word was lost.
+    # It must not be reported as failed: the server had the whole transaction, and only its word was lost.
     expected = set[str]() if moment == "in the request" else {"a", "b"}
     assert await channels(reopened) - {f"before {n}" for n in range(8)} == expected
     await reopened.close()

@@ -117,7 +117,7 @@ async def test_a_log_of_a_file_that_is_gone_is_refused_and_left_alone(tmp_path: 
 
 
 async def test_a_new_file_has_its_name_only_with_its_tables(tmp_path: Path):
-    """What an interrupted start left is made anew; the log of it does not get into the new file."""
+    """What an interrupted start left is replaced; the log of it does not get into the new file."""
     for name in ("t.db.new", "t.db.new-wal"):
         (tmp_path / name).write_bytes(b"the start of something")
     seen = set[tuple[str, ...]]()

@@ -169,7 +169,7 @@ async def test_a_loop_of_a_plugin_takes_over_what_was_done_before_a_crash(tmp_pa
 
 
 async def test_calls_with_the_same_id_in_one_turn_are_two_calls(tmp_path: Path) -> None:
-    """As some model servers number them anew in each reply."""
+    """As some model servers renumber them in each reply."""
     plugin = Charging()
     async with chatting(tmp_path, plugin) as chat:
         for amount in (5, 7):

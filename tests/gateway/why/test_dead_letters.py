@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 
 async def bury(chat: Chat, text: str = "Hi", session: str = "s") -> DeadLetter:
-    """Have a message die of a fault that nobody foresaw."""
+    """Have a message die of a fault that was not foreseen."""
     chat.model.then(ZeroDivisionError("nobody foresaw this"))
     answer = await chat.say(text, session)
     assert isinstance(answer.parts[-1], ErrorPart)

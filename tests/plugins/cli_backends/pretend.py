@@ -81,7 +81,7 @@ def alive(pid: int) -> bool:
 
 
 def gone(pids: Sequence[int], seconds: float = 5) -> bool:
-    """Whether all processes go away, those too that somebody else has to collect."""
+    """Whether all processes go away, also those that another process has to collect."""
     until = time.monotonic() + seconds
     while any(map(_runs, pids)):
         if time.monotonic() > until:

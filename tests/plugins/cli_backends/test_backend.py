@@ -531,7 +531,7 @@ async def test_000_25_secrets_are_kept_out_of_what_is_reported(tmp_path: Path) -
 
 
 class TestBadPrograms:
-    """What programs do that nobody planned: each ends by itself, under a name, and leaves nothing."""
+    """Unexpected behaviour of programs: each ends by itself, under a name, and leaves nothing."""
 
     async def outcome(self, folder: Path, body: str, **settings: Any) -> BackendError:
         settings = {"stall_timeout_ms": 5000, **settings}
@@ -679,7 +679,7 @@ async def test_a_person_is_asked_and_may_take_longer_than_a_program_may_be_silen
 
 @pytest.mark.parametrize(("rest", "expected"), [("time.sleep(600)", "ABORTED"), ("", "PROCESS_EXIT")])
 async def test_a_question_ends_with_its_dispatch(tmp_path: Path, rest: str, expected: str) -> None:
-    """Whether somebody stops it or the program dies: nobody waits for the answer any more."""
+    """After a stop or a death of the program no caller waits for the answer."""
     body = """
     prompt()
     request = {"subtype": "can_use_tool", "tool_name": "Bash", "input": {}}

@@ -183,7 +183,7 @@ async def test_an_agents_tools_narrow_those_of_the_program(
     bodies = {"claude-code": f'note("arguments", sys.argv)\n{ASKS}'}
     agents = {"looker": {"tools": tools}}
     async with talking(tmp_path, bodies=bodies, model="claude-code/default", agents=agents) as chat:
-        # Its program asks for another tool, about which nobody is asked.
+        # Its program asks for another tool, about which no user is asked.
         answer = await chat.say("go", agent="looker")
         assert [part.is_error for part in answer.parts if isinstance(part, ToolResultPart)] == [True]
     (arguments,) = noted(tmp_path / "bin", "arguments")

@@ -28,7 +28,7 @@ PLAIN = ChatOptions(model="fake-small", message_id="answer")
 
 
 async def begun(setup: ProviderSetup) -> list[Message]:
-    """A conversation that a provider took part in: it thought, spoke, and numbered its calls anew."""
+    """A conversation that a provider took part in: it thought, spoke, and renumbered its calls."""
     calls = (Use("clock", '{"zone": "UTC"}', "call_0"), Use("clock", '{"zone": "CET"}', "call_1"))
     spoken = (Think("Hm."), Say("Let me see.")) if setup.reasons else ()
     said: list[Message] = []

@@ -162,7 +162,7 @@ async def test_a_viewer_opens_each_screen_and_finds_neither_texts_nor_writes(
             assert text not in bodies, what
             assert text not in await page.content(), what
         assert "trunkline " not in bodies, "a command"
-        # Whoever waits is counted, also one with a code.
+        # Waiting users are counted, also one with a code.
         await page.goto(f"{url}/console/waiting")
         await expect(page.locator("#main .head")).to_contain_text("2 open")
         await page.goto(f"{url}/console/now")

@@ -48,7 +48,7 @@ async def test_a_stranger_waits_to_be_let_in(tmp_path: Path) -> None:
         async with asyncio.timeout(60):
             while (await need(case.served, "pairing"))["text"] != "2 people wait for access":
                 await asyncio.sleep(0.1)
-        # Whoever is let in by the code needs nobody any more.
+        # A user who is paired by the code needs no decision any more.
         access = case.served.gateway.parts.access
         for code in await access.pairing.waiting():
             assert (await case.served.ask("POST", "/api/pairs", json={"code": code.code}))[0] == 200

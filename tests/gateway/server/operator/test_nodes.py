@@ -101,7 +101,7 @@ async def test_an_admin_drains_a_node_and_resumes_it(tmp_path: Path, postgres_ur
     async with calling(tmp_path, postgres_url, OPS) as admin:
         for changed in (True, False):
             found = await admin.ask("POST", "/api/nodes/two/drain")
-            # Whoever reads the database after the answer sees the request, and so does the node.
+            # A reader of the database after the answer sees the request, and so does the node.
             assert rows(postgres_url, drained) == [("two",)]
             assert found == (200, {"node": "two", "changed": changed})
         _, listed = await admin.ask("GET", "/api/nodes")
