@@ -61,20 +61,15 @@ class MovedChats:
         same = {by} | await self._links.same(by)
         async with self._codes.lock:
             code = await self._codes.find("move", given, by, lambda c: any_owner or c.user in same)
-            moved: Op = (PUT_MOVED, (chat, code.session, by.channel, by.user, self._clock()))
-            if chat == code.session:
-                moved = (DROP_MOVED, (chat,))
             audit = audit_op(str(by), "move", chat, f"session {code.session} of {code.user}")
-            await self._store.write(moved, code.use(), audit)
+            await self._store.write(self._move(by, chat, code.session), code.use(), audit)
             self._set(chat, code.session)
         return code.session
 
     async def assign(self, user: UserRef, chat: str, session: str, *ops: Op) -> None:
         """Let a chat continue a session, in one transaction with other writes."""
-        moved: Op = (PUT_MOVED, (chat, session, user.channel, user.user, self._clock()))
-        if chat == session:
-            moved = (DROP_MOVED, (chat,))
-        await self._store.write(*ops, moved, audit_op(str(user), "move", chat, f"session {session}"))
+        audit = audit_op(str(user), "move", chat, f"session {session}")
+        await self._store.write(*ops, self._move(user, chat, session), audit)
         self._set(chat, session)
 
     async def end(self, user: UserRef, chat: str) -> bool:
@@ -96,6 +91,12 @@ class MovedChats:
         for chat in chats:
             self._set(chat, chat)
         return [(DROP_MOVED, (chat,)) for chat in chats]
+
+    def _move(self, user: UserRef, chat: str, session: str) -> Op:
+        """Return the write that lets a chat continue a session, or its own one again."""
+        if chat == session:
+            return DROP_MOVED, (chat,)
+        return PUT_MOVED, (chat, session, user.channel, user.user, self._clock())
 
     def _set(self, chat: str, session: str) -> None:
         if session == chat:

@@ -39,7 +39,7 @@ class WhyCommands(Plugin):
     async def _tell(self, rest: str, ctx: CommandContext) -> str:
         asker = str(self._access.policy.user_of(ctx.channel, ctx.inbound))
         try:
-            return await self._why().tell(asker, ctx.inbound, ctx.channel, rest, ctx.session)
+            return await self._why().explain_to_writer(asker, ctx.inbound, ctx.channel, rest, ctx.session)
         except NotFoundError as refusal:
             return str(refusal) if rest or ctx.inbound.in_reply_to else _HOW
         except TooManyRequestsError as refusal:

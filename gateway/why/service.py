@@ -88,13 +88,15 @@ class Why:
             lambda c: _explain_missing(c, words, found, links[0][0] if links else "")
         )
 
-    async def tell(self, asker: str, message: InboundMessage, channel: str, given: str, session: str) -> str:
+    async def explain_to_writer(
+        self, asker: str, message: InboundMessage, channel: str, given: str, session: str
+    ) -> str:
         """Return what the writer of a message may know about it, as the reply to ``/why``.
 
         The message is the one that ``given`` names, or that ``message`` replies to, or else the last one of
-        its sender in the conversation ``session``. ``asker`` is counted:
-        raises TooManyRequestsError after ten questions in a minute. Raises NotFoundError for a message that
-        is not stored, is hidden, or was written by another user or in another chat.
+        its sender in the conversation ``session``. Raises TooManyRequestsError after ten questions of an
+        ``asker`` in a minute, and NotFoundError for a message that is not stored, is hidden, or was written
+        by another user or in another chat.
         """
         if self._asked.used_up(asker):
             raise TooManyRequestsError("ten questions in a minute are the most; ask again in a minute")
@@ -123,18 +125,17 @@ class Why:
 
     async def _may_see(self, explained: Explained, channel: str, message: InboundMessage) -> bool:
         """Return whether the sender of ``message`` may see an explanation in its chat."""
-        records = explained.records
-        asked, written = message, records.inbound
+        records, written = explained.records, explained.records.inbound
         if records.hidden or records.was_deleted:
             return False
-        asker = self._access.policy.user_of(channel, asked)
+        asker = self._access.policy.user_of(channel, message)
         writer = self._access.policy.user_of(records.channel, written)
         if asker != writer and writer not in await self._access.links.same(asker):
             return False
         # Other users read a room, so nothing of another chat is shown there.
-        here = (channel, asked.address.account, asked.address.chat)
+        here = (channel, message.address.account, message.address.chat)
         there = (records.channel, records.account, written.address.chat)
-        return here == there or not asked.address.group
+        return here == there or not message.address.group
 
     async def _explain(self, message_id: str, words: Words) -> Explained | None:
         session = await self._store.read(lambda c: _session_of(c, message_id))

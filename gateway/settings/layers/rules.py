@@ -60,7 +60,6 @@ ORGANIZATION_KEYS: tuple[KeyPath, ...] = (
 """No address of a provider: the file could have this machine's key sent to an address of its choice."""
 
 TRUSTED: KeyPath = ("trusted_projects",)
-_TOOLS = 3
 _OPERATORS_OWN: tuple[KeyPath, ...] = (("plugins", "sandbox"), ("plugins", "indexes"))
 
 
@@ -85,8 +84,8 @@ def operators_own(entries: Iterable[Entry]) -> Iterator[str]:
     """
     for entry in entries:
         kept = entry.path[:1] == ("teams",) or entry.path[:2] in _OPERATORS_OWN
-        trust = len(entry.path) == _TOOLS and entry.path[0] in ("plugins", "mcp") and entry.path[2] == "trust"
-        if "trusted project" in entry.layers and (kept or trust):
+        is_trust = entry.path[0] in ("plugins", "mcp") and entry.path[2:] == ("trust",)
+        if "trusted project" in entry.layers and (kept or is_trust):
             yield (
                 f"{entry.place}: {entry.key} must not be set by the file of a project, even a trusted one; "
                 "move it to config/trunkline.toml or to your personal settings"
@@ -125,7 +124,7 @@ def _by_project(entry: Entry, own: Iterable[str]) -> Iterator[str]:
             f"{entry.place}: {entry.key} must not be set by the file of a project, which may set only "
             f"{names}; move it to config/trunkline.toml or to your personal settings, {trust(project)}"
         )
-    elif len(entry.path) == _TOOLS and entry.path[2] == "tools" and entry.path[1] in own:
+    elif entry.path[2:] == ("tools",) and entry.path[1] in own:
         yield (
             f"{entry.place}: {entry.key} must not be set by the file of a project for an agent of yours; "
             f"choose another name, {trust(project)}"
