@@ -105,17 +105,17 @@ class AgentEventMapper:
         self._content = ""
         self._reasoning = ""
 
-    def tell(self, delta: Delta, tell: Callable[[AgentEvent], None]) -> None:
-        """Convert and pass on one delta; after a tool's result, text belongs to the next model call."""
+    def convert(self, delta: Delta, emit: Callable[[AgentEvent], None]) -> None:
+        """Convert one delta and emit its event; after a tool's result, text belongs to the next model call."""
         match delta:
             case TextDelta(kind="reasoning"):
                 self._reasoning += delta.content
-                tell(ReasoningEvent(self._reasoning))
+                emit(ReasoningEvent(self._reasoning))
             case TextDelta(kind="notice"):
                 pass
             case TextDelta():
                 self._content += delta.content
-                tell(ContentEvent(self._content))
+                emit(ContentEvent(self._content))
             case ToolResultStart():
                 self._content = self._reasoning = ""
             case _:

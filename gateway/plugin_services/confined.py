@@ -103,16 +103,17 @@ class ConfinedPlugins:
         admitted = with_grants(admission.admit(entry))
         name = admitted.manifest.name
         holds = partial(self._holds, admitted)
+        check = partial(_check_content, admission, entry, admitted)
         broker = self._brokers.of(admitted, lambda reason: plugin.stop_soon(reason))
         plugin = ConfinedPlugin(
             admitted,
             settings.plugins.of(entry, name),
             broker,
-            partial(self._process, admitted, partial(_check_content, admission, entry, admitted)),
-            holds,
-            read_config(settings, entry, admitted),
-            self._jobs,
-            folder_tools(admitted, broker.run_tool),
+            make_process=partial(self._process, admitted, check),
+            holds=holds,
+            config=read_config(settings, entry, admitted),
+            jobs=self._jobs,
+            tools=folder_tools(admitted, broker.run_tool),
             parts=self._parts.of(admitted, settings.plugins.of(entry, name), holds),
         )
         return plugin

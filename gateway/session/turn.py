@@ -303,7 +303,7 @@ class Turn:
             return
         self._record_position(delta, self.session.publish(delta))
         if self.session.events.wants(AgentProgress, self.session.id):
-            self._event_mapper.tell(delta, self.notify)
+            self._event_mapper.convert(delta, self.notify)
 
     def _record_position(self, delta: Delta, seq: int) -> None:
         """Record the number at which each part started, so that readers can resume in the middle."""

@@ -21,7 +21,7 @@ def test_002_17_texts_grow_and_start_empty_after_a_tool() -> None:
         write.text("Noon."),
     )
     for delta in deltas:
-        mapper.tell(delta, told.append)
+        mapper.convert(delta, told.append)
     assert told == [
         ReasoningEvent("h"),
         ReasoningEvent("hm"),
