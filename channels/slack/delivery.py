@@ -12,6 +12,7 @@ import structlog
 from msgspec import Struct
 
 from channels.slack.api import Api, Json, RefusedError
+from channels.slack.context.content import json_objects
 from channels.slack.render import (
     BUTTONS,
     TABLE,
@@ -421,7 +422,7 @@ def _placed_with(nonce: str, message: Json) -> Placed | None:
     """Return the place of the page with a nonce, if it is this message or one of its files."""
     if _nonce(message) == nonce:
         return Placed(str(message.get("ts")))
-    files = (file for file in _objects(message.get("files")) if nonce in str(file.get("name")))
+    files = (file for file in json_objects(message.get("files")) if nonce in str(file.get("name")))
     return next((Placed(_FILE + str(file.get("id"))) for file in files), None)
 
 
@@ -429,12 +430,6 @@ def _nonce(message: Json) -> str | None:
     metadata: object = message.get("metadata")
     payload: object = cast(Json, metadata).get("event_payload") if isinstance(metadata, dict) else None
     return str(cast(Json, payload).get("k")) if isinstance(payload, dict) else None
-
-
-def _objects(value: object) -> list[Json]:
-    if not isinstance(value, list):
-        return []
-    return [cast(Json, one) for one in cast(list[object], value) if isinstance(one, dict)]
 
 
 def is_response(address: Address) -> bool:

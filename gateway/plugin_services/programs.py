@@ -20,6 +20,7 @@ from gateway.extensions.process.profile import (
     program,
     program_mounts,
 )
+from gateway.extensions.process.scripts import feed
 from gateway.extensions.process.service import protected
 from gateway.settings.layers.own_files import OwnFiles
 
@@ -76,7 +77,7 @@ class ProgramRunner:
             (stdin, stdout, stderr) = (ours for ours, _ in pairs)
             try:
                 async with asyncio.TaskGroup() as tasks:
-                    feeding = tasks.create_task(_feed(stdin, data))
+                    feeding = tasks.create_task(feed(stdin, data))
                     reads = (partial(_receive, stream) for stream in (stdout, stderr))
                     reading = [tasks.create_task(_read(read, argv[0])) for read in reads]
                     status = await child.wait()
@@ -144,12 +145,6 @@ async def _remove(engine: str, container: str) -> None:
                 cwd="/",
             )
             await removing.wait()
-
-
-async def _feed(stream: socket.socket, data: bytes) -> None:
-    with contextlib.suppress(OSError):
-        await asyncio.get_running_loop().sock_sendall(stream, data)
-        stream.shutdown(socket.SHUT_WR)
 
 
 async def _receive(stream: socket.socket) -> bytes:

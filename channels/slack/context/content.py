@@ -180,22 +180,22 @@ def _blocks(blocks: object, depth: int = 0) -> Iterator[str]:
     """Yield the lines of blocks, in markup."""
     if depth > _DEEPEST:
         return
-    for block in _objects(blocks):
+    for block in json_objects(blocks):
         match block.get("type"):
             case "rich_text":
                 yield from _rich_text(block)
             case "section" | "header":
                 yield _object_text(block.get("text"))
-                yield from map(_object_text, _objects(block.get("fields")))
+                yield from map(_object_text, json_objects(block.get("fields")))
             case "context":
-                yield " ".join(filter(None, map(_object_text, _objects(block.get("elements")))))
+                yield " ".join(filter(None, map(_object_text, json_objects(block.get("elements")))))
             case "image" | "video":
                 yield _object_text(block)
             case "markdown":
                 yield escape(_str(block, "text"))
             case "table":
                 for row in _lists(block.get("rows")):
-                    yield " | ".join(_cell(cell, depth) for cell in _objects(row))
+                    yield " | ".join(_cell(cell, depth) for cell in json_objects(row))
             case _:
                 pass
 
@@ -220,14 +220,14 @@ def _object_text(given: object) -> str:
 
 
 def _rich_text(block: Json) -> Iterator[str]:
-    for part in _objects(block.get("elements")):
+    for part in json_objects(block.get("elements")):
         match part.get("type"):
             case "rich_text_list":
                 indent = part.get("indent")
                 space = "  " * min(indent, 8) if isinstance(indent, int) else ""
                 ordered, before = part.get("style") == "ordered", part.get("offset")
                 first = before + 1 if isinstance(before, int) else 1
-                for number, entry in enumerate(_objects(part.get("elements")), first):
+                for number, entry in enumerate(json_objects(part.get("elements")), first):
                     yield f"{space}{f'{number}.' if ordered else '•'} {_inline(entry)}"
             case "rich_text_quote":
                 yield "\n".join(f"&gt; {line}" for line in _inline(part).split("\n"))
@@ -238,7 +238,7 @@ def _rich_text(block: Json) -> Iterator[str]:
 
 
 def _inline(part: Json) -> str:
-    return "".join(map(_element, _objects(part.get("elements"))))
+    return "".join(map(_element, json_objects(part.get("elements"))))
 
 
 def _element(one: Json) -> str:
@@ -310,12 +310,14 @@ def _dict(given: Json, key: str) -> Json:
 
 
 def _rows(given: Json, key: str) -> list[Json]:
-    return list(_objects(given.get(key)))
+    return json_objects(given.get(key))
 
 
-def _objects(value: object) -> Iterator[Json]:
-    if isinstance(value, list):
-        yield from (cast(Json, one) for one in cast(list[object], value) if isinstance(one, Mapping))
+def json_objects(value: object) -> list[Json]:
+    """Return the objects of a JSON list; none of another value."""
+    if not isinstance(value, list):
+        return []
+    return [cast(Json, one) for one in cast(list[object], value) if isinstance(one, Mapping)]
 
 
 def _lists(value: object) -> Iterator[list[object]]:

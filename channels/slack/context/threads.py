@@ -9,7 +9,15 @@ from typing import cast
 from msgspec import Struct
 
 from channels.slack.api import Api, Json
-from channels.slack.context.content import full_text, named_in, own_text, plain_text, shortened, uploads
+from channels.slack.context.content import (
+    full_text,
+    json_objects,
+    named_in,
+    own_text,
+    plain_text,
+    shortened,
+    uploads,
+)
 from channels.slack.context.directory import Directory
 from channels.slack.parse import Rules, order_of, sender_id
 from gateway.channel import (
@@ -145,7 +153,7 @@ class ThreadReader:
         rows: object = answer.get("messages")
         if not isinstance(rows, list):
             raise PlacementUncertain("conversations.replies: the answer has no messages")
-        found = [row for row in _objects(cast(object, rows)) if order_of(str(row.get("ts")))]
+        found = [row for row in json_objects(cast(object, rows)) if order_of(str(row.get("ts")))]
         root = next((row for row in found if row["ts"] == thread), None)
         replies = sorted((row for row in found if row is not root), key=lambda row: str(row["ts"]))
         return _Page(root, replies, not answer.get("has_more"))
@@ -193,10 +201,4 @@ def _author_of(row: Json) -> str:
 
 
 def _named(profile: object) -> object:
-    return next((row.get("name") for row in _objects([profile])), None)
-
-
-def _objects(rows: object) -> list[Json]:
-    if not isinstance(rows, list):
-        return []
-    return [cast(Json, row) for row in cast(list[object], rows) if isinstance(row, dict)]
+    return next((row.get("name") for row in json_objects([profile])), None)

@@ -49,7 +49,7 @@ async def _exchange(child: Child, data: bytes, output: bytearray, most: int) -> 
     assert child.sock is not None
     loop = asyncio.get_running_loop()
     async with asyncio.TaskGroup() as tasks:
-        feeding = tasks.create_task(_feed(child.sock, data))
+        feeding = tasks.create_task(feed(child.sock, data))
         while chunk := await _received(loop, child.sock):
             output += chunk
             if len(output) > most:
@@ -66,7 +66,8 @@ async def _received(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> byt
         return b""
 
 
-async def _feed(sock: socket.socket, data: bytes) -> None:
+async def feed(sock: socket.socket, data: bytes) -> None:
+    """Send the whole input of a program; it may end before it has read all."""
     with contextlib.suppress(OSError):
         await asyncio.get_running_loop().sock_sendall(sock, data)
         sock.shutdown(socket.SHUT_WR)
