@@ -106,7 +106,7 @@ class AgentEventMapper:
         self._reasoning = ""
 
     def convert(self, delta: Delta, emit: Callable[[AgentEvent], None]) -> None:
-        """Convert one delta and emit its event; after a tool's result, text belongs to the next model call."""
+        """Emit the event of one delta; after a tool's result, text belongs to the next model call."""
         match delta:
             case TextDelta(kind="reasoning"):
                 self._reasoning += delta.content
