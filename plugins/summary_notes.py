@@ -1,10 +1,12 @@
 """Summary notes: what summaries of long conversations must keep.
 
-In: ``[plugins.summary_notes]``. Out: instructions for each summary, and one for the agents that have their
-own. The plugin loader imports it.
+In: ``[plugins.summary_notes]``, and the list of the plugin ``todo``. Out: instructions for each summary, also
+those of single agents. The plugin loader imports it.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from msgspec.structs import replace
 from pydantic import BaseModel, Field
@@ -22,7 +24,7 @@ class SummaryNotesSettings(BaseModel):
 
 
 class SummaryNotes(Plugin):
-    """Adds the settings' instructions to those of the user."""
+    """Adds the settings' instructions and the open to-do items to the instructions of the user."""
 
     name = "summary_notes"
     settings_model = SummaryNotesSettings
@@ -33,10 +35,19 @@ class SummaryNotes(Plugin):
     async def activate(self, ctx: PluginContext) -> None:
         """Read the settings."""
         self._settings = ctx.options(SummaryNotesSettings)
+        self._get_plugin = ctx.get_plugin
 
     async def session_compacting(self, compacting: Compacting, ctx: TurnContext) -> Compacting:
         """Return the compaction with more instructions."""
-        notes = (compacting.instructions, self._settings.keep, self._settings.agents.get(ctx.agent, ""))
+        # At each call: the plugin may be enabled, reloaded or removed meanwhile.
+        todo: Any = self._get_plugin("todo")
+        items = "" if todo is None else await todo.open_items(ctx.session)
+        notes = (
+            compacting.instructions,
+            self._settings.keep,
+            self._settings.agents.get(ctx.agent, ""),
+            f"Keep this to-do list:\n{items}" if items else "",
+        )
         return replace(compacting, instructions="\n".join(filter(None, notes)))
 
 

@@ -31,6 +31,7 @@ log = structlog.get_logger("trunkline.todo")
 
 MOST_ITEMS = 50
 _MARKS = {"pending": "☐", "in_progress": "▶️", "completed": "☑", "cancelled": "✖️"}
+_OPEN = ("pending", "in_progress")
 _MOST_CHATS = 10_000
 
 
@@ -103,13 +104,18 @@ class Todo(Plugin):
         items = [item.model_dump() for item in todos]
         await self._lists.put(context.session, items)
         await self._show(context.session, items)
-        left = sum(item["status"] in ("pending", "in_progress") for item in items)
+        left = sum(item["status"] in _OPEN for item in items)
         return f"The list has {len(items)} items, {left} of them open."
 
     async def todo_read(self, context: ToolContext) -> str:
         """Read the to-do list of this conversation."""
         items = None if self._lists is None else await self._lists.get(context.session)
         return _as_markdown(items) if items else "The list is empty."
+
+    async def open_items(self, session: str) -> str:
+        """Return what is open in the list of a conversation, as Markdown. For other plugins."""
+        items = None if self._lists is None else await self._lists.get(session)
+        return _as_markdown([one for one in items or () if one["status"] in _OPEN])
 
     async def _show(self, session: str, items: Sequence[dict[str, Any]]) -> None:
         """Announce the list, or edit its announcement. Where that is impossible, only the model has it."""

@@ -69,6 +69,7 @@ CONTRIBUTIONS = {
     "announce",
     "append",
     "events",
+    "get_plugin",
     "inject_next",
     "options",
     "questions",
