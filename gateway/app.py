@@ -373,9 +373,8 @@ class Gateway:
         settings, limits = self.settings, self.settings.limits
         approvals = Approvals(questions, access, limits.approval_timeout_ms)
         spending = Spending.of(settings, store, self.models, access, approvals)
-        inbox = Inbox(store, settings.store.keep_days)
+        inbox, changes = Inbox(store, settings.store.keep_days), self._changes(store)
         deliverer = Deliverer(Outbox(store, self.channels), tasks)
-        changes = self._changes(store)
         tool_runner = self._tool_runner(permissions, approvals, access, changes)
         caller = self._model_caller(tool_runner, spending, access)
         agent = self._agent(tool_runner, store, sessions, caller, access)
@@ -396,7 +395,6 @@ class Gateway:
             feedback=FeedbackLog(store, access, self.activity, self.counters),
         )
         self._open_sessions(sessions, questions, dispatcher)
-        ephemeral = EphemeralRunner(sessions, self.registry, access, agent, self.counters)
         submission = Submission(intake, inbox, sessions, self.profiles)
         conversations = ConversationServices(
             titles=titles,
@@ -407,46 +405,25 @@ class Gateway:
             search=SearchIndex(store),
             changes=changes,
         )
-        sources = sessions, self.models, self.profiles, caller
+        ephemeral = EphemeralRunner(sessions, self.registry, access, agent, self.counters)
         host = Host(
-            intake=intake,
-            submission=submission,
-            ephemeral=ephemeral,
-            inbox=inbox,
-            sessions=sessions,
-            questions=questions,
-            access=access,
-            conversations=conversations,
-            uploads=Uploads(store),
-            logins=BrowserLogins(Auth.of(settings.server), store),
-            registry=self.registry,
-            counters=self.counters,
-            files=FileReader(run=self.processes.run_script),
-            settings=settings,
-            model=lambda: self.model,
-            model_of=self._model_for,
+            *(intake, submission, ephemeral, inbox, sessions, questions, access, conversations),
+            *(Uploads(store), BrowserLogins(Auth.of(settings.server), store), self.registry, self.counters),
+            *(FileReader(run=self.processes.run_script), settings, lambda: self.model, self._model_for),
         )
         return RunningGateway(
-            store=store,
-            sessions=sessions,
-            access=access,
-            approvals=approvals,
-            questions=questions,
-            spending=spending,
-            dispatcher=dispatcher,
-            intake=intake,
-            announcements=Announcements(store, sessions, self.channels, access, dispatcher, intake),
-            submission=submission,
-            conversations=conversations,
-            drafts=self._drafts(caller, permissions, access),
-            grants=self._grants,
-            actions=self._actions,
-            completions=PluginCompletions(self.registry, *sources, lambda: self.model),
-            channels=self.channels,
-            providers=self.providers,
-            keep=partial(self._keep, tasks),
-            host=host,
+            *(store, sessions, access, approvals, questions, spending, dispatcher, intake),
+            Announcements(store, sessions, self.channels, access, dispatcher, intake),
+            submission,
+            conversations,
+            self._drafts(caller, permissions, access),
+            *(self._grants, self._actions, self._completions(sessions, caller)),
+            *(self.channels, self.providers, partial(self._keep, tasks), host),
         )
+
+    def _completions(self, sessions: Sessions, caller: ModelCaller) -> PluginCompletions:
+        sources = sessions, self.models, self.profiles, caller
+        return PluginCompletions(self.registry, *sources, lambda: self.model)
 
     def _runner(
         self,
