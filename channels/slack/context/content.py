@@ -7,7 +7,7 @@ skipped, because apps post arbitrary blocks.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Protocol, cast
 
@@ -309,15 +309,15 @@ def _dict(given: Json, key: str) -> Json:
     return cast(Json, value) if isinstance(value, Mapping) else {}
 
 
-def _rows(given: Json, key: str) -> list[Json]:
+def _rows(given: Json, key: str) -> Sequence[Json]:
     return json_objects(given.get(key))
 
 
-def json_objects(value: object) -> list[Json]:
+def json_objects(value: object) -> list[dict[str, Any]]:
     """Return the objects of a JSON list; none of another value."""
     if not isinstance(value, list):
         return []
-    return [cast(Json, one) for one in cast(list[object], value) if isinstance(one, Mapping)]
+    return [cast("dict[str, Any]", one) for one in cast(list[object], value) if isinstance(one, dict)]
 
 
 def _lists(value: object) -> Iterator[list[object]]:
