@@ -148,7 +148,7 @@ async def test_text_of_an_unknown_author_makes_tools_ask(desk: Desk) -> None:
         assert await results(chat, "go", note) == ["noted"]
         loaded, refused = await results(chat, "go", load, note)
         assert loaded == "Read first."
-        assert "nobody can be asked here. This conversation holds content from outside" in refused
+        assert "no user can be asked here. This conversation holds content from outside" in refused
         [refused] = await results(chat, "/review a.py", note, session="commands")
         assert "This conversation holds content from outside" in refused
     async with working(desk, FILES, Notes(), own={"trust": "full"}) as chat:
