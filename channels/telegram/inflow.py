@@ -190,6 +190,18 @@ class Inflow:
             elif isinstance(event, InlineQuery):
                 self._answer_inline(event)
 
+    def _fresh(
+        self, events: Sequence[tuple[Any, object]]
+    ) -> tuple[list[tuple[Any, ReceivedMessage]], list[_Piece]]:
+        """Return the messages that were not processed before, and apart from them the pieces of albums."""
+        placed = [
+            (raw, self._place(one))
+            for raw, one in events
+            if isinstance(one, ReceivedMessage) and not self._is_done(raw)
+        ]
+        pieces = self._pieces_of([(raw, one) for raw, one in placed if one.is_piece])
+        return [(raw, self._with_album(one, pieces)) for raw, one in placed if not one.is_piece], pieces
+
     def _note_topics(self, raws: Iterable[object]) -> None:
         for chat, topic, name in filter(None, map(named_topic, raws)):
             self._topics.pop((chat, topic), None)
