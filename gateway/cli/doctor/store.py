@@ -35,11 +35,13 @@ def store(settings: Settings) -> Iterator[Finding]:
     except StoreError as error:
         yield fail("store", str(error), "correct store.url")
         return
+    # First, since it raises PermissionError where the data directory is closed: that names the database.
+    is_missing = file is not None and not file.exists()
     try:
         check_restored(settings)
     except StoreError as error:
         yield fail("restore", str(error), "docs/backup.md")
-    if file is not None and not file.exists():
+    if is_missing:
         yield ok("store", f"does not exist yet; it will be {file}")
     else:
         yield from _opened(settings)
