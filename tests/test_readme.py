@@ -32,6 +32,7 @@ VARIABLES = dict.fromkeys(
         "SLACK_APP_TOKEN",
         "EMAIL_PASSWORD",
         "MATRIX_TOKEN",
+        "COLLECTOR_TOKEN",
     ),
     "x" * 40,
 )
