@@ -493,7 +493,9 @@ class _Tick:
             # The user decides first; the time to give up begins after that.
             self.set(outbox=(structs.replace(typing, since=self.now), *rest))
         elif self._was_dropped(typing):
-            again = _queue_clean(structs.replace(self.state, outbox=()), typing.subject, self.now)
+            again = _queue_clean(
+                self.adapter, structs.replace(self.state, outbox=()), typing.subject, self.now
+            )
             text, enter = again.outbox
             enter = structs.replace(enter, typed=typing.typed + 1)
             self.state = structs.replace(again, outbox=(text, enter, *rest))
@@ -543,7 +545,11 @@ class _Tick:
         shown = self.reading.input
         if shown is None or self.reading.question or self.reading.state in ("question", "login"):
             return False
-        if self.adapter.pasted and is_pasted(text) and re.fullmatch(self.adapter.pasted, shown.strip()):
+        if (
+            self.adapter.pasted
+            and _is_pasted(self.adapter, text)
+            and re.fullmatch(self.adapter.pasted, shown.strip())
+        ):
             return True
         visible, wanted = squeeze(shown), squeeze(text)
         # A long text may scroll within its input line.
@@ -741,18 +747,18 @@ def configured_rules(
     return merge_rules(own, added, overrides, skip_adapter=skip_adapter)
 
 
-def is_pasted(text: str) -> bool:
+def _is_pasted(adapter: Adapter, text: str) -> bool:
     """Return whether a text is sent as a bracketed paste."""
-    return "\n" in text or len(text) > _LONG
+    return "\n" in text or len(text) > _LONG or any(key in text for key in adapter.typed_keys)
 
 
 def _queue_text(adapter: Adapter, state: MachineState, text: str, now: int) -> MachineState:
-    return _queue_clean(state, adapter.format_input(text), now)
+    return _queue_clean(adapter, state, adapter.format_input(text), now)
 
 
-def _queue_clean(state: MachineState, clean: str, now: int) -> MachineState:
+def _queue_clean(adapter: Adapter, state: MachineState, clean: str, now: int) -> MachineState:
     data = clean.encode()
-    if is_pasted(clean):
+    if _is_pasted(adapter, clean):
         data = b"\x1b[200~" + data + b"\x1b[201~"
     pause = min(50 + 25 * -(-len(clean) // 1000), 400)
     return _queue(state, now, (data, "ready", "", 0), (b"\r", "shown", clean, pause))

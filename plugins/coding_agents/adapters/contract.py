@@ -207,6 +207,8 @@ class Adapter(Struct, frozen=True, kw_only=True):
     """A regular expression for what the input line shows instead of a long text."""
     shields: str = ""
     """First characters with which a text is not a message but a shell command; a space goes before them."""
+    typed_keys: str = ""
+    """Characters that may act as keys of the program within a typed text, which is pasted then."""
     resubmits: int = 2
     """Times that Enter is repeated while the input line still shows the text."""
     takes_session_id: bool = False

@@ -264,4 +264,6 @@ ADAPTER = Adapter(
     task_delay_ms=300,
     pasted=r"\[Pasted Text: \d+ (?:lines|chars)\]",
     shields="!",
+    # It shows its shortcuts instead, as long as it has not drawn the characters before it.
+    typed_keys="?",
 )

@@ -89,6 +89,7 @@ ADAPTER = Adapter(
     task_delay_ms=200,
     pasted=r"\[Pasted .*\]",
     shields="!",
+    typed_keys="§",
 )
 
 
@@ -276,6 +277,13 @@ def test_a_long_text_is_pasted_and_its_placeholder_counts_as_shown() -> None:
     assert trial.typed == [b"\x1b[200~one\ntwo [201~\nthree\x1b[201~"], "no text ends the paste early"
     trial.show("INPUT [Pasted text #1 +2 lines]", 1000)
     assert trial.typed[1:] == [b"\r"]
+
+
+def test_a_text_with_a_key_of_the_program_is_pasted() -> None:
+    trial = Trial().ready()
+    trial.send("What is new§")
+    trial.run()
+    assert trial.typed == [b"\x1b[200~What is new\xc2\xa7\x1b[201~"]
 
 
 def test_a_placeholder_does_not_count_for_a_text_that_was_typed() -> None:
