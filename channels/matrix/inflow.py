@@ -49,9 +49,9 @@ log = structlog.get_logger("trunkline.matrix")
 _POLL_MS, _POLL_SECONDS, _JOIN_SECONDS, _RECEIPT_SECONDS = 30_000, 60.0, 20.0, 5.0
 _FULL_PAUSE, _RETRY_PAUSE = 1.0, 1.0
 _TIMELINE = 50
+"""Most events of a room in one answer; the events before them are paged."""
 _NAMED = 3
 """Members that name a room without a name."""
-"""Most events of a room in one answer; the events before them are paged."""
 _BATCH, _MOST_KNOWN, _MOST_RAW = 100, 10_000, 100_000
 _ENCRYPTED = "I cannot read encrypted messages. Please write to me in a room without encryption."
 _NOTIFIED = "org.trunkline.encrypted"

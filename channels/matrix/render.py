@@ -37,7 +37,8 @@ def pages_of(message: Message, *, final: bool, most: int = 6, tools: bool = True
     texts = [*map(Text, pieces[:most])]
     if not final:
         return texts
-    return [*texts, *whole, *answer_files(message)] or [Text(_EMPTY_ANSWER)]
+    pages = [*texts, *whole, *answer_files(message)]
+    return pages if pages or message.metadata.stop_reason == "cancelled" else [Text(_EMPTY_ANSWER)]
 
 
 def measure(piece: str) -> int:

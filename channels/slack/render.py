@@ -91,7 +91,7 @@ def pages(
     shown = texts[:most]
     if shown and final and feedback and message.for_model:
         shown[-1] = replace(shown[-1], rated=any(isinstance(part, TextPart) for part in parts))
-    if final and not (shown or files):
+    if final and not (shown or files) and message.metadata.stop_reason != "cancelled":
         shown = [Text(_EMPTY_ANSWER, _EMPTY_ANSWER)]
     return [*shown, *(files if final else ())]
 

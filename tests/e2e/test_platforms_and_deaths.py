@@ -235,7 +235,7 @@ async def test_wrong_tokens_are_reported_in_one_line_each_and_other_channels_run
             "telegram": {**platforms.channels["telegram"], "token": "123:wrong-telegram-token"},
             "discord": {**platforms.channels["discord"], "token": "wrong-discord-token"},
             "slack.accounts.good": {"groups": "mention"},
-            "slack.accounts.wrong": {"bot_token": "xoxb-wrong-slack-token"},
+            "slack.accounts.wrong": {"bot_token": "xoxb-wrong-slack-token", "app_token": "xapp-wrong-token"},
         }
         async with gateway_in(platforms, tmp_path, models, **wrong) as gateway:
             platforms.slack.say("@ada", "hello")

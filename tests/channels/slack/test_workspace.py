@@ -9,6 +9,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from yarl import URL
 
 from channels.slack.fake import FakeSlack
 from channels.slack.workspace import Installations
@@ -31,7 +32,7 @@ async def serving(fake: FakeSlack, directory: Path) -> AsyncGenerator[tuple[Gate
             client_id=fake.app.client_id,
             client_secret=fake.app.client_secret,
             installations=str(directory / "slack.json"),
-            redirect_url="http://bot.example/slack/oauth_redirect",
+            redirect_url="https://bot.example/slack/oauth_redirect",
         )
         gateway = Gateway(settings)
         async with gateway.running(), Server(gateway) as server:
@@ -41,7 +42,9 @@ async def serving(fake: FakeSlack, directory: Path) -> AsyncGenerator[tuple[Gate
 
 async def install(fake: FakeSlack, url: str, team: str, *, forged: bool = False) -> int:
     """Install the app in a browser. Returns the status of the last page."""
-    async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as browser:
+    # The cookie is for https only, where a proxy would serve the page.
+    jar = aiohttp.CookieJar(unsafe=True, treat_as_secure_origin=[URL(url).origin()])
+    async with aiohttp.ClientSession(cookie_jar=jar) as browser:
         async with browser.get(f"{url}/install", allow_redirects=False) as begun:
             assert begun.status == 302
             assert begun.cookies["trunkline_slack_state"]["httponly"]
@@ -55,7 +58,7 @@ async def install(fake: FakeSlack, url: str, team: str, *, forged: bool = False)
 
 def a_fake() -> FakeSlack:
     fake = FakeSlack(teams=("acme", "umbrella"), installed=False)
-    fake.installer.redirect_uris = ["http://bot.example/"]
+    fake.installer.redirect_uris = ["https://bot.example/"]
     return fake
 
 
