@@ -1,8 +1,4 @@
-"""The contract for plugin authors. Channels add ``gateway.channel``, providers ``gateway.provider_http``.
-
-In: the contract. Out: at most 60 names. Plugins import them from here; the gateway's own code imports the
-modules that define them.
-"""
+"""The contract for plugin authors. Channels add ``gateway.channel``, providers ``gateway.provider_http``."""
 
 from gateway.contract.deltas import Complete, Delta, TextDelta
 from gateway.contract.errors import (

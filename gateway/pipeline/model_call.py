@@ -50,7 +50,6 @@ from gateway.models import (
 from gateway.pipeline.agent_loop import rewrite, turn_result
 from gateway.pipeline.compactor import Compactor, Request
 from gateway.pipeline.tools import ToolRunner
-from gateway.provider_http.transcript import with_results
 from gateway.rooms.envelope import Envelopes
 from gateway.session import Turn, clamp_usage
 from gateway.session.compaction import part_size, shorten
@@ -232,6 +231,8 @@ class ModelCaller:
         """Call one provider, with the hooks before and after. Returns why the model stopped."""
         transcript = turn.transcript() if messages is None else tuple(messages)
         if messages is not None or turn.session.has_client_results:
+            from gateway.provider_http.transcript import with_results  # loads the HTTP clients
+
             transcript = tuple(with_results(transcript))
         sent, options = await turn.plugins.hooks.before_llm_call(transcript, options, turn.ctx)
         if request.shorten_to is not None:
