@@ -545,11 +545,8 @@ class _Tick:
         shown = self.reading.input
         if shown is None or self.reading.question or self.reading.state in ("question", "login"):
             return False
-        if (
-            self.adapter.pasted
-            and _is_pasted(self.adapter, text)
-            and re.fullmatch(self.adapter.pasted, shown.strip())
-        ):
+        placeholder = self.adapter.pasted if _is_pasted(self.adapter, text) else ""
+        if placeholder and re.fullmatch(placeholder, shown.strip()):
             return True
         visible, wanted = squeeze(shown), squeeze(text)
         # A long text may scroll within its input line.
