@@ -46,7 +46,7 @@ _GROUPS = (
     "it and messages in threads that it was called into; mention: also mentions of it; always: every message"
 )
 _ENVELOPE = (
-    "What the model gets to know about a message in such a room. full: its author, room and time; name: its "
+    "What the model sees of a message in such a room. full: its author, room and time; name: its "
     "author; off: nothing"
 )
 _CONTEXT = (

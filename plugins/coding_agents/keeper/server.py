@@ -119,7 +119,7 @@ class Inside:
         self.fd = sock.fileno()
         self.number = number
         self.client = client
-        """None: no gateway is attached; the connection only gets to know that."""
+        """None: no gateway is attached; the connection only learns that."""
         self.out = bytearray()
         self.credit = WINDOW
         self.written = 0
