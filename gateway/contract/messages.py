@@ -93,7 +93,7 @@ class ErrorMetadata(Struct, frozen=True, omit_defaults=True):
 
 
 class ReasoningState(Struct, frozen=True, gc=False):
-    """What a model needs back of its reasoning, such as signed or encrypted blocks; opaque to the gateway.
+    """Reasoning that its model needs back, such as signed or encrypted blocks; opaque to the gateway.
 
     Only the same model of the same provider gets it. ``data`` is JSON text in the form of its adapter.
     """

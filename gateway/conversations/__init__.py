@@ -76,7 +76,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class ConversationServices:
-    """What users do with conversations beside sending messages."""
+    """The services for conversations beside the sending of messages."""
 
     titles: Titles
     forks: Forks

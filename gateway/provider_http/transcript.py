@@ -48,7 +48,7 @@ _SHORT_ID = 16
 
 
 class Returned(Struct, frozen=True):
-    """What a model gets back of its reasoning: ``data`` as its adapter gave it to ``AnswerWriter.state``."""
+    """Reasoning that its model gets back: ``data`` as the adapter gave it to ``AnswerWriter.state``."""
 
     data: Any
 
@@ -68,7 +68,7 @@ class Step(Struct, frozen=True):
 
     @property
     def returned(self) -> list[Any]:
-        """What the model gets back of its reasoning."""
+        """The reasoning that the model gets back, in order."""
         return [each.data for each in self.said if isinstance(each, Returned)]
 
 

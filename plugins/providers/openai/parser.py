@@ -32,7 +32,7 @@ _REASONING = ("reasoning_content", "reasoning", "reasoning_text")
 
 
 class Kept(Struct, omit_defaults=True):
-    """What goes back to the model with an answer.
+    """Reasoning and signatures that go back to the model with its answer.
 
     ``reasoning``: the field in which its reasoning came; ``fields``: fields of the message; ``calls``: fields
     of the calls, by id.
