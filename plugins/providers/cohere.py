@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -18,7 +18,6 @@ from gateway import (
     ProviderConfig,
 )
 from gateway.provider_http import (
-    IMAGE_TYPES,
     AnswerWriter,
     ContentFilterError,
     FragmentCache,
@@ -33,7 +32,6 @@ from gateway.provider_http import (
     ToolDefinition,
     create_provider,
     output_text,
-    split_steps,
     wire_id,
 )
 from plugins.providers.protocol import (
@@ -42,13 +40,13 @@ from plugins.providers.protocol import (
     Block,
     EventParser,
     ProtocolAdapter,
-    content_blocks,
     decode_event,
     decode_models,
     function_call,
     function_tools,
     image_url,
     json_headers,
+    message_encoder,
     result_image_messages,
     system_message,
 )
@@ -70,7 +68,10 @@ class CohereAdapter(ProtocolAdapter):
     def __init__(self, capabilities: Capabilities = CAPABILITIES, vision: re.Pattern[str] = _VISION) -> None:
         super().__init__(capabilities)
         self._vision = vision
-        self._histories = {images: FragmentCache(_encoder(images=images)) for images in (False, True)}
+        self._histories = {
+            images: FragmentCache(message_encoder(_FORM, _step, _text, image_url, images=images))
+            for images in (False, True)
+        }
         self._system: RecentEncodings[str] = RecentEncodings(system_message)
         self._tools: RecentEncodings[tuple[ToolDefinition, ...]] = RecentEncodings(function_tools)
 
@@ -159,24 +160,6 @@ def _prompt(options: ChatOptions) -> str:
     # The API refuses the JSON mode together with tools, and without tools requires the instruction too.
     as_json = JSON_ONLY if options.response_format == "json" else ""
     return "\n\n".join(filter(None, (options.system_prompt, as_json)))
-
-
-def _encoder(*, images: bool) -> Callable[[Message], bytes]:
-    """Make an encoder of one message to wire messages joined by commas; empty if nothing is sent."""
-
-    types = IMAGE_TYPES if images else frozenset[str]()
-
-    def encode(message: Message) -> bytes:
-        if not message.for_model:
-            return b""
-        if message.role == "assistant":
-            items = [item for step in split_steps(message, _FORM) for item in _step(step, types)]
-        else:
-            content = content_blocks(message, _text, image_url, types if message.role == "user" else ())
-            items = [{"role": message.role, "content": content}] if content else []
-        return b",".join(map(msgspec.json.encode, items))
-
-    return encode
 
 
 def _text(text: str) -> Block:

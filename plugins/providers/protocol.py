@@ -22,10 +22,12 @@ from gateway import (
     ToolResultPart,
 )
 from gateway.provider_http import (
+    IMAGE_TYPES,
     UNDECODABLE,
     AnswerWriter,
     DeltaParseError,
     OneTool,
+    Step,
     StreamAbortedError,
     StreamEvent,
     ToolChoice,
@@ -36,6 +38,7 @@ from gateway.provider_http import (
     is_supported_image,
     normalize_tool_schema,
     part_as_text,
+    split_steps,
 )
 
 JSON_ONLY = "Answer with a single JSON object and nothing else."
@@ -162,6 +165,33 @@ def content_blocks(
         elif content := part_as_text(part):
             blocks.append(text(content))
     return blocks
+
+
+def message_encoder(
+    form: str,
+    step: Callable[[Step, Collection[str]], list[Block]],
+    text: Callable[[str], Block],
+    image: Callable[[str, str], Block],
+    *,
+    images: bool,
+) -> Callable[[Message], bytes]:
+    """Make an encoder of one message to items joined by commas; empty if nothing is sent.
+
+    ``step`` encodes a step of the assistant, whose reasoning is returned in the ``form``.
+    """
+    types = IMAGE_TYPES if images else frozenset[str]()
+
+    def encode(message: Message) -> bytes:
+        if not message.for_model:
+            return b""
+        if message.role == "assistant":
+            items = [item for one in split_steps(message, form) for item in step(one, types)]
+        else:
+            content = content_blocks(message, text, image, types if message.role == "user" else ())
+            items = [{"role": message.role, "content": content}] if content else []
+        return b",".join(map(msgspec.json.encode, items))
+
+    return encode
 
 
 def result_images(

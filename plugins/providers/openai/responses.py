@@ -6,7 +6,7 @@ earlier answers at its place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -14,7 +14,6 @@ from msgspec import Struct
 
 from gateway import Capabilities, ChatOptions, Message, ToolCallPart
 from gateway.provider_http import (
-    IMAGE_TYPES,
     AnswerWriter,
     ContentFilterError,
     FragmentCache,
@@ -28,7 +27,6 @@ from gateway.provider_http import (
     ToolDefinition,
     output_text,
     raise_stream_error,
-    split_steps,
     wire_id,
 )
 from plugins.providers.protocol import (
@@ -37,8 +35,8 @@ from plugins.providers.protocol import (
     Block,
     EventParser,
     accepted_choice,
-    content_blocks,
     decode_event,
+    message_encoder,
     result_images,
     tool_specs,
 )
@@ -51,7 +49,9 @@ class Responses:
     """Builds the bodies of requests. ``refused`` are fields of ChatOptions that the model refuses."""
 
     def __init__(self, capabilities: Capabilities) -> None:
-        self._history = FragmentCache(_encoder(images=capabilities.images))
+        self._history = FragmentCache(
+            message_encoder(_FORM, _step, _text, _image, images=capabilities.images)
+        )
         self._tools: RecentEncodings[tuple[ToolDefinition, ...]] = RecentEncodings(_encode_tools)
 
     def body(self, messages: Sequence[Message], options: ChatOptions, refused: Collection[str]) -> bytes:
@@ -92,23 +92,6 @@ def _encode_tools(tools: tuple[ToolDefinition, ...]) -> bytes:
     # Tools are strict unless told otherwise, and most schemas do not meet the rules for that.
     specs = tool_specs(tools, "parameters")
     return msgspec.json.encode([{"type": "function", **spec, "strict": False} for spec in specs])
-
-
-def _encoder(*, images: bool) -> Callable[[Message], bytes]:
-    """Make an encoder of one message to input items joined by commas; empty if nothing is sent."""
-    types = IMAGE_TYPES if images else frozenset[str]()
-
-    def encode(message: Message) -> bytes:
-        if not message.for_model:
-            return b""
-        if message.role == "assistant":
-            items = [item for step in split_steps(message, _FORM) for item in _step(step, types)]
-        else:
-            content = content_blocks(message, _text, _image, types if message.role == "user" else ())
-            items = [{"role": message.role, "content": content}] if content else []
-        return b",".join(map(msgspec.json.encode, items))
-
-    return encode
 
 
 def _text(text: str) -> Block:
