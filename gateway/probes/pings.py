@@ -18,6 +18,7 @@ from gateway.contract.errors import (
     ProviderError,
     ProviderResolutionError,
     ProviderUnavailableError,
+    QuotaExceededError,
     RateLimitError,
     ServerFailedError,
     SettingsError,
@@ -42,6 +43,7 @@ _PROMPT = "Answer with the single word: ok"
 _DEFAULT_ADVICE = "try again; `trunkline providers test {id} --fake` tests the adapter"
 _ADVICE: Mapping[type[TrunklineError], str] = {
     AuthFailedError: "check the key: {variable}, or api_key in [providers.{id}]",
+    QuotaExceededError: "add credit to the account, or raise its spending limit",
     RateLimitError: "wait, or check the limits of the account",
     ModelNotFoundError: "test another model: trunkline providers test {id}/MODEL",
     ProviderUnavailableError: "check the network, and base_url in [providers.{id}]",

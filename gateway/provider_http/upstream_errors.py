@@ -49,7 +49,7 @@ _DAY_SECONDS = 3600.0
 
 _BY_STATUS: Mapping[int, type[ProviderError]] = {
     401: AuthFailedError,
-    402: AuthFailedError,
+    402: QuotaExceededError,
     403: AuthFailedError,
     404: ModelNotFoundError,
     408: StreamTimeoutError,
@@ -76,24 +76,36 @@ _BY_TYPE: Mapping[str, int] = {
 _TOO_LONG = re.compile(
     r"context.{0,20}(length|window|size|limit)|(prompt|input) is too long|too many (input |total )?tokens"
     r"|maximum prompt length|maximum number of (input )?tokens|token count.{0,40}exceeds"
-    r"|tokens.{0,60}must be <=|reduce the length|max_prompt_tokens",
+    r"|tokens.{0,60}must be <=|reduce the length|max_prompt_tokens"
+    # Kimi; Poolside at OpenRouter; Qwen at Alibaba; Nova at Bedrock
+    r"|exceeded model token limit|allowed input length|range of input length|input tokens exceeded",
     re.IGNORECASE,
 )
+_TOO_LONG_ANYWAY = re.compile(
+    r"context size has been exceeded|request too large for .{0,200}must be reduced", re.IGNORECASE
+)
+"""Words that mean the same with any status: llama.cpp's (500), and OpenAI's for a request that exceeds the
+limit of a whole minute (429), which no pause helps."""
 _FILTERED = re.compile(
     r"content[ _-]?(filter|policy|management)|safety system|responsible.?ai|usage guidelines|moderation"
-    r"|(was|been) flagged",
+    r"|(was|been) flagged|content exists risk|data_inspection_failed",
     re.IGNORECASE,
 )
 _NO_KEY = re.compile(
     r"(incorrect|invalid) (api|x-api)[ -]key|api[ _]key(_| not |_not_)(invalid|valid)", re.IGNORECASE
 )
 _NO_CREDIT = re.compile(
-    r"credit balance is too low|reached your specified .{0,20}usage limits", re.IGNORECASE
+    r"insufficient_quota|credit balance is too low|reached your specified .{0,20}usage limits"
+    r"|billing_hard_limit|billing_not_active|exceeded_current_quota"
+    r"|doesn't have any credits|used all available credits|insufficient balance|API calls / month",
+    re.IGNORECASE,
 )
-"""Anthropic's reasons for a 400 although the account is the cause."""
+"""Reasons for a 400, 403 or 429 of Anthropic, OpenAI, Kimi, xAI, Zhipu and Cohere: the account is the cause,
+and neither a pause nor another request helps."""
 _NO_MODEL = re.compile(
-    r"model\b.{0,80}\b(not found|not exist|unknown|not supported|not available)"
-    r"|(unknown|invalid|no such) model",
+    r"model\b.{0,80}\b(not found|not exist|unknown|not supported|not available|decommissioned)"
+    r"|(unknown|invalid|no such) model|not a valid model|model identifier is invalid"
+    r"|with on-demand throughput",
     re.IGNORECASE,
 )
 _LOOKS_SECRET = re.compile(r"\b(?:sk|pk|rk|gsk|xai|key|tok)-[\w*.-]{6,}|\bBearer\s+\S+", re.IGNORECASE)
@@ -115,7 +127,7 @@ class ErrorResponse(Struct, frozen=True):
     def to_exception(self) -> ProviderError:
         """Return the named error."""
         status = self.status or _BY_TYPE.get(self.kind) or _BY_TYPE.get(self.code) or 500
-        no_credit = "insufficient_quota" in (self.code, self.kind) or _NO_CREDIT.search(self.message)
+        no_credit = _NO_CREDIT.search(f"{self.code} {self.kind} {self.message}")
         kind = QuotaExceededError if no_credit else self._class(status)
         said = self.message or NO_REASON
         text = f"{_SUBJECT[status // 100 == 5]} ({status}): {said}"
@@ -126,6 +138,8 @@ class ErrorResponse(Struct, frozen=True):
     def _class(self, status: int) -> type[ProviderError]:
         # The status alone is ambiguous: 400 is a bad request, a too long context or a content filter.
         text = f"{self.code} {self.kind} {self.message} {self.more}"
+        if _TOO_LONG_ANYWAY.search(text):
+            return ContextLengthError
         if status in (400, 403, 404, 413, 422):
             if self.code == "context_length_exceeded" or _TOO_LONG.search(text):
                 return ContextLengthError

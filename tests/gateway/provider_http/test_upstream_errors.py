@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec import Struct
 
 from gateway import ProviderConfig, ProviderError
 from gateway.contract.errors import (
@@ -34,6 +36,20 @@ from gateway.provider_http.upstream_errors import (
 NOW = 1_800_000_000.0
 
 
+class Recorded(Struct):
+    """A refusal of a vendor, as users reported it, and the name of the error for it."""
+
+    vendor: str
+    kind: str
+    status: int
+    body: msgspec.Raw
+
+
+RECORDED = msgspec.json.Decoder(Recorded).decode_lines(
+    Path(__file__).with_name("refusals.jsonl").read_bytes()
+)
+
+
 def refused(status: int, **error: Any) -> ProviderError:
     """The error for a response that tells of an error."""
     return parse_error_response(status, {}, msgspec.json.encode({"error": error}), NOW).to_exception()
@@ -44,7 +60,7 @@ def refused(status: int, **error: Any) -> ProviderError:
     [
         (400, {"message": "no"}, BadRequestError),
         (401, {}, AuthFailedError),
-        (402, {}, AuthFailedError),
+        (402, {"message": "Insufficient Balance"}, QuotaExceededError),
         (403, {}, AuthFailedError),
         (404, {"message": "The model `x` does not exist"}, ModelNotFoundError),
         (400, {"code": "model_not_found"}, ModelNotFoundError),
@@ -73,6 +89,12 @@ def test_004_40_a_refusal_has_a_name(status: int, error: dict[str, Any], kind: t
     assert type(failure) is kind
     assert failure.upstream_status == status
     assert str(status) in str(failure)
+
+
+@pytest.mark.parametrize("recorded", RECORDED, ids=lambda each: f"{each.vendor} {each.kind}")
+def test_the_words_of_each_vendor_are_understood(recorded: Recorded) -> None:
+    failure = parse_error_response(recorded.status, {}, bytes(recorded.body), NOW).to_exception()
+    assert failure.name == recorded.kind
 
 
 def test_a_quota_that_is_used_up_is_not_asked_again() -> None:
