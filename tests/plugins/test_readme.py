@@ -21,7 +21,7 @@ from aiohttp.test_utils import TestServer
 from msgspec import structs
 from pydantic import BaseModel
 
-from gateway import Capabilities, ErrorPart, Plugin, Tool, ToolResultPart
+from gateway import Capabilities, ErrorPart, Plugin, ToolResultPart
 from gateway.app import Gateway
 from gateway.channel import Address
 from gateway.contract.deltas import TextDelta
@@ -31,7 +31,6 @@ from gateway.extensions.confined.inprocess import InProcess
 from gateway.extensions.confined.plugin import ConfinedPlugin
 from gateway.extensions.hooks import HOOKS
 from gateway.extensions.loader import load_plugin
-from gateway.provider_http import ToolDefinition
 from gateway.session.frames import MessageFrame
 from gateway.settings import PluginSettings, load_settings
 from gateway.testing.chat import chatting, written
@@ -76,25 +75,11 @@ async def test_the_first_confined_plugin_blocks_what_it_says(tmp_path: Path) -> 
         lambda serve, on_start: InProcess(admitted, serve, on_start),
         lambda grant: grant in admitted.grants,
     )
-    shell = Tool(definition=ToolDefinition("shell", "Run.", {"type": "object"}), execute=_run)
-    async with chatting(tmp_path / "data", confined, _Shell(shell)) as chat:
-        chat.model.then(Reply((Use("shell", '{"command": "rm -rf x"}'),), "tools"))
+    shell = {"shell": True, "roots": [str(tmp_path)]}
+    async with chatting(tmp_path / "data", confined, load_plugin("shell"), plugins={"shell": shell}) as chat:
+        chat.model.then(Reply((Use("shell", '{"argv": ["rm", "-rf", "x"]}'),), "tools"))
         [result] = [part for part in (await chat.say("go")).parts if isinstance(part, ToolResultPart)]
     assert result.output == "Error: blocked by the plugin 'no-deletes': nothing is deleted here"
-
-
-class _Shell(Plugin):
-    name = "fake_shell"
-
-    def __init__(self, tool: Tool) -> None:
-        self._tool = tool
-
-    def tools(self) -> list[Tool]:
-        return [self._tool]
-
-
-async def _run(_arguments: Any, _context: Any) -> str:
-    return "ran"
 
 
 class _NoCalls:

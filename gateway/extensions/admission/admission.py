@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -65,11 +66,14 @@ class Admission:
         """Return whether a folder is a plugin with a manifest, or was one when the operator approved it."""
         if (folder / MANIFEST).exists() or not (folder / "main.py").exists():
             return True
-        source = f"{IN_PLACE}{folder.absolute()}"
-        return any(locked.source == source for locked in self.lock().plugins.values())
+        # Whatever way the folder was written: a match that is missed gives its code all rights.
+        sources = (locked.source for locked in self.lock().plugins.values())
+        approved = (each.removeprefix(IN_PLACE) for each in sources if each.startswith(IN_PLACE))
+        return os.path.realpath(folder) in map(os.path.realpath, approved)
 
     def _folder(self, entry: str) -> Path:
-        return self._settings.plugin_base(entry) / Path(entry).expanduser()
+        folder = self._settings.plugin_base(entry) / Path(entry).expanduser()
+        return Path(os.path.normpath(folder.absolute()))
 
     def entry_of(self, name: str) -> str:
         """Return the path in ``plugins.enabled`` of the plugin with this name, or else the name."""

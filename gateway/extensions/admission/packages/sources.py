@@ -98,7 +98,7 @@ class Fetcher:
             return self._pinned(matched[1], matched[2], int(matched[3]), wheels)
         # A bare name is one of the index, also if a folder has this name.
         if "/" in source or source.startswith((".", "~")) or source.endswith(".whl"):
-            return self._local(Path(source).expanduser().absolute(), wheels)
+            return self._local(Path(os.path.normpath(Path(source).expanduser().absolute())), wheels)
         return self._index(source, wheels)
 
     def _pinned(self, place: str, digest: str, size: int, wheels: Sequence[Wheel]) -> Fetched:

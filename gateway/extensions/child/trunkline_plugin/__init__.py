@@ -5,7 +5,7 @@
     @plugin
     async def security(ctx):
         async def before(event):
-            if event.tool == "shell" and "rm -rf /" in event.args.get("command", ""):
+            if event.tool == "shell" and "rm -rf /" in " ".join(event.args.argv):
                 raise Block("dangerous command")
 
         return {"on": {"tool.execute.before": before}}

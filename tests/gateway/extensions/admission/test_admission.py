@@ -187,10 +187,13 @@ def test_a_module_beside_a_plugin_is_not_hidden_by_it(desk: Desk) -> None:
     assert desk.admission.owns("json")
 
 
-def test_a_folder_without_a_manifest_is_a_module_unless_it_was_approved(desk: Desk) -> None:
+@pytest.mark.parametrize("written", ["./audit", "../config/audit", "../linked/audit"])
+def test_a_folder_without_a_manifest_is_a_module_unless_it_was_approved(desk: Desk, written: str) -> None:
     folder = desk.plugin(desk.config.parent / "audit")
+    (desk.cwd / "linked").symlink_to(desk.config.parent)
     desk.set('plugins.enabled = ["./audit"]')
-    desk.installer.approve("./audit", (), "operator")
+    desk.installer.approve(str(desk.config.parent / written), (), "operator")
+    assert ".." not in desk.admission.lock_file.read_text()
     (folder / "plugin.yml").unlink()
     assert desk.admission.owns("./audit")
     assert "has no plugin.yml" in refusal(desk, "./audit")
