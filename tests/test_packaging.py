@@ -356,6 +356,12 @@ def test_coding_agents_outlive_a_service_with_its_drop_in():
     assert "config/trunkline-agents.conf" in read("docs/service.md")
 
 
+def test_the_documented_nginx_lets_the_largest_upload_pass():
+    [megabytes] = re.findall(r"client_max_body_size (\d+)m;", read("docs/proxy.md"))
+    limits = Settings().limits
+    assert int(megabytes) * 2**20 > max(limits.upload_bytes, limits.frame_bytes)
+
+
 def test_the_unit_of_a_node_is_valid_and_its_variables_are_settings(tmp_path: Path):
     assignment = re.compile(r"^(TRUNKLINE_\w+)=(.*)$", re.MULTILINE)
     drop_in = read("config/cluster/node.conf").replace("%i", "node-1")
