@@ -151,7 +151,7 @@ class _LogFile(RotatingFileHandler):
         super().__init__(
             path, maxBytes=settings.file_bytes, backupCount=_FILES - 1, encoding="utf-8", delay=True
         )
-        self._size = 0
+        self._size = self._inode = 0
         self._fails = False
 
     def write(self, line: str) -> None:
@@ -173,6 +173,8 @@ class _LogFile(RotatingFileHandler):
                     )
 
     def _append(self, data: bytes) -> None:
+        if self.stream is not None and self._was_moved():
+            self.close()
         stream = self.stream or self._open()
         self.stream = stream
         if self._size and self._size + len(data) > self.maxBytes > 0:
@@ -181,6 +183,13 @@ class _LogFile(RotatingFileHandler):
         self._size += len(data)
         stream.buffer.write(data)
         stream.flush()
+
+    def _was_moved(self) -> bool:
+        """Return whether another program moved or deleted the open file, so that readers miss new lines."""
+        try:
+            return Path(self.baseFilename).stat().st_ino != self._inode
+        except FileNotFoundError:
+            return True
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record of another library."""
@@ -191,7 +200,8 @@ class _LogFile(RotatingFileHandler):
         path = Path(self.baseFilename)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self._size = os.fstat(descriptor).st_size
+        opened = os.fstat(descriptor)
+        self._size, self._inode = opened.st_size, opened.st_ino
         return os.fdopen(descriptor, "a", encoding="utf-8", errors="replace")
 
 

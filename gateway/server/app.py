@@ -271,7 +271,15 @@ class Server:
 
 
 class _ParserLog(logging.LoggerAdapter[logging.Logger]):
-    """Adapter that logs aiohttp's parse errors by their class alone: their text quotes the request."""
+    """Adapter that logs aiohttp's parse errors by their class alone: their text quotes the request.
+
+    It logs no ConnectionError: the client left in the middle of its response, or the guard logged the cause.
+    """
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        """Log a message of aiohttp."""
+        if not isinstance(kwargs.get("exc_info"), ConnectionError):
+            super().log(level, msg, *args, **kwargs)
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         cause = kwargs.pop("exc_info", None)

@@ -128,6 +128,15 @@ def test_a_full_disk_is_reported_once(tmp_path: Path) -> None:
     assert len(lines) == 4
 
 
+def test_a_file_that_another_program_moved_is_made_anew(tmp_path: Path) -> None:
+    code = CODE.format(level="info", format="json", folder=str(tmp_path), size=100_000, node=None)
+    current = log_files(tmp_path)[-1]
+    moved = f"{code}\nPath({str(current)!r}).rename({str(tmp_path / 'moved')!r})\nlog.info('after')"
+    subprocess.run([sys.executable, "-c", moved], cwd=ROOT, capture_output=True, check=True)
+    assert [json.loads(line)["event"] for line in current.read_text().splitlines()] == ["after"]
+    assert len((tmp_path / "moved").read_text().splitlines()) == 3
+
+
 def test_logging_to_a_closed_pipe_does_not_fail() -> None:
     code = CODE.format(level="info", format="json", folder="", size=10_000, node=None)
     code = f"import os\nreader, writer = os.pipe()\nos.close(reader)\nos.dup2(writer, 2)\n{code}\nprint('on')"

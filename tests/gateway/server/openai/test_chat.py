@@ -414,7 +414,9 @@ async def test_requests_of_one_session_are_answered_in_order(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_client_that_leaves_ends_its_answer(tmp_path: Path, stream: bool) -> None:
+async def test_a_client_that_leaves_ends_its_answer_and_is_no_error_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, stream: bool
+) -> None:
     async with serving(tmp_path) as served, client_of(served) as client:
         served.models.then(Reply((Say("Hel"), Gate(asyncio.Event()))))
         header = {"X-Session-Id": "s"}
@@ -425,6 +427,7 @@ async def test_a_client_that_leaves_ends_its_answer(tmp_path: Path, stream: bool
         await served.models.left.wait()
         await served.idle("s")
         assert await logged(served, "s") == [("user", "Hi"), ("assistant", "Hel")]
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("gateway")] == []
 
 
 async def test_a_client_that_named_its_request_can_come_back_for_the_answer(tmp_path: Path) -> None:
