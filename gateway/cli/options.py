@@ -38,7 +38,7 @@ Token = Annotated[
     str | None,
     typer.Option(
         help="Token of the gateway. Other users of this machine can see it in the process list; "
-        "they cannot see the variable TRUNKLINE_SERVER__TOKEN.",
+        "they cannot see the variable TRUNKLINE_SERVER__TOKEN, which commands without --url use.",
         show_default=False,
     ),
 ]

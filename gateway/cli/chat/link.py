@@ -266,7 +266,10 @@ class Link:
             ending = TooManyRequestsError(f"too many wrong tokens at {self.url}; retry in a minute")
         elif socket.close_code == _UNAUTHORIZED:
             ending = UnauthorizedError(
-                f"the gateway at {self.url} needs a token: set server.token in the settings, or use --token"
+                f"the gateway at {self.url} rejected the token; use the one in its server.token"
+                if self._token
+                else f"the gateway at {self.url} needs a token: use --token, "
+                "or set server.token in the settings and omit --url"
             )
         if ending is not None:
             raise ending
@@ -334,10 +337,12 @@ class Link:
 
     def _why(self, error: Exception) -> str:
         if isinstance(error, aiohttp.WSServerHandshakeError):
-            return (
-                f"{self.url} responds with status {error.status}; "
-                "it is not a gateway, or its websocket channel is disabled"
+            cause = (
+                "a proxy there does not reach its gateway, or no node of the cluster is active"
+                if error.status >= 500
+                else "it is not a gateway, or its websocket channel is disabled"
             )
+            return f"{self.url} responds with status {error.status}; {cause}"
         if isinstance(error, aiohttp.InvalidURL):
             return f"{self.url!r} is not a URL; example: http://127.0.0.1:8080"
         if isinstance(error, aiohttp.ClientSSLError):

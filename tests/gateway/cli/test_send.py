@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from gateway.cli.chat.send import SendRequest, exchange
+from gateway.contract.errors import TrunklineError
 from tests.gateway.cli.processes import RunningGateway, gateway, trunkline
 
 
@@ -107,7 +110,7 @@ def test_a_wrong_token_is_refused_and_not_shown(tmp_path: Path) -> None:
         wrong = send(running, tmp_path, "hello", "--token", "wrong-" * 8)
         right = send(running, tmp_path, "hello", "--token", token)
     assert (wrong.returncode, right.returncode) == (1, 0)
-    assert "needs a token" in wrong.stderr
+    assert "rejected the token" in wrong.stderr
     assert "wrong-" not in wrong.stderr
 
 
@@ -118,3 +121,25 @@ def test_the_token_of_the_settings_goes_to_the_address_of_the_settings_only(tmp_
         here = trunkline("send", "hello", home=tmp_path, **known)
         elsewhere = trunkline("send", "hello", "--url", running.url, home=tmp_path, **known)
     assert (here.returncode, elsewhere.returncode) == (0, 1)
+    advice = "needs a token: use --token, or set server.token in the settings and omit --url\n"
+    assert elsewhere.stderr == f"the gateway at {running.url} {advice}"
+
+
+@pytest.mark.parametrize(
+    ("status", "cause"),
+    [
+        (502, "a proxy there does not reach its gateway, or no node of the cluster is active"),
+        (404, "it is not a gateway, or its websocket channel is disabled"),
+    ],
+)
+async def test_the_status_says_whether_a_proxy_has_no_gateway(status: int, cause: str) -> None:
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 %d Refused\r\nContent-Length: 0\r\n\r\n" % status)
+        writer.close()
+
+    async with await asyncio.start_server(respond, "127.0.0.1") as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        with pytest.raises(TrunklineError) as caught:
+            await exchange(url, None, SendRequest("s", "hello"))
+    assert str(caught.value) == f"{url} responds with status {status}; {cause}"
