@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from urllib.parse import quote, urlencode
 
 from channels.matrix.options import Options
-from gateway.channel import PlacementDeferred, PlacementRefused, PlacementUncertain
+from gateway.channel import Backoff, PlacementDeferred, PlacementRefused, PlacementUncertain
 from gateway.http_client import ConnectError, HttpClient, HttpError, open_client
 
 Json = dict[str, Any]
+T = TypeVar("T")
 FAILURES = (PlacementDeferred, PlacementUncertain)
 """Failures that a retry may end."""
 
 _SECONDS = 30.0
 _MOST_BYTES = 64 * 1024 * 1024
 _PAGE = 100
+_PAUSES = Backoff(0.1, 5.0)
+"""Pauses between the repetitions of a call that reads."""
 _NOT_CONNECTED_SECONDS, _REJECTED_SECONDS, _LONGEST_WAIT = 0.5, 30.0, 3600.0
 _JSON = "application/json"
 _NOT_MATRIX = "a page that is not Matrix's: a proxy or firewall answers, or homeserver is wrong"
@@ -39,13 +42,17 @@ class TooLargeError(Exception):
 
 
 class Api:
-    """Calls with the access token of one account; ``me`` is its user id once ``connected``."""
+    """Calls with the access token of one account; ``me`` is its user id once ``connected``.
+
+    ``patience`` are the seconds in which a call that reads is repeated.
+    """
 
     def __init__(self, options: Options) -> None:
         self._base = options.homeserver
         self._authorization = f"Bearer {options.access_token.get_secret_value().strip()}"
         self._http: HttpClient | None = None
         self.me = ""
+        self.patience = 5.0
 
     @asynccontextmanager
     async def connected(self) -> AsyncGenerator[None]:
@@ -70,6 +77,25 @@ class Api:
         data = None if body is None else json.dumps(body, ensure_ascii=False).encode(errors="replace")
         return _object(await self.request(method, api, path, query, data, seconds=seconds))
 
+    async def read(self, *path: str, times: int = 1, **given: Any) -> Json:
+        """Make a GET call, as ``patiently`` does."""
+        return await self.patiently(lambda: self.call("GET", *path, **given), times)
+
+    async def patiently(self, ask: Callable[[], Awaitable[T]], times: int = 1) -> T:
+        """Repeat a call while it fails, for ``times`` the patience: one 502 must not stop all rooms."""
+        loop = asyncio.get_running_loop()
+        failures, end = 0, loop.time() + times * self.patience
+        while True:
+            try:
+                return await ask()
+            except FAILURES as error:
+                failures += 1
+                asked = error.seconds if isinstance(error, PlacementDeferred) else None
+                pause = max(asked or 0, _PAUSES.pause(failures))
+                if loop.time() + pause > end:
+                    raise
+            await asyncio.sleep(pause)
+
     async def upload(self, name: str, mime_type: str, data: bytes) -> str:
         """Upload a file and return its URI. A file that no message shows is invisible: nothing is doubled."""
         path, query = ("upload",), {"filename": name}
@@ -79,10 +105,13 @@ class Api:
         except (PlacementUncertain, KeyError) as error:
             raise PlacementDeferred(f"upload: {error}", 1.0) from error
 
-    async def messages(self, room: str, direction: str, **query: Any) -> AsyncIterator[list[Any]]:
+    async def messages(
+        self, room: str, direction: str, times: int = 1, **query: Any
+    ) -> AsyncIterator[list[Any]]:
         """Yield the events of a room, one page at a time, to the end or the token ``to``."""
+        path = ("rooms", room, "messages")
         while True:
-            answer = await self.call("GET", "rooms", room, "messages", dir=direction, limit=_PAGE, **query)
+            answer = await self.read(*path, times=times, dir=direction, limit=_PAGE, **query)
             chunk: object = answer.get("chunk")
             if not isinstance(chunk, list):  # an empty page would skip these messages
                 raise PlacementUncertain("messages: the answer has no events")

@@ -46,8 +46,10 @@ T = TypeVar("T")
 
 log = structlog.get_logger("trunkline.matrix")
 
-_POLL_MS, _POLL_SECONDS, _JOIN_SECONDS, _RECEIPT_SECONDS = 30_000, 60.0, 20.0, 5.0
-_FULL_PAUSE, _RETRY_PAUSE = 1.0, 1.0
+_POLL_MS, _POLL_SECONDS, _JOIN_SECONDS, _RECEIPT_SECONDS = 30_000, 60.0, 40.0, 5.0
+_FULL_PAUSE = 1.0
+_GAP_PATIENCE = 12
+"""How many times longer the events of a gap are asked for than anything else: else they are skipped."""
 _TIMELINE = 50
 """Most events of a room in one answer; the events before them are paged."""
 _NAMED = 3
@@ -88,7 +90,7 @@ class Inflow:
                 order, _, self._since = cursor.value.partition(" ")
                 self._order = int(order)
         with suppress(RefusedError):
-            self._direct = await self._api.call("GET", "user", self._bot.me, "account_data", "m.direct")
+            self._direct = await self._api.read("user", self._bot.me, "account_data", "m.direct")
         wait = 0
         while True:
             none: Json = {"types": []}
@@ -98,7 +100,7 @@ class Inflow:
             query: Json = {"since": self._since} if self._since else {}
             query |= {"filter": json.dumps(wanted), "timeout": wait}
             try:
-                found = await self._api.call("GET", "sync", seconds=_POLL_SECONDS, **query)
+                found = await self._api.read("sync", seconds=_POLL_SECONDS, **query)
             except TooLargeError:
                 if self._limit == 1:
                     raise
@@ -142,35 +144,33 @@ class Inflow:
         """Yield the events of a room since the position, page by page if the homeserver left some out."""
         start = timeline.get("prev_batch")
         if timeline.get("limited") is True and isinstance(start, str) and self._since:
+            gap: Json = {"from": self._since, "to": start}
             try:
-                async for page in self._api.messages(room, "f", **{"from": self._since, "to": start}):
+                async for page in self._api.messages(room, "f", _GAP_PATIENCE, **gap):
                     yield page
-            except RefusedError as refused:
+            except (RefusedError, PlacementUncertain) as error:
+                await self._must_work(error)
                 reason = "the messages of a room cannot be read, and those before the newest are skipped"
-                log.warning(reason, room=room, since=self._since, until=start, reason=str(refused))
+                log.warning(reason, room=room, since=self._since, until=start, reason=str(error))
         yield as_list(timeline.get("events"))
 
     async def _event(self, room: str, raw: object) -> None:
         """Take one event. An event that cannot be read goes to quarantine, and stops no other."""
-        failure: Exception | None = None
-        for pause in (_RETRY_PAUSE, 0):
-            try:
-                await self._handle(room, parse.event_of(raw))
-                return
-            except PlacementDeferred:
-                raise
-            except PlacementUncertain as error:
-                failure = error
-                # Raises if the homeserver fails altogether, and not only for this event.
-                await self._api.call("GET", "account", "whoami")
-                await asyncio.sleep(pause)
-            except Exception as error:  # noqa: BLE001 - any content of an event: the next ones must be read
-                failure = error
-                break
-        reason = f"{type(failure).__name__}: {failure}"[:500]
-        log.warning("an event cannot be read", room=room, reason=reason)
-        key = as_text(as_object(raw).get("event_id"))[:255] or f"{room} {self._order}"
-        self._batch[1].append(Rejected(self._bot.me, key, json.dumps(raw)[:_MOST_RAW], reason))
+        try:
+            await self._handle(room, parse.event_of(raw))
+        except PlacementDeferred:
+            raise
+        except Exception as error:  # noqa: BLE001 - any content of an event: the next ones must be read
+            await self._must_work(error)
+            reason = f"{type(error).__name__}: {error}"[:500]
+            log.warning("an event cannot be read", room=room, reason=reason)
+            key = as_text(as_object(raw).get("event_id"))[:255] or f"{room} {self._order}"
+            self._batch[1].append(Rejected(self._bot.me, key, json.dumps(raw)[:_MOST_RAW], reason))
+
+    async def _must_work(self, error: Exception) -> None:
+        """Raise if the homeserver fails altogether, and not only for one room or event."""
+        if isinstance(error, PlacementUncertain):
+            await self._api.read("account", "whoami")
 
     async def _handle(self, room: str, event: Event) -> None:
         if event.type == "m.room.member":
@@ -209,7 +209,7 @@ class Inflow:
             return
         place = await self._place(room, event.sender)
         message = parse.message_of(event, original, content, self._bot, place, self._order)
-        quoted = await self._lookup(room, message.in_reply_to) if message.in_reply_to else None
+        quoted = await self._quoted(room, message.in_reply_to) if message.in_reply_to else None
         if quoted is not None and quoted.sender == self._bot.me and message.addressed in ("none", "mention"):
             message = replace(message, addressed="reply")
         else:
@@ -260,7 +260,9 @@ class Inflow:
         try:
             if not file.place[0]:
                 raise RefusedError(0, "M_BAD_URI", "it is encrypted, or its address is malformed")
-            data = await self._api.request("GET", "client/v1", path, {}, most=most)
+            data = await self._api.patiently(
+                lambda: self._api.request("GET", "client/v1", path, {}, most=most)
+            )
         except TooLargeError:
             return (FilePart(file.name, f"[it has more than {most:,} bytes]"),)
         except (RefusedError, PlacementUncertain) as error:
@@ -270,6 +272,10 @@ class Inflow:
     async def _flush(self, cursor: Cursor | None = None) -> None:
         """Commit what was taken; waits while the gateway is full."""
         (messages, rejected, signals), self._batch = self._batch, ([], [], [])
+        if cursor is None and self._since:
+            # The events after this position come again if the process ends, and perhaps in another order of
+            # rooms: their orders have to continue behind those that are stored.
+            cursor = Cursor(self._bot.me, f"{self._order} {self._since}")
         while True:
             try:
                 receipts = await self._receive(*messages, cursor=cursor, rejected=rejected, signals=signals)
@@ -293,15 +299,16 @@ class Inflow:
         if room in self._joined:
             return False
         accepted = inviter and self._attention(room, inviter) == "answer"
-        for pause in (_RETRY_PAUSE, 0) if accepted else ():
+        if accepted:
+            path = ("rooms", room, "join")
             try:
                 if as_object(own.get("content")).get("is_direct") is True:
                     await self._mark_direct(room, inviter)
-                await self._api.call("POST", "rooms", room, "join", body={}, seconds=_JOIN_SECONDS)
+                await self._api.patiently(
+                    lambda: self._api.call("POST", *path, body={}, seconds=_JOIN_SECONDS)
+                )
             except (*FAILURES, RefusedError) as error:
                 reason = f"the bot cannot join: {error}"
-                asked = error.seconds if isinstance(error, PlacementDeferred) else None
-                await asyncio.sleep(min(_JOIN_SECONDS, asked or pause))
             else:
                 log.info("joined a room", room=room, invited_by=inviter)
                 self._joined.add(room)
@@ -343,13 +350,13 @@ class Inflow:
         if room not in listed:
             self._direct = {**self._direct, inviter: [*listed, room]}
             path = ("user", self._bot.me, "account_data", "m.direct")
-            await self._api.call("PUT", *path, body=self._direct)
+            await self._api.patiently(lambda: self._api.call("PUT", *path, body=self._direct))
 
     async def _notify_encrypted(self, room: str) -> bool:
         """Notify a room once that encrypted messages cannot be read; the homeserver stores that it was."""
         path = ("user", self._bot.me, "rooms", room, "account_data", _NOTIFIED)
         with suppress(RefusedError):
-            await self._api.call("GET", *path)
+            await self._api.read(*path)
             return True
         log.warning("the messages of a room are encrypted and cannot be read", room=room)
         with suppress(RefusedError):
@@ -368,7 +375,7 @@ class Inflow:
     async def _is_private(self, room: str) -> bool:
         if not any(room in as_list(rooms) for rooms in self._direct.values()):
             return False
-        members = (await self._api.call("GET", "rooms", room, "members")).get("chunk")
+        members = (await self._api.read("rooms", room, "members")).get("chunk")
         events = map(as_object, as_list(members))
         there = [
             one for one in events if as_object(one.get("content")).get("membership") in ("join", "invite")
@@ -381,9 +388,7 @@ class Inflow:
 
     async def _people(self, room: str) -> str:
         """Return the names of the others in a room without a name, as clients show it."""
-        members = map(
-            as_object, as_list((await self._api.call("GET", "rooms", room, "members")).get("chunk"))
-        )
+        members = map(as_object, as_list((await self._api.read("rooms", room, "members")).get("chunk")))
         names = sorted(
             as_text(as_object(one.get("content")).get("displayname")) or as_text(one.get("state_key"))
             for one in members
@@ -395,7 +400,7 @@ class Inflow:
 
     async def _state(self, room: str, field: str, *path: str) -> str:
         try:
-            return as_text((await self._api.call("GET", "rooms", room, "state", *path)).get(field))
+            return as_text((await self._api.read("rooms", room, "state", *path)).get(field))
         except RefusedError:
             return ""
 
@@ -408,8 +413,8 @@ class Inflow:
         """Return the newest messages of a thread, the newest first, and its root."""
         path = ("rooms", room, "relations", root, "m.thread")
         try:
-            found = (await self._api.call("GET", *path, api="client/v1", dir="b", limit=limit)).get("chunk")
-            begin = await self._api.call("GET", "rooms", room, "event", root)
+            found = (await self._api.read(*path, api="client/v1", dir="b", limit=limit)).get("chunk")
+            begin = await self._api.read("rooms", room, "event", root)
         except RefusedError:
             return []
         return [*as_list(found), begin]
@@ -417,10 +422,21 @@ class Inflow:
     async def _lookup(self, room: str, event: str) -> Event | None:
         """Return a message by its id; None if it cannot be read."""
         try:
-            found = parse.event_of(await self._api.call("GET", "rooms", room, "event", event))
+            found = parse.event_of(await self._api.read("rooms", room, "event", event))
         except (RefusedError, ValueError):
             return None
         return found if found.type == MESSAGE and isinstance(found.content.get("body"), str) else None
+
+    async def _quoted(self, room: str, event: str) -> Event | None:
+        """Return the message that another one replies to; None, so that that is answered, if this fails."""
+        try:
+            return await self._lookup(room, event)
+        except PlacementUncertain as error:
+            await self._must_work(error)
+            log.warning(
+                "the message that another one replies to cannot be read", room=room, reason=str(error)
+            )
+            return None
 
     async def history(self, message: InboundMessage, limit: int) -> Sequence[Earlier]:
         """Return what was written before in a thread, or before a reply in its room."""
@@ -428,8 +444,9 @@ class Inflow:
         if thread is not None:
             events = await self._thread(room, thread, limit + 1)
         elif message.in_reply_to:
-            start = await self._api.call("GET", "rooms", room, "context", message.original, limit=0)
-            events = await anext(self._api.messages(room, "b", **{"from": as_text(start.get("start"))}))
+            start = await self._api.read("rooms", room, "context", message.original, limit=0)
+            before: Json = {"from": as_text(start.get("start"))}
+            events = await anext(self._api.messages(room, "b", **before))
         else:
             return ()
         found: list[Earlier] = []

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
-from inquiries import LEFT, RIGHT, Inquiry, Ledger, inquiry_for, title_of, typed_answer
+from inquiries import LEFT, RIGHT, Inquiry, Ledger, inquiry_for, title_of, typed_answer, typed_words
 from model import word_in
 from notices import Notebook, Notice, companion_of, key_for, revision, revisions_of
 
@@ -71,7 +71,8 @@ class Announcer(Plugin):
                 self._ledger.write("asks", key, inquiry.address, inquiry.answerer)
                 self._inquiries[key] = inquiry
             known = self._inquiries[key]
-            choices = (Choice(LEFT), Choice(RIGHT, words=(typed_answer(key),)))
+            words = tuple(map(typed_answer, typed_words(key)))
+            choices = (Choice(LEFT), Choice(RIGHT, words=words))
             with contextlib.suppress(TrunklineError):  # the gateway starts or stops: this is repeated later
                 await self._ctx.questions.ask(
                     known.address, title_of(key), key, answerers=(known.answerer,), choices=choices

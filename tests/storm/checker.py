@@ -17,7 +17,7 @@ from attachments import check_handed, check_received, compare_names, names_hande
 from changes import check_changes
 from chat_platform import Platform, ShownMessage
 from client import Client, Sent
-from model import SUMMARIZED, SUMMARY, WORD, is_question, is_reply, is_said, is_whole, pieces
+from model import SUMMARIZED, SUMMARY, WORD, is_question, is_reply, is_said, is_whole, pieces, word_in
 from person import Person
 from record import Record, failed, pieces_in_order, pieces_of_files, text_of, word_of
 from verdict import Verdict
@@ -254,10 +254,10 @@ def _check_room(
         words.setdefault(sent.message_id, set()).add(sent.word)
     room = [message for message in room if not (is_question(message.text) or is_reply(message.text))]
     for message in room:
-        about = WORD.search(" ".join((message.text, *message.files)))
+        about = word_in(" ".join((*pieces(message.text), *message.files)))
         asked = words.get(message.reply_to)
-        if about is not None and asked is not None and about[0] not in asked:
-            verdict.add("wrong", f"{', '.join(asked)} was answered in its room with {about[0]}")
+        if about and asked is not None and about not in asked:
+            verdict.add("wrong", f"{', '.join(asked)} was answered in its room with {about}")
         if message.unfinished or not (message.files or message.text.strip(" .\u2026")):
             verdict.add("orphan", f"a message was left as it was: {message.text!r}")
     answers = [message for message in log if message.role == "assistant"]

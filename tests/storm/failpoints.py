@@ -53,7 +53,9 @@ EDITING = "before the commit of an edit"
 EDITED = "after the commit of an edit"
 SWITCHED = "after a switch was acknowledged"
 QUESTIONED = "after the commit of a model's question"
-_OF_INQUIRIES = (QUESTIONED, ASKED, ANSWERED, TAKEN)
+_OF_INQUIRIES = (ASKED, ANSWERED, TAKEN)
+_OF_BUTTONS = (PRESSED, QUESTIONED)
+_NO_BUTTONS = ("line", "matrix")
 _OF_NOTICES = (TOLD, KEPT, RENEWED, INTENDED, REPLACED, PLACED)
 _ON_WEBSOCKETS = (
     "after the ack",
@@ -80,7 +82,8 @@ def points_of(channels: Sequence[str]) -> tuple[str, ...]:
         *(_ON_WEBSOCKETS if "websocket" in channels else ()),
         *((*_IN_ROOMS, *_OF_NOTICES) if platforms else ()),
         *((DELETED,) if "line" in platforms else ()),
-        *((PRESSED, *_OF_INQUIRIES) if any(name != "line" for name in platforms) else ()),
+        *(_OF_INQUIRIES if any(name != "line" for name in platforms) else ()),
+        *(_OF_BUTTONS if any(name not in _NO_BUTTONS for name in platforms) else ()),
         *map(placed_on, platforms),
     )
     return tuple(dict.fromkeys(points))

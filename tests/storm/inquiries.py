@@ -23,6 +23,8 @@ _KEY = re.compile(r"\b[ab]\d+y\d+\b")
 _ONE_IN = 7
 _TYPED = 9_000
 """Offset from the number of a message to that of the word of a typed answer."""
+_TRIES, _REPEATED = 10, 1_000
+"""How often an answer is typed at most, and the offset of the word of each repetition."""
 
 
 class Inquiry(Struct):
@@ -61,15 +63,15 @@ def title_of(key: str) -> str:
     return f"Which way, {key}?"
 
 
-def typed_word(key: str) -> str:
-    """Return the word of the message that answers an inquiry by typing."""
+def typed_words(key: str) -> Sequence[str]:
+    """Return the words of the messages that answer an inquiry by typing; the later ones repeat the answer."""
     person, _, index = key.removeprefix("a").partition("y")
-    return f"q{person}x{_TYPED + int(index)}"
+    return [f"q{person}x{_TYPED + _REPEATED * number + int(index)}" for number in range(_TRIES)]
 
 
-def typed_answer(key: str) -> str:
+def typed_answer(word: str) -> str:
     """Return what a person types to answer ``RIGHT``."""
-    return f"{typed_word(key)}, right"
+    return f"{word}, right"
 
 
 class Ledger:
@@ -111,13 +113,14 @@ def check_inquiries(
     typed = {word for person in persons for word in person.typed}
     for key, inquiry in asked.items():
         verdict.channel = inquiry.address["channel"]
-        row, word = rows.pop(key, None), typed_word(key)
+        row = rows.pop(key, None)
         if row is None:
             verdict.add("lost", f"the inquiry {key} is not there")
         else:
             _check_end(verdict, row, inquiry)
-            answers = sum(one["answer_id"] in answered for one in record.rows(word))
-            _check_typed(verdict, row, word, answers, typed=word in typed)
+            words = [word for word in typed_words(key) if word in typed]
+            answers = sum(one["answer_id"] in answered for word in words for one in record.rows(word))
+            _check_typed(verdict, row, words, answers)
     verdict.channel = ""
     for key in rows:
         verdict.add("wrong", f"the inquiry {key} was never asked")
@@ -137,11 +140,11 @@ def _check_end(verdict: Verdict, row: Mapping[str, Any], inquiry: Inquiry) -> No
         verdict.add("wrong", f"the answer to {key} is {row['answer']}, and the announcer was told {told}")
 
 
-def _check_typed(verdict: Verdict, row: Mapping[str, Any], word: str, answers: int, *, typed: bool) -> None:
-    """Check that a typed answer either answers the question or is answered like any message, once."""
+def _check_typed(verdict: Verdict, row: Mapping[str, Any], words: Sequence[str], answers: int) -> None:
+    """Check that each typed answer either answers the question or is answered like any message, once."""
     counts = json.loads(row["answer"]) == [RIGHT]
-    if counts and not typed:
+    if counts and not words:
         verdict.add("wrong", f"{row['key']} was answered {row['answer']}, and its person did not type that")
-    elif typed and counts + answers != 1:
-        kind = "duplicate" if answers else "lost"
-        verdict.add(kind, f"{word} has {answers} answers, and {row['key']} is {row['answer']}")
+    elif counts + answers != len(words):
+        kind = "duplicate" if counts + answers > len(words) else "lost"
+        verdict.add(kind, f"{words} have {answers} answers, and {row['key']} is {row['answer']}")

@@ -52,7 +52,7 @@ _QUESTION = re.compile(
     r"May (?:I (?:use|run) )?`?ring\b|\bWhich way, [ab]\d+y\d+|^[✓✗⌛✅] .*\bring\b"
     r"|Question of a deleted message|request has expired|[Tt]his question (?:was|has|is)\b"
 )
-_TOOL_LINES = re.compile(r"(?:[✓✗⏳] .+(?:\n|$))+")
+_TOOL_LINES = re.compile(r"(?:[✓✗⏳✅❌] .+(?:\n|$))+")
 SUMMARIZED = "The conversation had become too long for the model, so its earlier part was summarized."
 """Notice at the beginning of an answer if a summary was made in the middle of its turn."""
 _FAILURE = "\u26a0"

@@ -45,7 +45,7 @@ WRONG_CLOCK = "node with a wrong clock took over"
 AMID = "node frozen at a commit or a call"
 """The faults that more than their table in ``Nodes`` refers to."""
 
-ONE_ADDRESS = ("line", "telegram")
+ONE_ADDRESS = ("line", "matrix", "telegram")
 """Platforms that get all calls at the address in the settings, so that a link can stand in between."""
 
 PLANTED = {

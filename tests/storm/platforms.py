@@ -10,6 +10,7 @@ from typing import Final
 from chat_platform import Platform
 from discord_rooms import DiscordRooms, OtherDiscordRooms
 from line_rooms import LineRooms
+from matrix_rooms import MatrixRooms
 from slack_rooms import CalledSlackRooms, SlackRooms
 from telegram_rooms import DeliveredTelegramRooms, TelegramRooms
 
@@ -23,6 +24,7 @@ _KINDS = (
     OtherDiscordRooms,
     SlackRooms,
     CalledSlackRooms,
+    MatrixRooms,
 )
 PLATFORMS: Final[Mapping[str, type[Platform]]] = {kind.name: kind for kind in _KINDS}
 

@@ -34,7 +34,7 @@ from failpoints import (
     points_of,
 )
 from forks import ForkServer
-from inquiries import Ledger, check_inquiries, is_choice, typed_answer, typed_word, word_of_choice
+from inquiries import Ledger, check_inquiries, is_choice, typed_answer, typed_words, word_of_choice
 from killer import Killer
 from lives import BrokenStormError, end_of
 from model import WORD
@@ -83,6 +83,9 @@ _PRESSES = 30
 _TYPES = 0.5
 """Probability that an inquiry is answered by typing, at each check."""
 
+_TYPES_AGAIN = 6.0
+"""Seconds until an answer that had no effect is typed again."""
+
 _START_UP_SECONDS = 150.0
 """Seconds in which the gateway has to connect to all platforms before the faults begin."""
 
@@ -128,6 +131,8 @@ class Storm:
         self._persons: list[Person] = []
         self._editors: list[Editor] = []
         self._pressed = Pressed()
+        self._typed: dict[str, float] = {}
+        """When the answer to an inquiry was typed last, in monotonic seconds."""
         self._chosen: set[str] = set()
         """The words whose questions of the model were answered in a room, with an acknowledgement."""
         self._server = ""
@@ -411,12 +416,29 @@ class Storm:
                 for question, person in await self._open_questions(http):
                     if question.inquiry is None:
                         self._pressed.see(person.platform.name, [question])
-                    elif not is_choice(question.inquiry) and person.can_type and self._dice.random() < _TYPES:
-                        key = question.inquiry
-                        tasks.create_task(person.type(http, typed_word(key), typed_answer(key)))
+                    elif not is_choice(question.inquiry) and self._types(person):
+                        word = self._next_word(person, question.inquiry)
+                        if word is not None:
+                            tasks.create_task(person.type(http, word, typed_answer(word)))
                         continue
                     tasks.create_task(self._press(http, question, person))
             await asyncio.sleep(0.2 if self._wants_press() else 1)
+
+    def _types(self, person: Person) -> bool:
+        """Return whether a person answers an inquiry by typing: always where questions have no buttons."""
+        return person.can_type and (not person.platform.asks or self._dice.random() < _TYPES)
+
+    def _next_word(self, person: Person, key: str) -> str | None:
+        """Return the word to answer an inquiry with; None if that was typed.
+
+        Without buttons it is typed again: no answer counts before the gateway knows the question's place.
+        """
+        words = [word for word in typed_words(key) if word not in person.typed]
+        last = self._typed.get(key)
+        if last is not None and (person.platform.asks or time.monotonic() - last < _TYPES_AGAIN):
+            return None
+        self._typed[key] = time.monotonic()
+        return next(iter(words), None)
 
     async def _press(self, http: aiohttp.ClientSession, question: Question, person: Person) -> None:
         """Press a button. A decision counts once the gateway has stored and acknowledged it."""

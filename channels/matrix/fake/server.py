@@ -1,11 +1,12 @@
 """The fake homeserver: the client-server API as far as the channel uses it, strict about its rules.
 
-It knows faults of sends (method ``send``), 429 with a wait that it insists on, events twice, limited
-timelines, another access token, and any event that a test injects.
+It knows faults of calls, 429 with a wait that it insists on, events twice, limited timelines, another access
+token, and any event that a test injects. It has no page; programs write to the bot by ``POST /_fake/say``.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
@@ -17,6 +18,7 @@ from aiohttp import web
 from channels.matrix.fake.state import BOT, SERVER, Room, State, complaint, relation
 from gateway.testing.fake_platform import (
     Clock,
+    Control,
     FakeServer,
     Fault,
     Patience,
@@ -32,6 +34,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _RETRY_MS, _RETRY_JOIN_MS = 150, 1_500
 _MOST_FILE = 1_000_000
+_MOST_EVENTS = 100
+_KEPT = ("msgtype", "filename", "url", "info")
+"""Fields of a message that stay when its text is edited."""
 
 
 class FakeMatrix(FakeServer, State):
@@ -45,6 +50,8 @@ class FakeMatrix(FakeServer, State):
         self.slow_joins = False
         self.proxy_bytes = 100_000_000
         """Largest upload that a proxy before the homeserver accepts."""
+        self.timeline = _MOST_EVENTS
+        """Most events of a room in an answer to ``/sync``."""
         self.broken: set[str] = set()
         self.typing: list[str] = []
         self.receipts: list[str] = []
@@ -68,7 +75,9 @@ class FakeMatrix(FakeServer, State):
     def edit(self, event: str, text: str, *, user: str = "ada", room: Room | None = None) -> str:
         """Edit a message."""
         related = {"rel_type": "m.replace", "event_id": event}
-        new = {"msgtype": "m.text", "body": text}
+        found = (room or self.direct).find(event)
+        before: Json = {"msgtype": "m.text", **(found["content"] if found else {})}
+        new = {**{key: before[key] for key in _KEPT if key in before}, "body": text}
         return self.say(f"* {text}", user=user, room=room, **{"m.new_content": new, "m.relates_to": related})
 
     def react(self, event: str, key: str, *, user: str = "ada", room: Room | None = None) -> str:
@@ -76,6 +85,14 @@ class FakeMatrix(FakeServer, State):
         related = {"rel_type": "m.annotation", "event_id": event, "key": key}
         content = {"m.relates_to": related}
         return str((room or self.direct).put("m.reaction", f"@{user}:{SERVER}", content)["event_id"])
+
+    def remove(self, event: str, *, user: str = "ada", room: Room | None = None) -> str:
+        """Delete a message as a user. Return the id of the redaction."""
+        return str((room or self.direct).redact(event, f"@{user}:{SERVER}")["event_id"])
+
+    def open(self, user: str, name: str = "") -> str:
+        """Create a room as a user and invite the bot: a direct chat if it has no name. Return its id."""
+        return self.create(f"@{user}:{SERVER}", direct=not name, name=name).id
 
     def keep(self, mime_type: str, data: bytes) -> str:
         """Store a file. Return its URI."""
@@ -89,7 +106,8 @@ class FakeMatrix(FakeServer, State):
     def routes(self) -> web.Application:
         """Return the application that serves the API."""
         app = web.Application(client_max_size=4 * _MOST_FILE)
-        app.router.add_post("/say", self._say)
+        actions = (self.say, self.edit, self.remove, self.react, self.open, self.keep)
+        Control(self, None, self._shown, actions, self._argument).add_to(app)
         v3, room = "/_matrix/client/v3", "/_matrix/client/v3/rooms/{room}"
         routes: Sequence[tuple[str, str, Handler]] = (
             ("GET", f"{v3}/account/whoami", self._whoami),
@@ -121,11 +139,14 @@ class FakeMatrix(FakeServer, State):
             app.router.add_route(method, path, self._guarded(handler))
         return app
 
-    async def _say(self, request: web.Request) -> web.Response:
-        """Write a message of a user: ``{"text": …, "user": "ada", "room": "direct" or "team"}``."""
-        given = await request.json()
-        room = self.room if given.get("room") == "team" else self.direct
-        return as_json({"event_id": self.say(given["text"], user=given.get("user", "ada"), room=room)})
+    def _shown(self, most: int) -> Json:
+        rooms = [{"id": room.id, "messages": room.messages()[-most:]} for room in self.rooms.values()]
+        return {"bot": BOT, "rooms": rooms}
+
+    def _argument(self, name: str, value: Any) -> Any:
+        if name == "data":
+            return base64.b64decode(value, validate=True)
+        return self.rooms[value] if name == "room" else value
 
     def _guarded(self, handler: Handler) -> Handler:
         async def call(request: web.Request) -> web.StreamResponse:
@@ -139,7 +160,16 @@ class FakeMatrix(FakeServer, State):
             )
             if room is not None and room.membership(BOT) != "join" and not invited:
                 return _error(403, "M_FORBIDDEN", "not in the room")
-            return await handler(request)
+            if handler == self._send:  # it has faults of its own, and patience
+                return await handler(request)
+            fault = self.faults.of(handler.__name__.removeprefix("_"))
+            if fault == "slow_down":
+                answer = {"errcode": "M_LIMIT_EXCEEDED", "error": "slow down", "retry_after_ms": _RETRY_MS}
+                return as_json(answer, 429)
+            if fault in ("fail_before", "drop_before"):
+                return _fail(request, fault)
+            answer = await handler(request)
+            return answer if fault == "none" else _fail(request, fault)
 
         return call
 
@@ -161,7 +191,7 @@ class FakeMatrix(FakeServer, State):
         if self.position <= after:
             await self.changes.after(version, int(request.query.get("timeout", "0")) / 1000)
         wanted = json.loads(request.query["filter"])
-        limit: int = wanted["room"]["timeline"]["limit"]
+        limit = min(self.timeline, wanted["room"]["timeline"]["limit"])
         joined = {
             r.id: self._joined(r, after, limit) for r in self.rooms.values() if r.membership(BOT) == "join"
         }
@@ -318,9 +348,16 @@ class FakeMatrix(FakeServer, State):
 
 async def serve(argv: Sequence[str] | None = None, on_applied: Callable[[], None] | None = None) -> None:
     """Run until cancelled. Prints the address and the settings of the bot."""
-    given = vars(options("A fake homeserver; POST /say writes to the bot.").parse_args(argv))
+    parser = options("A fake homeserver.", "matrix")
+    parser.add_argument("--outage", type=float, default=0, help="seconds of each 12 in which histories fail")
+    parser.add_argument("--timeline", type=int, default=_MOST_EVENTS, help="most events of a room in /sync")
+    given = vars(parser.parse_args(argv))
+    outage, timeline = given.pop("outage"), given.pop("timeline")
     async with FakeMatrix(**given, on_applied=on_applied) as fake:
-        await announce(fake.url, "matrix", {"homeserver": fake.url, "access_token": fake.token})
+        fake.timeline = timeline
+        fake.fail_regularly("messages", outage, 12)
+        settings, facts = {"homeserver": fake.url, "access_token": fake.token}, [f"access_token {fake.token}"]
+        await announce(fake.url, "matrix", settings, facts)
 
 
 def _is_invited_after(room: Room, after: int) -> bool:

@@ -84,14 +84,28 @@ class Room:
 
     def shown(self, sender: str) -> Sequence[Json]:
         """Return the contents of a user's messages as clients show them, with edits applied."""
-        messages = [event for event in self.events if event.get("type") == "m.room.message"]
-        own = [e for e in messages if e["sender"] == sender and e["content"] and not replaces(e)]
-        return [self._shown(event) for event in own]
+        return [message["content"] for message in self.messages() if message["sender"] == sender]
 
-    def _shown(self, event: Json) -> Json:
-        found = self.find(event["event_id"]) or event
-        edit = found.get("unsigned", {}).get("m.relations", {}).get("m.replace")
-        return event["content"] if edit is None else edit["content"]["m.new_content"]
+    def messages(self) -> list[Json]:
+        """Return the messages that are not deleted, with edits applied."""
+        found: dict[str, Json] = {}
+        for event in self.events:
+            content, key, sender = event.get("content"), str(event.get("event_id")), event.get("sender")
+            if event.get("type") != "m.room.message" or not content:
+                continue
+            edited = replaces(event)
+            if edited is None:
+                related = relation(event)
+                found[key] = {
+                    "id": key,
+                    "sender": sender,
+                    "content": content,
+                    "relation": related,
+                    "edited": False,
+                }
+            elif edited in found and found[edited]["sender"] == sender:
+                found[edited] |= {"content": content["m.new_content"], "edited": True}
+        return [*found.values()]
 
 
 class State:

@@ -41,7 +41,7 @@ Action = Callable[..., object]
 
 
 class Control:
-    """The page in ``folder``, and the control interface.
+    """The page in ``folder``, if the platform has one, and the control interface.
 
     ``state`` returns the state with at most so many messages of each chat. ``argument`` converts an argument
     of an action from JSON; it raises ValueError.
@@ -50,7 +50,7 @@ class Control:
     def __init__(
         self,
         fake: FakeServer,
-        folder: Path,
+        folder: Path | None,
         state: Callable[[int], Mapping[str, Any]],
         actions: Iterable[Action],
         argument: Callable[[str, Any], Any] = lambda _name, value: value,
@@ -73,7 +73,7 @@ class Control:
         """Serve a file of the page."""
         name = request.match_info.get("name", "index.html")
         # From memory: the kernel's sendfile hangs under load.
-        files = _files(_SHARED) | _files(self._folder)
+        files = {} if self._folder is None else _files(_SHARED) | _files(self._folder)
         if name not in files:
             raise web.HTTPNotFound
         kind = mimetypes.guess_type(name)[0] or "application/octet-stream"

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from channels.matrix.api import Api
+from channels.matrix.channel import MatrixChannel
 from channels.matrix.delivery import Delivery
 from channels.matrix.fake import FakeMatrix, Room
 from channels.matrix.options import Options
@@ -43,6 +44,21 @@ async def running(tmp_path: Path, **settings: Any) -> AsyncIterator[tuple[Trial,
     platform = MatrixPlatform()
     async with trial(platform, tmp_path) as made, made.gateway(**{"envelope": "off", **settings}) as gateway:
         yield made, platform, gateway
+
+
+def stored_order(tmp_path: Path) -> int:
+    """Return the order in the stored position."""
+    with sqlite3.connect(tmp_path / "trunkline.db") as database:
+        [(value,)] = database.execute("select value from cursor where channel = 'matrix'").fetchall()
+    database.close()
+    return int(value.partition(" ")[0])
+
+
+def impatient(gateway: Gateway) -> None:
+    """Let the channel give up early what it would repeat for some seconds."""
+    channel = gateway.channels.get("matrix")
+    assert isinstance(channel, MatrixChannel)
+    channel._api.patience = 0.1  # pyright: ignore[reportPrivateUsage]
 
 
 def texts(room: Room) -> list[str]:
@@ -118,10 +134,10 @@ async def test_what_is_written_with_an_invitation_is_answered_and_nothing_before
 async def test_a_room_that_cannot_be_joined_is_tried_again_and_then_left(tmp_path: Path) -> None:
     async with running(tmp_path) as (_, platform, _gateway):
         fake = platform.fake
-        fake.refused_joins = 1
+        fake.refused_joins = 2
         again = fake.create(ADA)
         await until(lambda: again.membership(BOT) == "join")
-        fake.refused_joins = 2
+        fake.refused_joins = 100
         never = fake.create(ADA)
         await until(lambda: fake.left)
         assert fake.left[0][0] == never.id
@@ -145,11 +161,14 @@ async def test_files_of_many_messages_are_not_in_memory_at_once(tmp_path: Path) 
             await made.shows("You said: one")
         async with made.gateway() as gateway:
             batches: list[int] = []
+            orders: list[int] = []
             accept = gateway.parts.intake.accept
 
             async def counted(channel: str, messages: Any, *given: Any, **more: Any) -> Any:
                 batches.append(len(messages))
-                return await accept(channel, messages, *given, **more)
+                receipts = await accept(channel, messages, *given, **more)
+                orders.append(stored_order(tmp_path))
+                return receipts
 
             gateway.parts.intake.accept = counted  # type: ignore[method-assign]
             for number in range(5):
@@ -158,6 +177,8 @@ async def test_files_of_many_messages_are_not_in_memory_at_once(tmp_path: Path) 
             platform.write("last")
             await until(lambda: texts(platform.fake.direct)[-1:] and sum(batches) == 6)
             assert max(batches[:5]) == 1
+            # Each batch stores the order of its messages: what comes after a crash has to be behind them.
+            assert orders == sorted(set(orders))
 
 
 async def test_a_direct_chat_of_three_is_a_room(tmp_path: Path) -> None:
@@ -177,20 +198,46 @@ async def test_a_direct_chat_of_three_is_a_room(tmp_path: Path) -> None:
 
 async def test_an_event_whose_lookup_always_fails_stops_no_other(tmp_path: Path) -> None:
     async with running(tmp_path) as (made, platform, gateway):
-        related = {"m.relates_to": {"m.in_reply_to": {"event_id": "$broken"}}}
+        impatient(gateway)
         platform.fake.broken.add("$broken")
-        platform.fake.say("what is this?", **related)
-        platform.fake.say(
-            "odd", **{"m.relates_to": {"m.in_reply_to": {"event_id": "$x\u0000" + "y" * 70_000}}}
-        )
+        platform.fake.edit("$broken", "changed")
+        for text, event in (("what?", "$broken"), ("odd", "$x\u0000" + "y" * 70_000)):
+            platform.fake.say(text, **{"m.relates_to": {"m.in_reply_to": {"event_id": event}}})
         platform.write("one")
-        await made.shows("You said: odd", "You said: one")
+        await made.shows("You said: what?", "You said: odd", "You said: one")
         await settled(gateway)
         with sqlite3.connect(tmp_path / "trunkline.db") as database:
             rows = database.execute("select reason from quarantine").fetchall()
         database.close()
         assert len(rows) == 1
         assert "status 500" in rows[0][0]
+
+
+async def test_a_room_whose_gap_cannot_be_read_stops_no_other(tmp_path: Path) -> None:
+    async with running(tmp_path) as (made, platform, gateway):
+        impatient(gateway)
+        platform.fake.timeline = 1
+        platform.fake.then(*["fail_before"] * 100, method="messages")
+        for text in ("lost", "seen"):
+            platform.fake.say(f"{BOT} {text}", room=platform.fake.room)
+        platform.write("one")
+        await made.shows("You said: one")
+        await until(lambda: texts(platform.fake.room) == ["You said: seen"])
+
+
+async def test_calls_that_fail_at_times_lose_no_message_and_no_file(tmp_path: Path) -> None:
+    async with running(tmp_path) as (made, platform, gateway):
+        fake = platform.fake
+        for method in ("sync", "state_event", "event", "download", "members"):
+            fake.then("fail_before", "drop_after", "slow_down", method=method)
+        first = fake.say("one", room=fake.room)
+        related = {"m.relates_to": {"m.in_reply_to": {"event_id": first}}}
+        file = {"msgtype": "m.file", "filename": "a.txt", "url": fake.keep("text/plain", b"Hello file")}
+        fake.say(f"{BOT} two", room=fake.room, **related, **file)
+        await until(lambda: texts(fake.room))
+        await settled(gateway)
+        assert "Hello file" in str(made.models.requests[0].body)
+        assert gateway.health()["matrix"][0]
 
 
 async def test_an_encrypted_room_gets_one_notice(tmp_path: Path) -> None:
@@ -541,10 +588,14 @@ async def test_an_answer_is_found_with_another_access_token(tmp_path: Path) -> N
 
 async def test_the_fake_takes_messages_over_http() -> None:
     async with FakeMatrix() as fake, aiohttp.ClientSession() as http:
-        async with http.post(f"{fake.url}/say", json={"text": "hi", "user": "ben", "room": "team"}) as answer:
-            said = fake.room.find((await answer.json())["event_id"])
+        given = {"text": "hi", "user": "ben", "room": fake.room.id}
+        async with http.post(f"{fake.url}/_fake/say", json=given) as answer:
+            said = fake.room.find((await answer.json())["result"])
+        async with http.get(f"{fake.url}/_fake/state") as answer:
+            shown = (await answer.json())["rooms"][1]["messages"]
         assert said is not None
         assert (said["sender"], said["content"]["body"]) == (BEN, "hi")
+        assert shown[0]["content"] == said["content"]
 
 
 async def test_a_wrong_token_is_reported(tmp_path: Path) -> None:
