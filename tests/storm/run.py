@@ -65,10 +65,10 @@ message.
 
 Clients: twelve over websockets; six on each platform, in private chats, groups, threads and topics (two
 bots on Telegram, by polling and by webhook; two bots on Discord; two apps in Slack, by socket and by
-HTTP; one account on Matrix). They send files and ask for some, approve tools, stop answers, and edit and delete messages.
-Editors change messages and switch between versions over HTTP. The model asks questions and starts nested
-runs, a plugin announces notices and asks questions. Confined plugins crash, hang, block and observe, and
-are replaced.
+HTTP; one account on Matrix). They send files and ask for some, approve tools, stop answers, and edit and
+delete messages. Editors change messages and switch between versions over HTTP. The model asks questions
+and starts nested runs, a plugin announces notices and asks questions. Confined plugins crash, hang, block
+and observe, and are replaced.
 
 Faults: the gateway keeps only four messages of a chat in memory. It is killed with SIGKILL once or twice
 a second, at random and at failpoints, and restarted at once, with a clock that is right or an hour off.
