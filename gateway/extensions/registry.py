@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import Context
@@ -36,6 +37,7 @@ from gateway.contract.services import Unregister
 from gateway.contract.tool import Tool
 from gateway.events.bus import EventBus
 from gateway.events.types import PluginRegistered, PluginUnregistered
+from gateway.extensions.admission.config_schema import schema_problem
 from gateway.extensions.contributions import Contributions
 from gateway.extensions.deadlines import Limit
 from gateway.extensions.figures import collect_figures
@@ -47,6 +49,7 @@ from gateway.settings import PluginSettings, table_of
 
 log = structlog.get_logger("trunkline.registry")
 
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _DEACTIVATE_SECONDS = 5
 """Time limit of ``Plugin.deactivate``."""
 _LONGEST_WAIT = 60.0
@@ -199,7 +202,7 @@ class PluginRegistry:
         self._active[new.name] = new
         self._publish()
         try:
-            await self._activate(new)
+            await self._activate(new, instead_of=new)
         except BaseException:
             self._active.pop(new.name, None)
             self._publish()
@@ -219,7 +222,7 @@ class PluginRegistry:
         if plugin.name != name:
             raise PluginError(f"plugin {plugin.name!r} cannot replace {name!r}; their names must be equal")
         new = self._prepare(plugin, built_in=old.built_in, instead_of=old)
-        await self._activate(new)
+        await self._activate(new, instead_of=old)
         try:
             # No other code runs until both are exchanged, so that no event or request meets both or neither.
             self._exchange(old, new)
@@ -280,22 +283,28 @@ class PluginRegistry:
         Raises AlreadyRegisteredError for a tool that another one has, and PluginError for a misspelt hook.
         """
         check_names(plugin)
-        self._refuse_duplicates(plugin, instead_of)
+        self._check_tools(plugin, instead_of, built_in=built_in)
         scope = Scope(plugin.name, self.task_group, is_open=instead_of is None)
         context = self._context(self, plugin, scope)
         return ActivePlugin(plugin, context, scope, self._settings(plugin.name), built_in=built_in)
 
-    async def _activate(self, new: ActivePlugin) -> None:
-        plugin, context = new.plugin, new.context
+    async def _activate(self, new: ActivePlugin, *, instead_of: ActivePlugin) -> None:
+        plugin, context, is_active = new.plugin, new.context, False
         try:
             if plugin.settings_model is not None:
                 context.options(plugin.settings_model)
             await new.limit("activate", new.settings.activate_timeout_ms).call(plugin.activate, context)
+            is_active = True
             new.routes = check_routes(plugin.name, plugin.routes(), plugin.api_prefixes)
+            # Again: many plugins know their tools only now, and those in a process of their own always.
+            self._check_tools(plugin, instead_of, built_in=new.built_in)
         except CATCHABLE as error:
-            new.scope.retire()
-            await new.scope.end_tasks()
-            new.scope.release()
+            if is_active:
+                await self._end(new)
+            else:
+                new.scope.retire()
+                await new.scope.end_tasks()
+                new.scope.release()
             if is_cancellation_requested(error):
                 raise
             lasting = isinstance(error, SettingsError | PluginError)
@@ -475,7 +484,8 @@ class PluginRegistry:
         """Call ``end`` when a plugin is removed or replaced. The result takes that back."""
         return self._active[plugin].scope.add(lambda: end)
 
-    def _refuse_duplicates(self, plugin: Plugin, instead_of: ActivePlugin | None) -> None:
+    def _check_tools(self, plugin: Plugin, instead_of: ActivePlugin | None, *, built_in: bool) -> None:
+        """Raise PluginError for a tool with which model providers would refuse every request."""
         others = [one for one in self._active.values() if one is not instead_of]
         check_prefixes(plugin, {prefix: one.name for one in others for prefix in one.plugin.api_prefixes})
         taken = {tool.name: one.name for one in others for tool in one.tools()}
@@ -483,6 +493,14 @@ class PluginRegistry:
             if tool.name in taken:
                 detail = f"tool {tool.name!r} is already registered by {taken[tool.name]!r}"
                 raise AlreadyRegisteredError(f"plugin {plugin.name!r}: {detail}")
+            if not _TOOL_NAME.fullmatch(tool.name):
+                raise PluginError(
+                    f"plugin {plugin.name!r}: the name of the tool {tool.name!r} must have 1 to 64 letters, "
+                    "digits, _ and -"
+                )
+            # Those of built-in tools are made by the gateway, and the check takes 30 ms to import.
+            if not built_in and (problem := schema_problem(tool.definition.parameters)):
+                raise PluginError(f"plugin {plugin.name!r}: the schema of the tool {tool.name!r} {problem}")
             taken[tool.name] = plugin.name
 
 

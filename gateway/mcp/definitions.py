@@ -19,6 +19,7 @@ from msgspec import Struct, structs
 
 from gateway.api.owned_files import replace_file
 from gateway.contract.errors import NotFoundError, PluginError
+from gateway.extensions.admission.config_schema import schema_problem
 
 MOST_TOOLS = 256
 """Tools of one server; further ones are left out."""
@@ -33,6 +34,8 @@ _HASH = 8
 _LONGEST_COMMAND = 32
 _LONGEST_DESCRIPTION = 200
 _MOST_ARGUMENTS = 9
+_MOST_COMPARED = 4_000
+"""Lines of two definitions that are compared line by line."""
 _ARGUMENT = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _FOREIGN = re.compile(r"[^A-Za-z0-9_-]")
 _HIDDEN = re.compile(
@@ -159,7 +162,15 @@ class KnownTools:
         approved = seen if self.is_empty and not self._kept.approved else self._kept.approved
         if (kept := _File(approved, seen, listing.prompts)) != self._kept:
             self._write(kept)
-        return [tool.name for tool in self.states() if tool.state in ("changed", "new")]
+        return self.waiting()
+
+    def waiting(self) -> list[str]:
+        """Return the names of the selected tools that wait for an approval, as changed or new."""
+        return [
+            tool.name
+            for tool in self._kept.seen.values()
+            if self._is_selected(tool.name) and not self._is_pinned(tool)
+        ]
 
     def approve(self, names: Collection[str] = ()) -> list[str]:
         """Approve the present definitions of these tools, or of all. Return the names of those that changed.
@@ -202,8 +213,9 @@ class KnownTools:
         if self._is_pinned(tool):
             return shown
         old = [] if before is None else before.lines()
-        difference = "\n".join(unified_diff(old, tool.lines(), "approved", "now", lineterm=""))
-        return structs.replace(shown, state="changed" if before else "new", difference=difference)
+        return structs.replace(
+            shown, state="changed" if before else "new", difference=_difference(old, tool.lines())
+        )
 
     def _is_pinned(self, tool: Definition) -> bool:
         before = self._kept.approved.get(tool.name)
@@ -261,6 +273,8 @@ def checked(tools: Iterable[tuple[str, str, Mapping[str, Any]]], *, resources: b
             left_out.append(f"{name[:LONGEST_NAME]!r}, which is not a name")
         elif len(msgspec.json.encode(tool)) > MOST_DEFINITION_BYTES:
             left_out.append(f"{name!r}, whose definition has more than {MOST_DEFINITION_BYTES // 1024} KB")
+        elif problem := schema_problem(tool.schema):
+            left_out.append(f"{name!r}, whose schema {problem[:200]}")
         else:
             found[name] = tool
     if resources and found.setdefault(RESOURCES.name, RESOURCES) is not RESOURCES:
@@ -289,11 +303,21 @@ def checked_prompts(prompts: Iterable[tuple[str, str, Mapping[str, bool]]]) -> L
 
 
 def _as_object(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a schema of an object without further properties, which model providers require."""
+    """Return a schema of an object. It has no further properties, unless the server says that it has."""
+    if "$ref" in schema:
+        return {**schema, "type": "object"}
     properties: object = schema.get("properties")
     return {
         **schema,
         "type": "object",
         "properties": properties if isinstance(properties, dict) else {},
-        "additionalProperties": False,
+        "additionalProperties": schema.get("additionalProperties", False),
     }
+
+
+def _difference(old: Sequence[str], new: Sequence[str]) -> str:
+    """Return a unified diff; of long texts one that has all their lines, because comparing takes minutes."""
+    if len(old) + len(new) > _MOST_COMPARED:
+        head = ("--- approved", "+++ now", f"@@ -1,{len(old)} +1,{len(new)} @@")
+        return "\n".join((*head, *(f"-{line}" for line in old), *(f"+{line}" for line in new)))
+    return "\n".join(unified_diff(old, new, "approved", "now", lineterm=""))

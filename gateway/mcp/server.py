@@ -100,7 +100,6 @@ class Server:
     @property
     def status(self) -> ServerStatus:
         """The present state."""
-        states = [tool.state for tool in self.known.states()]
         session = self._session
         state: State = "connected" if session else "failed" if self.problem else "idle"
         if state == "failed" and self._guard is not None and self._guard.needs:
@@ -110,8 +109,8 @@ class Server:
             state=state if self.settings.enabled else "disabled",
             problem=self.problem,
             source=without_passwords(self.settings.url or shlex.join(self.settings.command)),
-            tools=states.count("offered"),
-            waiting=states.count("changed") + states.count("new"),
+            tools=sum(1 for _ in self.known.offered()),
+            waiting=len(self.known.waiting()),
             left_out=self._left_out,
             junk=session.guard.junk if session else 0,
             protocol=session.protocol if session else "",

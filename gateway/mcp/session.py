@@ -18,6 +18,7 @@ from mcp import Client, MCPError
 from mcp.client.subscriptions import SubscriptionLost
 from mcp.shared.message import SessionMessage
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
 
 from gateway.contract.errors import ToolError
 from gateway.contract.messages import Attachment, to_json
@@ -124,7 +125,7 @@ class Session:
         found: list[types.Tool] = []
         cursor: str | None = None
         can = self.client.server_capabilities
-        with _told():
+        with _tool_errors():
             # A server that has other things only need not know the list of tools.
             for _ in range(_MOST_PAGES if can.tools or not (can.prompts or can.resources) else 0):
                 page = await self.client.list_tools(cursor=cursor, cache_mode="bypass")
@@ -166,7 +167,7 @@ class Session:
 
     async def prompt(self, name: str, arguments: Mapping[str, str]) -> str:
         """Return the text of a prompt, without what is no text. Raises ToolError."""
-        with _told():
+        with _tool_errors():
             made = await self.client.get_prompt(name, dict(arguments))
         spoken: list[tuple[str, str]] = []
         for message in made.messages:
@@ -193,7 +194,7 @@ class Session:
             of = "" if total is None else f" of {total:g}"
             show(f"{message or f'{progress:g}{of}'}\n")
 
-        with self.requests.of(caller), _told():
+        with self.requests.of(caller), _tool_errors():
             if tool.kind == "resources":
                 return await use_resources(self.client, arguments)
             return _as_output(
@@ -253,8 +254,9 @@ class Session:
             **self.requests.callbacks(),
         )
         async with contextlib.AsyncExitStack() as stack:
-            with _told():
+            with _tool_errors():
                 self._client = await stack.enter_async_context(client)
+                client.session.validate_tool_result = _unchecked
             yield
 
 
@@ -315,13 +317,29 @@ async def _line(lines: asyncio.StreamReader, guard: Guard) -> bytes:
 
 
 @contextlib.contextmanager
-def _told() -> Generator[None]:
+def _tool_errors() -> Generator[None]:
     """Raise ToolError in place of errors of the SDK, with their text."""
     try:
         yield
     except Exception as raised:  # noqa: BLE001 - of the SDK and the libraries below it
         error = first_of(raised)
-        raise ToolError(str(error)[:1000] or type(error).__name__) from None
+        text = _mistakes(error) if isinstance(error, ValidationError) else str(error)
+        raise ToolError(text[:1000] or type(error).__name__) from None
+
+
+def _mistakes(error: ValidationError) -> str:
+    """Return in one line what is wrong with a message."""
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    named = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in found[:3])
+    return f"it sent a wrong {error.title}: {'; '.join(named)}"
+
+
+async def _unchecked(name: str, result: types.CallToolResult) -> None:
+    """Accept any result.
+
+    The SDK would compare it with the server's own schema, on the event loop: a pattern in that can take
+    forever and stop the gateway.
+    """
 
 
 def _as_output(result: types.CallToolResult) -> ToolOutput:

@@ -10,14 +10,17 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 _CHOICES = ("anyOf", "oneOf", "allOf")
-_NOT_AT_ROOT = frozenset({*_CHOICES, "enum", "const", "not", "$schema", "$id"})
+_NOT_AT_ROOT = frozenset({*_CHOICES, "enum", "const", "not", "$schema", "$id", "$ref"})
 _BELOW = ("properties", "$defs", "definitions", "patternProperties")
+
+_MOST_REFERENCES = 5
 
 Schema = Mapping[str, Any]
 
 
 def normalize_tool_schema(schema: Schema) -> Schema:
     """Return a tool's parameters in the common subset; a schema that is already in it stays equal."""
+    schema = _without_reference(schema)
     root = {name: value for name, value in schema.items() if name not in _NOT_AT_ROOT}
     variants = [variant for choice in _CHOICES for variant in _schemas(schema.get(choice))]
     properties = dict(_table(schema.get("properties")))
@@ -30,6 +33,18 @@ def normalize_tool_schema(schema: Schema) -> Schema:
     if not root["required"]:
         del root["required"]
     return cast("Schema", _with_items(root))
+
+
+def _without_reference(schema: Schema) -> Schema:
+    """Return a schema whose root is not ``{"$ref": "#/$defs/NAME"}``, as generators write recursive ones."""
+    for _ in range(_MOST_REFERENCES):
+        place = schema.get("$ref")
+        path = place.split("/") if isinstance(place, str) else []
+        if len(path) != 3 or path[0] != "#":
+            break
+        rest = {name: value for name, value in schema.items() if name != "$ref"}
+        schema = {**_table(_table(schema.get(path[1])).get(path[2])), **rest}
+    return schema
 
 
 def _required(schema: Schema) -> list[str]:

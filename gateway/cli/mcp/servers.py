@@ -270,9 +270,11 @@ def add(
             tested = operator.test(name)
         except NeedsLogin:
             fail(f"{name} is added, and needs a login: run trunkline mcp login {name}", FAILED)
-        except ToolError as error:
+        except BaseException as error:
             file.restore()
-            fail(plain(f"{error}; nothing was changed"))
+            if isinstance(error, ToolError):
+                fail(plain(f"{error}; nothing was changed"))
+            raise
         then = operator.refresh(name)
     if as_json:
         echo_json({**msgspec.to_builtins(tested), "next": then})
@@ -408,7 +410,9 @@ def _values(
         raise SettingsError(
             "--read and --write cannot be combined: a server may write in all of its folders or in none"
         )
-    values: dict[str, Any] = {"url": url} if url else {"command": list(command)}
+    values: dict[str, Any] = {"url": url} if url else {}
+    if command or not url:
+        values["command"] = list(command)
     capabilities: dict[str, Any] = {}
     if read or write:
         roots = [str(folder.expanduser().absolute()) for folder in (*read, *write)]

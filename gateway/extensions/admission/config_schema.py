@@ -27,10 +27,17 @@ def check_schema(schema: Mapping[str, Any]) -> Iterator[str]:
     for name in _table(schema, "properties"):
         if name in _RESERVED:
             yield f"properties.{name}: the gateway uses this name itself; choose another one"
+    if problem := schema_problem(schema):
+        yield problem
+
+
+def schema_problem(schema: Mapping[str, Any]) -> str:
+    """Return why something is not a JSON Schema, without its subject; "" if it is one."""
     try:
         validator(schema)
     except Exception as error:  # noqa: BLE001 - the library has several classes without a common one
-        yield f"is not a JSON Schema: {str(error).splitlines()[0]}"
+        return f"is not a JSON Schema: {str(error).splitlines()[0]}"
+    return ""
 
 
 def plugin_config(settings: Settings, names: Sequence[str], schema: Mapping[str, Any]) -> Mapping[str, Any]:

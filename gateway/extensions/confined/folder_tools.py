@@ -22,7 +22,7 @@ from gateway.contract.messages import to_json
 from gateway.contract.provider import ToolDefinition
 from gateway.contract.tool import Tool, ToolContext, ToolOutput
 from gateway.extensions.admission import fields
-from gateway.extensions.admission.config_schema import validator
+from gateway.extensions.admission.config_schema import schema_problem, validator
 from gateway.extensions.admission.fields import Reader, Report, Wrong
 from gateway.extensions.admission.manifest import MANIFEST, Admitted
 from gateway.extensions.admission.yaml_tree import Node, parse_yaml
@@ -206,10 +206,8 @@ def _schema(_report: Report, node: Node, _key: str) -> Mapping[str, Any]:
     schema = cast("object", node.plain())
     if not isinstance(schema, dict) or cast("dict[str, Any]", schema).get("type") != "object":
         raise Wrong("must be a JSON Schema with type: object, like {type: object, properties: {…}}")
-    try:
-        validator(cast("dict[str, Any]", schema))
-    except Exception as error:  # noqa: BLE001 - the library has several classes without a common one
-        raise Wrong(f"is not a JSON Schema: {str(error).splitlines()[0]}") from None
+    if problem := schema_problem(cast("dict[str, Any]", schema)):
+        raise Wrong(problem)
     return cast("dict[str, Any]", schema)
 
 

@@ -6,6 +6,7 @@ No change leaves wrong settings.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -53,10 +54,14 @@ class EditedFile:
         self._write(self._toml.dumps(self._document))
         try:
             (check or partial(load_settings, self.path))()
-        except TrunklineError:
+        except TrunklineError as error:
             self._write(before)
             self._document = self._toml.parse(before)
-            raise
+            if not isinstance(error, SettingsError):
+                raise
+            # Its line is one of the text that is not there any more.
+            name = re.escape(self.path.name)
+            raise SettingsError(re.sub(rf"(?m)^(.*?{name}):\d+: ", r"\1: ", str(error))) from None
 
     @property
     def text(self) -> str:

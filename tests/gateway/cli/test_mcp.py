@@ -81,6 +81,9 @@ def test_wrong_arguments_are_refused_in_one_line(home: Path) -> None:
     assert "cannot be combined" in add(home, "--read", "/srv", status=1)
     assert "--env must be NAME=VALUE" in add(home, "--env", "A", status=1)
     assert "--header must be NAME=VALUE" in add(home, "--header", "=x", status=1)
+    # A line of a file that was put back would help nobody.
+    both = "config/trunkline.toml: mcp.demo must have either command"
+    assert both in add(home, "--url", "https://mcp.example.org", status=1)
     add(home)
     assert "mcp.demo exists" in add(home, status=1)
     assert "there is no tool 'x'" in run(home, "approve", "demo", "x", "--yes", status=1)

@@ -27,6 +27,7 @@ from gateway.contract.errors import AlreadyRegisteredError
 from gateway.extensions.contributions import ConsoleUI
 from gateway.extensions.registry import AgentSources, ChannelRegistry, PluginRegistry
 from gateway.extensions.scope import Scope
+from gateway.provider_http import ToolDefinition
 from gateway.testing.chat import chatting
 from gateway.testing.letterbox import Letterbox
 
@@ -443,6 +444,47 @@ async def test_002_36_a_published_registry_is_what_later_plugins_get(tmp_path: P
 def test_002_36_agent_sources_are_absolute() -> None:
     with pytest.raises(PluginError, match="absolute"):
         AgentSources().register_source(Path("agents"))
+
+
+@pytest.mark.parametrize(
+    ("name", "schema", "told"),
+    [
+        ("first", {}, "tool 'first' is already registered by 'one'"),
+        ("sp ace", {}, "the name of the tool 'sp ace' must have 1 to 64 letters"),
+        (
+            "fine",
+            {"properties": {"a": {"type": "any"}}},
+            "the schema of the tool 'fine' is not a JSON Schema",
+        ),
+    ],
+)
+async def test_a_tool_that_a_plugin_has_after_its_activation_is_checked(
+    name: str, schema: dict[str, Any], told: str
+) -> None:
+    class Late(Noted):
+        found: tuple[Tool, ...] = ()
+
+        async def activate(self, ctx: PluginContext) -> None:
+            await super().activate(ctx)
+            self.found = (Tool(definition=ToolDefinition(name, "A tool", schema), execute=run),)
+
+        def tools(self) -> Sequence[Tool]:
+            return self.found
+
+    async def run(arguments: Any, context: Any) -> str:
+        """A tool."""
+        return ""
+
+    class One(Noted):
+        def tools(self) -> Sequence[Tool]:
+            return (Tool(definition=ToolDefinition("first", "A tool", {}), execute=run),)
+
+    late = Late("late")
+    registry = await registered(One("one"))
+    with pytest.raises(PluginError, match=told):
+        await registry.register(late)
+    assert late.notes == ["+late", "-late"]
+    assert [tool.name for tool in registry.get_tools()] == ["first"]
 
 
 def test_a_channel_is_registered_once_and_can_be_taken_back() -> None:

@@ -57,6 +57,13 @@ def tools() -> list[dict[str, Any]]:
         ]
         found += [tool("big", "x" * 70_000), tool("hidden", "a\u200b\u202eb")]
         found[-1]["annotations"] = {"readOnlyHint": True}
+        free = {"type": "object", "additionalProperties": {"type": "string"}}
+        found += [{"name": "free", "inputSchema": free}, tool("wrong", a={"type": "any"})]
+    if BEHAVIOUR == "schema":
+        endless = {"type": "object", "properties": {"said": {"type": "string", "pattern": "^(a+)+$"}}}
+        found[2]["outputSchema"] = {**endless, "required": ["said"]}
+    if BEHAVIOUR == "broken":
+        found += [{"name": "broken"}]
     if BEHAVIOUR == "taken":
         found += [tool("resources", "Its own", what={"type": "string"})]
     if BEHAVIOUR == "long":
@@ -228,7 +235,8 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
                 text, failed = f"{type(error).__name__}: {error}", True
             else:
                 failed = False
-            return {"result": {"content": [{"type": "text", "text": text}], "isError": failed}}
+            said = {"structuredContent": {"said": "a" * 60 + "!"}} if BEHAVIOUR == "schema" else {}
+            return {"result": {"content": [{"type": "text", "text": text}], "isError": failed, **said}}
         case "resources/list" if BEHAVIOUR == "empty":
             return {"result": {"resources": []}}
         case "resources/list":

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
 from gateway import ToolError
-from gateway.mcp.definitions import model_name
+from gateway.mcp.definitions import Definition, KnownTools, Listing, model_name
 from gateway.testing.chat import Chat
 
 from .conftest import Servers, plugin, server, until, use
@@ -63,16 +64,46 @@ async def test_odd_definitions_are_left_out_or_cleaned(servers: Servers) -> None
         assert sorted(offered) == [
             "demo_add",
             "demo_bare",
+            "demo_free",
             "demo_hidden",
             "demo_look",
             "demo_run",
             "demo_sp_ace___x",
         ]
         assert offered["demo_hidden"].definition.description == "ab"
-        assert offered["demo_bare"].definition.parameters["properties"] == {}
+        bare, free = (offered[f"demo_{name}"].definition.parameters for name in ("bare", "free"))
+        assert (bare["properties"], bare["additionalProperties"]) == ({}, False)
+        assert free["additionalProperties"] == {"type": "string"}
         assert not any(tool.read_only for tool in offered.values())
-        left_out = server(chat).status.left_out
-        assert left_out == ("'add', which it lists twice", "'big', whose definition has more than 64 KB")
+        twice, big, wrong = server(chat).status.left_out
+        assert (twice, big) == (
+            "'add', which it lists twice",
+            "'big', whose definition has more than 64 KB",
+        )
+        assert wrong.startswith("'wrong', whose schema is not a JSON Schema: \"any\" is not valid")
+
+
+async def test_a_wrong_list_of_tools_is_explained_in_one_line(servers: Servers) -> None:
+    async with servers.chat("broken") as chat:
+        problem = server(chat).problem
+        assert problem == "it sent a wrong ListToolsResult: tools.3.inputSchema: Field required"
+
+
+async def test_a_result_is_not_compared_with_the_schema_of_its_server(servers: Servers) -> None:
+    """The pattern of the schema would take longer than the universe, and stop the gateway."""
+    async with servers.chat("schema") as chat:
+        assert (await use(chat, "demo_run", what="junk")).output == "did junk"
+
+
+def test_long_definitions_are_shown_whole_instead_of_compared(tmp_path: Path) -> None:
+    """Comparing 64 KB of lines that repeat would take minutes."""
+    known = KnownTools(tmp_path / "known.json")
+    before, after = ("\n".join(f"{turn}{n % 130}" for n in range(9_000)) for turn in "ab")
+    known.update(Listing((Definition("long", before, {}),)))
+    assert known.update(Listing((Definition("long", after, {}),))) == ["long"]
+    [tool] = known.states()
+    assert tool.difference.splitlines()[2:5] == ["@@ -1,9001 +1,9001 @@", "-a0", "-a1"]
+    assert tool.difference.splitlines()[-2:] == ["+b29", "+{}"]
 
 
 async def test_long_names_that_begin_alike_are_told_apart_and_stay(servers: Servers) -> None:

@@ -11,6 +11,7 @@ from gateway.testing.fake_models.dialect import tool_problem
 
 OBJECT = {"type": "object", "properties": {}}
 TEXT = {"type": "string"}
+ENDLESS = {"A": {"$ref": "#/$defs/A"}}
 
 
 @pytest.mark.parametrize(
@@ -63,6 +64,15 @@ def test_004_T13_what_is_sound_stays_unchanged(sound: dict[str, Any]) -> None:
             },
             {"type": "object", "properties": {"a": TEXT, "c": TEXT, "b": TEXT}, "required": ["c"]},
         ),
+        (
+            {"$ref": "#/$defs/A", "$defs": {"A": {"properties": {"a": {"$ref": "#/$defs/A"}}}}},
+            {
+                "type": "object",
+                "properties": {"a": {"$ref": "#/$defs/A"}},
+                "$defs": {"A": {"properties": {"a": {"$ref": "#/$defs/A"}}}},
+            },
+        ),
+        ({"$ref": "#/$defs/A", "$defs": ENDLESS}, {**OBJECT, "$defs": ENDLESS}),
         (
             {
                 "allOf": [{"properties": {"a": TEXT}, "required": ["a"]}, {"properties": {"b": TEXT}}],
