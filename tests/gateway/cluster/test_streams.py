@@ -431,7 +431,7 @@ async def test_a_node_of_another_version_gets_the_reason(nodes: Pair, tmp_path: 
     for protocol in (None, "trunkline-streams-0"):
         assert await read_all(nodes.works, first_line, tmp_path, protocol) == OTHER_VERSION.encode()
     tls = context(tmp_path, ssl.PROTOCOL_TLS_SERVER, None)
-    older = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=tls)
+    older = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=tls)
     try:
         with pytest.raises(ConnectionRefusedError, match=OTHER_VERSION):
             await nodes.stands_by.connect(

@@ -301,15 +301,16 @@ async def test_a_connection_that_opens_while_the_client_closes_is_closed() -> No
             await get(client, server.url)
 
 
-@functools.cache
 def authority(folder: Path) -> None:
     """Make a test authority, and a certificate of it for 127.0.0.1."""
     commands = (
-        "req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 2 -subj /CN=ca",
+        "req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 2 -subj /CN=ca"
+        " -addext keyUsage=critical,keyCertSign",
         "req -newkey rsa:2048 -nodes -keyout key.pem -out request.pem -subj /CN=server",
         "x509 -req -in request.pem -CA ca.pem -CAkey ca.key -CAcreateserial -out cert.pem -extfile ext",
     )
-    (folder / "ext").write_text("subjectAltName=IP:127.0.0.1\n")
+    # Python 3.13 and newer accept no CA without keyUsage, and no certificate without the id of its CA's key.
+    (folder / "ext").write_text("subjectAltName=IP:127.0.0.1\nauthorityKeyIdentifier=keyid\n")
     for command in commands:
         subprocess.run(["openssl", *command.split()], cwd=folder, check=True, capture_output=True)
 
