@@ -16,18 +16,15 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import structlog
 
 from gateway.access import Access, UserRef
-from gateway.access.approvals import Approvals
 from gateway.access.permissions import Permissions
 from gateway.access.program_actions import ProgramPermissions
 from gateway.access.questions import Questions
-from gateway.access.tokens import Auth, BrowserLogins
 from gateway.commands.access import AccessCommands
-from gateway.commands.agent_draft import FOLDER, AgentDrafts
+from gateway.commands.agent_draft import FOLDER
 from gateway.commands.conversation import ConversationCommands
 from gateway.commands.model import ModelCommands
 from gateway.commands.plan import PlanMode
@@ -42,23 +39,9 @@ from gateway.contract.messages import Message
 from gateway.contract.plugin import Plugin, PluginContext, StatusSegment
 from gateway.contract.provider import ProviderConfig
 from gateway.contract.services import AgentService, UIService, Unregister
-from gateway.conversations import (
-    Branches,
-    ChangeLog,
-    ConversationServices,
-    Forks,
-    SearchIndex,
-    Shares,
-    Titles,
-    Undo,
-)
-from gateway.conversations.announcements import Announcements
 from gateway.conversations.chats import Chats
 from gateway.conversations.plugin_questions import PluginQuestions, QuestionUI
 from gateway.counters import Counters
-from gateway.delivery.deliverer import Deliverer
-from gateway.delivery.feedback import FeedbackLog
-from gateway.ephemeral import EphemeralRunner
 from gateway.events.bus import ActivityBus, EventBus, OwnedEvents
 from gateway.events.types import AccessRevoked, GatewayReady, ModelChanged
 from gateway.extensions.activation import PluginActivator, PluginResolver
@@ -69,13 +52,12 @@ from gateway.extensions.loader import BUILTIN_PLUGINS, enabled_channels, load_ch
 from gateway.extensions.process.service import Processes
 from gateway.extensions.registry import AgentSources, ChannelRegistry, PluginRegistry
 from gateway.extensions.scope import Scope, owned
-from gateway.files import FileReader, OutputReader, Snapshots, ToolOutputs
+from gateway.files import OutputReader, ToolOutputs
 from gateway.host import Host, RunningGateway
 from gateway.models import (
     Agents,
     ConfiguredModels,
     Models,
-    Spending,
     check_agents,
     check_channels,
     default_model,
@@ -84,18 +66,9 @@ from gateway.models import (
 from gateway.models.credentials import CredentialStore
 from gateway.models.providers import LoginWatcher, provider_config
 from gateway.pacing import confirming
-from gateway.pipeline.agent import Agent, AgentDefaults
-from gateway.pipeline.compactor import Compactor
-from gateway.pipeline.intake import Bounds, Intake
-from gateway.pipeline.mailbox import Dispatcher
-from gateway.pipeline.model_call import ModelCaller
-from gateway.pipeline.runner import Runner
-from gateway.pipeline.submission import Submission
-from gateway.pipeline.tools import ToolRunner
-from gateway.plugin_services import GrantQuestions, OpenServices, PluginActions, PluginCompletions, Resolver
+from gateway.pipeline.intake import Intake
+from gateway.plugin_services import GrantQuestions, OpenServices, PluginActions, Resolver
 from gateway.plugin_services.live import LivePlugins
-from gateway.rooms.context import RoomContext
-from gateway.rooms.envelope import Envelopes
 from gateway.session import OwnedSessions, Session, Sessions
 from gateway.session.log import SessionRow
 from gateway.session.redaction import Redactor
@@ -104,14 +77,10 @@ from gateway.settings.layers.own_files import own_files
 from gateway.settings.secrets import secrets_in
 from gateway.skills import SkillLibrary, SkillTools
 from gateway.store import Fence, Store
-from gateway.store.inbox import Inbox
-from gateway.store.outbox import Outbox
 from gateway.store.retention import Retention
-from gateway.store.steps import Steps
 from gateway.supervisor import Supervisor, keep_running, run_after, watch_health
 from gateway.tables import PluginTables
 from gateway.tables.clock import TrustedClock
-from gateway.tables.uploads import Uploads
 
 log = structlog.get_logger("trunkline")
 
@@ -249,29 +218,30 @@ class Gateway:
             check_channels(settings, self.profiles)
             check_agents(settings, self.providers, (tool.name for tool in self.registry.get_tools()))
             await self._choose_model()
-            permissions = access.permissions = self._permissions()
+            access.permissions = self._permissions()
             async with asyncio.TaskGroup() as tasks:
                 self._keep(tasks, "store monitor", store.monitor.run())
                 self._keep(tasks, "ownership", store.watch_owner())
-                self._parts = self._assemble(tasks, permissions, store, sessions, access, questions)
+                self._parts = parts = self._running_parts(tasks, store, sessions, access, questions)
+                self._connect_sessions(parts)
                 self._keep(tasks, "questions", questions.run())
-                self._register_channels(self._parts)
+                self._register_channels(parts)
                 await self.recover()
-                sessions.post = self._parts.intake.post
+                sessions.post = parts.intake.post
                 sessions.on_delete = self._forget
-                self._keep(tasks, "recovery", self._parts.intake.load_sessions())
-                self._start_channels(tasks, self._parts.intake)
-                self._start_background(tasks, self._parts)
+                self._keep(tasks, "recovery", parts.intake.load_sessions())
+                self._start_channels(tasks, parts.intake)
+                self._start_background(tasks, parts)
                 self.ready = True
                 self.events.emit(GatewayReady())
                 self._opened.set()
                 try:
-                    yield self._parts.host
+                    yield parts.host
                 finally:
                     self.ready = False
                     # Channels end first, so that nothing new is accepted while the running turns end.
                     await self.stop_background()
-                    await self._drain(self._parts)
+                    await self._drain(parts)
 
     def _keep(self, tasks: asyncio.TaskGroup, name: str, work: Coroutine[Any, Any, None]) -> None:
         """Start a task that runs until the gateway stops."""
@@ -305,7 +275,7 @@ class Gateway:
         """Delete what else is kept of a session that was deleted."""
         await self.outputs.forget(session)
         self.parts.questions.forget_session(session)
-        await self.parts.host.changes.forget(session)
+        await self.parts.changes.forget(session)
 
     def _mask_secrets(self) -> None:
         """Redact the secrets of the settings, the environment, logins and plugins from now on."""
@@ -335,7 +305,7 @@ class Gateway:
 
     async def recover(self) -> None:
         """Finish the reverts of an earlier process, and queue its unanswered messages before new ones."""
-        await self.parts.host.changes.resume()
+        await self.parts.changes.resume()
         await self.parts.intake.recover()
 
     async def stand_by(self) -> None:
@@ -360,181 +330,54 @@ class Gateway:
         optional = {name for name, channel in channels.items() if channel.optional}
         return all(ok for part, (ok, _) in self.health().items() if part.partition(".")[0] not in optional)
 
-    def _assemble(
+    def _running_parts(
         self,
         tasks: asyncio.TaskGroup,
-        permissions: Permissions,
         store: Store,
         sessions: Sessions,
         access: Access,
         questions: Questions,
     ) -> RunningGateway:
-        """Build the parts in the order of processing, each from those before it."""
-        settings, limits = self.settings, self.settings.limits
-        approvals = Approvals(questions, access, limits.approval_timeout_ms)
-        spending = Spending.of(settings, store, self.models, access, approvals)
-        inbox, changes = Inbox(store, settings.store.keep_days), self._changes(store)
-        deliverer = Deliverer(Outbox(store, self.channels), tasks)
-        tool_runner = self._tool_runner(permissions, approvals, access, changes)
-        caller = self._model_caller(tool_runner, spending, access)
-        agent = self._agent(tool_runner, store, sessions, caller, access)
-        titles, context = self._titles(sessions, caller), RoomContext(access, self.channels, inbox)
-        runner = self._runner(inbox, access, context, agent, deliverer, questions, titles)
-        dispatcher = self._dispatcher(tasks, runner, store, inbox)
-        intake = Intake(
-            store=store,
-            inbox=inbox,
-            sessions=sessions,
-            dispatcher=dispatcher,
-            access=access,
-            bounds=self._bounds(),
-            counters=self.counters,
-            questions=questions,
-            deliverer=deliverer,
-            context=context,
-            feedback=FeedbackLog(store, access, self.activity, self.counters),
-        )
-        self._open_sessions(sessions, questions, dispatcher)
-        submission = Submission(intake, inbox, sessions, self.profiles)
-        conversations = ConversationServices(
-            titles=titles,
-            forks=Forks(store, sessions, self.channels, self.profiles),
-            shares=Shares(store, settings.share, self.redactor),
-            undo=Undo(store, self.channels, intake, deliverer, changes),
-            branches=Branches(store, inbox, intake, changes),
-            search=SearchIndex(store),
-            changes=changes,
-        )
-        ephemeral = EphemeralRunner(sessions, self.registry, access, agent, self.counters)
-        host = Host(
-            *(intake, submission, ephemeral, inbox, sessions, questions, access, conversations),
-            *(Uploads(store), BrowserLogins(Auth.of(settings.server), store), self.registry, self.counters),
-            *(FileReader(run=self.processes.run_script), settings, lambda: self.model, self._model_for),
-        )
         return RunningGateway(
-            *(store, sessions, access, approvals, questions, spending, dispatcher, intake),
-            Announcements(store, sessions, self.channels, access, dispatcher, intake),
-            submission,
-            conversations,
-            self._drafts(caller, permissions, access),
-            *(self._grants, self._actions, self._completions(sessions, caller)),
-            *(self.channels, self.providers, partial(self._keep, tasks), host),
-        )
-
-    def _completions(self, sessions: Sessions, caller: ModelCaller) -> PluginCompletions:
-        sources = sessions, self.models, self.profiles, caller
-        return PluginCompletions(self.registry, *sources, lambda: self.model)
-
-    def _runner(
-        self,
-        inbox: Inbox,
-        access: Access,
-        context: RoomContext,
-        agent: Agent,
-        deliverer: Deliverer,
-        questions: Questions,
-        titles: Titles,
-    ) -> Runner:
-        return Runner(
-            inbox=inbox,
-            registry=self.registry,
-            access=access,
-            context=context,
-            agent=agent,
-            deliverer=deliverer,
-            questions=questions,
-            counters=self.counters,
-            answered=titles.answered,
-            cwd=str(self.settings.data_dir),
-        )
-
-    def _dispatcher(self, tasks: asyncio.TaskGroup, runner: Runner, store: Store, inbox: Inbox) -> Dispatcher:
-        return Dispatcher(
-            tasks=tasks,
-            runner=runner,
-            store=store,
-            inbox=inbox,
-            max_attempts=self.settings.limits.max_attempts,
-            room=self.settings.limits.session_inbox,
-            trail=self.settings.store.trail,
-        )
-
-    def _titles(self, sessions: Sessions, caller: ModelCaller) -> Titles:
-        parts = (sessions, self.registry, self.models, self.profiles, caller, self.channels)
-        return Titles(*parts, enabled=self.settings.titles)
-
-    def _drafts(self, caller: ModelCaller, permissions: Permissions, access: Access) -> AgentDrafts:
-        folder, rooms = self.settings.data_dir / FOLDER, access.policy.rooms
-        return AgentDrafts(self.models, self.profiles, caller, permissions, rooms, folder)
-
-    def _changes(self, store: Store) -> ChangeLog:
-        data = self.settings.data_dir.resolve()
-        git = shutil.which("git", path=self.environ.get("PATH"))
-        return ChangeLog(store, Snapshots(data / "snapshots", git), data, self.events)
-
-    def _tool_runner(
-        self, permissions: Permissions, approvals: Approvals, access: Access, changes: ChangeLog
-    ) -> ToolRunner:
-        return ToolRunner(
-            permissions=permissions,
-            approvals=approvals,
-            rooms=access.policy.rooms,
+            settings=self.settings,
+            events=self.events,
             activity=self.activity,
+            counters=self.counters,
+            registry=self.registry,
+            channels=self.channels,
+            providers=self.providers,
+            models=self.models,
+            agents=self.profiles,
+            processes=self.processes,
+            redactor=self.redactor,
             outputs=self.outputs,
-            changing=changes.changing,
-            watching=changes.watching,
+            git=shutil.which("git", path=self.environ.get("PATH")),
+            model=lambda: self.model,
+            model_of=self._model_for,
+            tasks=tasks,
+            keep=partial(self._keep, tasks),
+            store=store,
+            sessions=sessions,
+            access=access,
+            questions=questions,
+            grants=self._grants,
+            actions=self._actions,
         )
 
-    def _open_sessions(self, sessions: Sessions, questions: Questions, dispatcher: Dispatcher) -> None:
-        """Connect sessions with their open questions and their waiting messages."""
+    @staticmethod
+    def _connect_sessions(parts: RunningGateway) -> None:
+        """Give sessions their open questions and their waiting messages, now and when one is loaded."""
+        questions, dispatcher = parts.questions, parts.dispatcher
 
         def opened(session: Session) -> None:
             questions.opened(session)
             dispatcher.open(session)
 
-        sessions.on_load = opened
+        parts.sessions.on_load = opened
         questions.announcing = dispatcher.announcing
         # Plugins may have loaded some already.
-        for session in sessions.live():
+        for session in parts.sessions.live():
             questions.opened(session)
-
-    def _model_caller(self, tool_runner: ToolRunner, spending: Spending, access: Access) -> ModelCaller:
-        zone = None if self.settings.timezone is None else ZoneInfo(self.settings.timezone)
-        envelopes = Envelopes(access, zone)
-        compactor = Compactor(self.profiles, self.models, spending, envelopes, self.settings.history_window)
-        return ModelCaller(self.profiles, tool_runner, spending, envelopes, compactor, self.counters)
-
-    def _agent(
-        self,
-        tool_runner: ToolRunner,
-        store: Store,
-        sessions: Sessions,
-        caller: ModelCaller,
-        access: Access,
-    ) -> Agent:
-        return Agent(
-            sessions=sessions,
-            models=self.models,
-            agents=self.profiles,
-            tool_runner=tool_runner,
-            steps=Steps(store),
-            model_caller=caller,
-            activity=self.activity,
-            defaults=AgentDefaults(
-                lambda: self.model, self.settings.limits.max_llm_calls, self.settings.steer
-            ),
-            rooms=access.policy.rooms,
-        )
-
-    def _bounds(self) -> Bounds:
-        limits = self.settings.limits
-        return Bounds(
-            limits.session_inbox,
-            limits.session_backlog,
-            limits.sender_backlog,
-            limits.global_inbox,
-            limits.backlog_minutes,
-        )
 
     def _permissions(self) -> Permissions:
         rules = dict(self.settings.permissions)

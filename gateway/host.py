@@ -1,21 +1,23 @@
-"""The host: the interface of the running gateway for channels and the server."""
+"""The parts of the running gateway, and the host: its interface for channels and the server."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import re
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 from msgspec import structs
 
 from gateway.access import THE_OWNER, Access, UserRef
 from gateway.access.approvals import Approvals
 from gateway.access.questions import Questions
-from gateway.access.tokens import BrowserLogins
-from gateway.commands.agent_draft import AgentDrafts
+from gateway.access.tokens import Auth, BrowserLogins
+from gateway.commands.agent_draft import FOLDER, AgentDrafts
 from gateway.contract.channel import (
     Attention,
     Audio,
@@ -30,27 +32,50 @@ from gateway.contract.messages import Part
 from gateway.contract.plugin import CommandContext, MentionCompletion, SlashCommand, StatusSegment
 from gateway.contract.questions import Answer, Question
 from gateway.contract.services import Unregister
-from gateway.conversations import ConversationServices
+from gateway.conversations import (
+    Branches,
+    ChangeLog,
+    ConversationServices,
+    Forks,
+    SearchIndex,
+    Shares,
+    Titles,
+    Undo,
+)
 from gateway.conversations.announcements import Announcements
 from gateway.counters import Counters
+from gateway.delivery.deliverer import Deliverer
+from gateway.delivery.feedback import FeedbackLog
 from gateway.ephemeral import EphemeralRunner
+from gateway.events.bus import ActivityBus, EventBus
 from gateway.events.types import SessionDeleted
 from gateway.extensions.backends import ProviderRegistry
 from gateway.extensions.contributions import choices_trigger
+from gateway.extensions.process.service import Processes
 from gateway.extensions.registry import ChannelRegistry, PluginRegistry
-from gateway.files import FileReader
-from gateway.models import Spending
-from gateway.pipeline.intake import Intake
+from gateway.files import FileReader, Snapshots, ToolOutputs
+from gateway.models import Agents, Models, Spending
+from gateway.pipeline.agent import Agent, AgentDefaults
+from gateway.pipeline.compactor import Compactor
+from gateway.pipeline.intake import Bounds, Intake
 from gateway.pipeline.mailbox import Dispatcher
+from gateway.pipeline.model_call import ModelCaller
+from gateway.pipeline.runner import Runner
 from gateway.pipeline.submission import Submission
+from gateway.pipeline.tools import ToolRunner
 from gateway.plugin_services import GrantQuestions, PluginActions, PluginCompletions
+from gateway.rooms.context import RoomContext
+from gateway.rooms.envelope import Envelopes
 from gateway.session import Session, Sessions
 from gateway.session.feed import Feed
 from gateway.session.frames import Event, LogChanged, MessageFrame
 from gateway.session.log import SessionRow
+from gateway.session.redaction import Redactor
 from gateway.settings import Settings
 from gateway.store import Store
 from gateway.store.inbox import Inbox
+from gateway.store.outbox import Outbox
+from gateway.store.steps import Steps
 from gateway.store.writes import audit_op
 from gateway.tables.uploads import Content, Uploads
 from gateway.version import VERSION
@@ -67,6 +92,7 @@ class Host:
 
     def __init__(
         self,
+        *,
         intake: Intake,
         submission: Submission,
         ephemeral: EphemeralRunner,
@@ -419,30 +445,239 @@ def _complete(message: InboundMessage, uploads: Sequence[Content]) -> InboundMes
     return structs.replace(message, audio=voices[0], kind="audio") if voices else message
 
 
-@dataclass(frozen=True)
+@dataclass(kw_only=True)
 class RunningGateway:
-    """The parts of a gateway that exist only while it runs, because they need the open store."""
+    """The parts of a gateway that exist only while it runs, because they need the open store.
 
+    The fields exist before. Each part is built from them and from other parts, when it is first used.
+    """
+
+    settings: Settings
+    events: EventBus
+    activity: ActivityBus
+    counters: Counters
+    registry: PluginRegistry
+    channels: ChannelRegistry
+    providers: ProviderRegistry
+    models: Models
+    agents: Agents
+    processes: Processes
+    redactor: Redactor
+    outputs: ToolOutputs
+    git: str | None
+    """The path of the program git."""
+    model: Callable[[], str]
+    """Returns the default model."""
+    model_of: Callable[[str, SessionRow | None], str]
+    tasks: asyncio.TaskGroup
+    keep: Callable[[str, Coroutine[Any, Any, None]], None]
+    """Starts a named task that runs until the gateway stops."""
     store: Store
     sessions: Sessions
     access: Access
-    approvals: Approvals
     questions: Questions
-    spending: Spending
-    dispatcher: Dispatcher
-    intake: Intake
-    announcements: Announcements
-    submission: Submission
-    conversations: ConversationServices
-    drafts: AgentDrafts
     grants: GrantQuestions
     actions: PluginActions
-    completions: PluginCompletions
-    channels: ChannelRegistry
-    providers: ProviderRegistry
-    keep: Callable[[str, Coroutine[Any, Any, None]], None]
-    """Starts a named task that runs until the gateway stops."""
-    host: Host
+
+    @cached_property
+    def inbox(self) -> Inbox:
+        """The accepted messages."""
+        return Inbox(self.store, self.settings.store.keep_days)
+
+    @cached_property
+    def intake(self) -> Intake:
+        """The receiver of messages from channels."""
+        limits = self.settings.limits
+        return Intake(
+            store=self.store,
+            inbox=self.inbox,
+            sessions=self.sessions,
+            dispatcher=self.dispatcher,
+            access=self.access,
+            bounds=Bounds(
+                limits.session_inbox,
+                limits.session_backlog,
+                limits.sender_backlog,
+                limits.global_inbox,
+                limits.backlog_minutes,
+            ),
+            counters=self.counters,
+            questions=self.questions,
+            deliverer=self.deliverer,
+            context=self._room_context,
+            feedback=FeedbackLog(self.store, self.access, self.activity, self.counters),
+        )
+
+    @cached_property
+    def dispatcher(self) -> Dispatcher:
+        """The mailboxes of the sessions."""
+        return Dispatcher(
+            tasks=self.tasks,
+            runner=self._runner,
+            store=self.store,
+            inbox=self.inbox,
+            max_attempts=self.settings.limits.max_attempts,
+            room=self.settings.limits.session_inbox,
+            trail=self.settings.store.trail,
+        )
+
+    @cached_property
+    def _runner(self) -> Runner:
+        return Runner(
+            inbox=self.inbox,
+            registry=self.registry,
+            access=self.access,
+            context=self._room_context,
+            agent=self._agent,
+            deliverer=self.deliverer,
+            questions=self.questions,
+            counters=self.counters,
+            answered=self._titles.answered,
+            cwd=str(self.settings.data_dir),
+        )
+
+    @cached_property
+    def _room_context(self) -> RoomContext:
+        return RoomContext(self.access, self.channels, self.inbox)
+
+    @cached_property
+    def _agent(self) -> Agent:
+        limits = self.settings.limits
+        return Agent(
+            sessions=self.sessions,
+            models=self.models,
+            agents=self.agents,
+            tool_runner=self._tool_runner,
+            steps=Steps(self.store),
+            model_caller=self._model_caller,
+            activity=self.activity,
+            defaults=AgentDefaults(self.model, limits.max_llm_calls, self.settings.steer),
+            rooms=self.access.policy.rooms,
+        )
+
+    @cached_property
+    def _model_caller(self) -> ModelCaller:
+        settings = self.settings
+        envelopes = Envelopes(self.access, None if settings.timezone is None else ZoneInfo(settings.timezone))
+        return ModelCaller(
+            self.agents,
+            self._tool_runner,
+            self.spending,
+            envelopes,
+            Compactor(self.agents, self.models, self.spending, envelopes, settings.history_window),
+            self.counters,
+        )
+
+    @cached_property
+    def _tool_runner(self) -> ToolRunner:
+        return ToolRunner(
+            permissions=self.access.permissions,
+            approvals=self.approvals,
+            rooms=self.access.policy.rooms,
+            activity=self.activity,
+            outputs=self.outputs,
+            changing=self.changes.changing,
+            watching=self.changes.watching,
+        )
+
+    @cached_property
+    def approvals(self) -> Approvals:
+        """The approvals of tool calls."""
+        return Approvals(self.questions, self.access, self.settings.limits.approval_timeout_ms)
+
+    @cached_property
+    def spending(self) -> Spending:
+        """The ledger and the budgets."""
+        return Spending.of(self.settings, self.store, self.models, self.access, self.approvals)
+
+    @cached_property
+    def deliverer(self) -> Deliverer:
+        """The deliveries of answers to chats."""
+        return Deliverer(Outbox(self.store, self.channels), self.tasks)
+
+    @cached_property
+    def changes(self) -> ChangeLog:
+        """The changes of files by tools."""
+        data = self.settings.data_dir.resolve()
+        return ChangeLog(self.store, Snapshots(data / "snapshots", self.git), data, self.events)
+
+    @cached_property
+    def _titles(self) -> Titles:
+        return Titles(
+            self.sessions,
+            self.registry,
+            self.models,
+            self.agents,
+            self._model_caller,
+            self.channels,
+            enabled=self.settings.titles,
+        )
+
+    @cached_property
+    def conversations(self) -> ConversationServices:
+        """The services for conversations beside the sending of messages."""
+        return ConversationServices(
+            titles=self._titles,
+            forks=Forks(self.store, self.sessions, self.channels, self.agents),
+            shares=Shares(self.store, self.settings.share, self.redactor),
+            undo=Undo(self.store, self.channels, self.intake, self.deliverer, self.changes),
+            branches=Branches(self.store, self.inbox, self.intake, self.changes),
+            search=SearchIndex(self.store),
+            changes=self.changes,
+        )
+
+    @cached_property
+    def announcements(self) -> Announcements:
+        """The messages that plugins and the gateway send unasked."""
+        return Announcements(
+            self.store, self.sessions, self.channels, self.access, self.dispatcher, self.intake
+        )
+
+    @cached_property
+    def submission(self) -> Submission:
+        """The messages that plugins and the server send on behalf of users."""
+        return Submission(self.intake, self.inbox, self.sessions, self.agents)
+
+    @cached_property
+    def drafts(self) -> AgentDrafts:
+        """The agents that users let a model write."""
+        return AgentDrafts(
+            self.models,
+            self.agents,
+            self._model_caller,
+            self.access.permissions,
+            self.access.policy.rooms,
+            self.settings.data_dir / FOLDER,
+        )
+
+    @cached_property
+    def completions(self) -> PluginCompletions:
+        """The model calls of plugins."""
+        return PluginCompletions(
+            self.registry, self.sessions, self.models, self.agents, self._model_caller, self.model
+        )
+
+    @cached_property
+    def host(self) -> Host:
+        """The interface for channels and the server."""
+        return Host(
+            intake=self.intake,
+            submission=self.submission,
+            ephemeral=EphemeralRunner(self.sessions, self.registry, self.access, self._agent, self.counters),
+            inbox=self.inbox,
+            sessions=self.sessions,
+            questions=self.questions,
+            access=self.access,
+            conversations=self.conversations,
+            uploads=Uploads(self.store),
+            logins=BrowserLogins(Auth.of(self.settings.server), self.store),
+            registry=self.registry,
+            counters=self.counters,
+            files=FileReader(run=self.processes.run_script),
+            settings=self.settings,
+            model=self.model,
+            model_of=self.model_of,
+        )
 
     # Explanations are imported with the first one: they take half a megabyte, and many gateways need none.
 

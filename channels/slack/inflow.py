@@ -9,7 +9,7 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
-from typing import assert_never, cast
+from typing import Protocol, assert_never, cast
 from weakref import WeakValueDictionary
 
 import structlog
@@ -69,8 +69,8 @@ from gateway.channel import (
 )
 
 ReadFile = Callable[..., Awaitable[Part]]
-GetPart = Callable[..., Awaitable[Part | Audio]]
 """``Host.read_file``."""
+GetPart = Callable[..., Awaitable[Part | Audio]]
 
 log = structlog.get_logger("trunkline.slack")
 
@@ -86,6 +86,34 @@ _MOST_REMEMBERED = 100
 """Newest messages of a history that are kept as context; older ones would be dropped from it anyway."""
 
 
+class Events(Protocol):
+    """Handler of the deliveries that the inflow does not handle itself. ``Workspace`` is one."""
+
+    def changed(self, event: Json) -> None:
+        """Note a change of users, channels or user groups."""
+        ...
+
+    async def pressed(self, pressed: QuestionPressed) -> Awaitable[None] | None:
+        """Store the answer of a pressed button, and return what shows the result."""
+        ...
+
+    async def stopped(self, stopped: StopPressed) -> None:
+        """Handle a press of Stop, after the stop was stored."""
+        ...
+
+    async def opened(self, opened: AppOpened) -> None:
+        """Handle a user who opened the app's tab or conversation."""
+        ...
+
+    async def left(self) -> None:
+        """Handle the removal of the app from the workspace."""
+        ...
+
+    async def revoked(self) -> None:
+        """Handle the revocation of tokens."""
+        ...
+
+
 class Inflow:
     """Receiver of the deliveries of one workspace, active between ``start`` and ``stop``."""
 
@@ -98,12 +126,7 @@ class Inflow:
         read_file: ReadFile,
         attention: Callable[[InboundMessage], Attention],
         form: Form,
-        on_change: Callable[[Json], None],
-        on_press: Callable[[QuestionPressed], Awaitable[Awaitable[None] | None]],
-        on_stop: Callable[[StopPressed], Awaitable[None]],
-        on_open: Callable[[AppOpened], Awaitable[None]],
-        on_leave: Callable[[], Awaitable[None]],
-        on_revoke: Callable[[], Awaitable[None]],
+        events: Events,
     ) -> None:
         self.history = HistoryReader(api, self._commit_history, on_chats=directory.note_chats)
         self._api = api
@@ -112,12 +135,7 @@ class Inflow:
         self._read_file = read_file
         self._attention = attention
         self._form = form
-        self._on_change = on_change
-        self._on_press = on_press
-        self._on_stop = on_stop
-        self._on_open = on_open
-        self._on_leave = on_leave
-        self._on_revoke = on_revoke
+        self._events = events
         self._rules: Rules | None = None
         self._receive: Receive | None = None
         self._tasks: asyncio.TaskGroup | None = None
@@ -179,12 +197,12 @@ class Inflow:
                 async with self._turns.setdefault(f"{parsed.chat}:{parsed.message}", asyncio.Lock()):
                     await self._receive(signals=[parsed])
             case QuestionPressed():
-                notification = await self._on_press(parsed)
+                notification = await self._events.pressed(parsed)
                 if notification is not None:
                     self._run_later(notification)
             case StopPressed():
                 await self._receive(signals=[StopRequest(parsed.session)])
-                self._run_later(self._on_stop(parsed))
+                self._run_later(self._events.stopped(parsed))
             case None:
                 pass
             case _:
@@ -200,13 +218,13 @@ class Inflow:
             case FormAsked():
                 self._run_later(self._form.open(change))
             case AppOpened():
-                self._run_later(self._on_open(change))
+                self._run_later(self._events.opened(change))
             case AppRemoved():
-                self._run_later(self._on_leave())
+                self._run_later(self._events.left())
             case DirectoryChanged(event):
-                self._on_change(dict(event))
+                self._events.changed(dict(event))
             case TokensRevoked():
-                self._run_later(self._on_revoke())
+                self._run_later(self._events.revoked())
             case _:
                 assert_never(change)
 

@@ -27,7 +27,7 @@ from channels.slack.history import START
 from channels.slack.inflow import Inflow
 from channels.slack.manifest import SCOPES
 from channels.slack.options import Options
-from channels.slack.parse import ASK_COMMAND, AppOpened, Rules, StopPressed, user_id_of
+from channels.slack.parse import ASK_COMMAND, AppOpened, QuestionPressed, Rules, StopPressed, user_id_of
 from channels.slack.questions import Questions
 from channels.slack.surfaces.form import Form
 from channels.slack.surfaces.greeting import Greeting
@@ -95,12 +95,7 @@ class Workspace:
             read_file=host.read_file,
             attention=lambda message: host.attention(channel_id, message),
             form=Form(self.api, host, channel_id),
-            on_change=self._changed,
-            on_press=self.questions.pressed,
-            on_stop=self._stopped,
-            on_open=self._opened,
-            on_leave=self._left,
-            on_revoke=self._revoked,
+            events=self,
         )
         self._stopping = asyncio.Event()
         self._on_removed = on_removed
@@ -181,7 +176,8 @@ class Workspace:
     def _listed(self) -> frozenset[str]:
         return self._host.listed(self._channel_id)
 
-    def _changed(self, event: Json) -> None:
+    def changed(self, event: Json) -> None:
+        """Note a change of users, channels or user groups."""
         self.directory.notice(event)
         if str(event.get("type")).startswith("subteam_"):
             self.groups.notice(event)
@@ -249,10 +245,16 @@ class Workspace:
         if outbound.final and outbound.part + 1 == outbound.parts:
             await self.indicators.clear(outbound.address)
 
-    async def _stopped(self, stopped: StopPressed) -> None:
+    async def pressed(self, pressed: QuestionPressed) -> Awaitable[None] | None:
+        """Store the answer of a pressed button, and return what shows the result."""
+        return await self.questions.pressed(pressed)
+
+    async def stopped(self, stopped: StopPressed) -> None:
+        """Show that the app does nothing any more in the thread of a stopped answer."""
         await self.indicators.mark_idle(stopped.chat, stopped.thread)
 
-    async def _opened(self, opened: AppOpened) -> None:
+    async def opened(self, opened: AppOpened) -> None:
+        """Show the app's tab, or greet a user who may use the bot."""
         visitor = opened.visitor
         if opened.tab == "home":
             await self.home_tab.show(visitor)
@@ -267,13 +269,13 @@ class Workspace:
             log.error(problem, channel=self._channel_id, team=self.team)
             self.problem = problem
 
-    async def _left(self) -> None:
+    async def left(self) -> None:
         """Report that the app was removed, unless the token works: the event may be late, after a new
         installation."""
         if not await self._check_token():
             await self._on_removed(self)
 
-    async def _revoked(self) -> None:
+    async def revoked(self) -> None:
         """Report that tokens were revoked, then check whether the bot's is among them."""
         self._report_invalid_token("tokens_revoked")
         await self._check_token()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,21 +14,21 @@ from gateway.contract.services import Announce, NoticeLevel, SessionService
 from gateway.events.bus import OwnedEvents
 from gateway.events.types import FileDeleted, FileModified
 from gateway.extensions.admission.manifest import Admitted
+from gateway.extensions.admission.secrets import PluginSecrets
 from gateway.extensions.broker import (
     Broker,
     BrokerServices,
     Completion,
     CompletionService,
     Gate,
-    GrantService,
 )
+from gateway.extensions.contributions import ConsoleUI
+from gateway.extensions.process.service import Processes
 from gateway.extensions.registry import PluginRegistry
 from gateway.files import SnapshotError, Watch
-from gateway.plugin_services.actions import PluginActions
-from gateway.session import Sessions
+from gateway.plugin_services.programs import ProgramRunner
+from gateway.plugin_services.resolver import OpenServices, mask
 from gateway.settings import Settings
-from gateway.settings.layers.own_files import OwnFiles
-from gateway.tables import PluginTables
 
 log = structlog.get_logger("trunkline.plugins")
 
@@ -39,65 +39,52 @@ _FACTS = (
 )
 """What plugins get about a session without a grant: no text, and no title, which is made of text."""
 
-RunProgram = Callable[[Sequence[str], bytes, float, bool], Awaitable[tuple[int, bytes, bytes]]]
-"""Runs a program with an input and a limit in seconds; the last argument is whether it is confined."""
-
 
 class Brokers:
     """Makes brokers. ``models`` returns the service that calls models, once the gateway has one.
 
-    ``announce`` returns the announcements of a plugin, ``secret`` one of its secrets.
+    ``announce`` returns the announcements of a plugin.
     """
 
     def __init__(
         self,
         settings: Settings,
         registry: PluginRegistry,
-        sessions: Sessions,
-        tables: PluginTables,
-        grants: GrantService,
-        actions: PluginActions,
+        processes: Processes,
+        services: OpenServices,
         announce: Callable[[str], Announce],
         models: Callable[[], CompletionService],
-        run: RunProgram,
-        own: Callable[[], OwnFiles],
-        secret: Callable[[str, str], str | None],
-        notify: Callable[[str, str, NoticeLevel], None],
     ) -> None:
         self._settings = settings
         self._registry = registry
-        self._sessions = sessions
-        self._tables = tables
-        self._grants = grants
-        self._actions = actions
+        self._processes = processes
+        self._services = services
         self._announce = announce
         self._models = models
-        self._run = run
-        self._own = own
-        self._secret = secret
-        self._notify = notify
+        self._secrets = PluginSecrets(settings.data_dir)
 
     def of(self, admitted: Admitted, stop: Callable[[str], None]) -> Broker:
         """Return the broker of a plugin. ``stop`` ends the plugin, with a reason."""
         name = admitted.manifest.name
-        sessions: SessionService = self._sessions
+        sessions: SessionService = self._services.sessions
         events = OwnedEvents(self._registry.events, name)
         services = BrokerServices(
             workspace=Path.cwd(),
-            own=self._own,
+            own=lambda: self._processes.own,
             private=self._settings.fetch.allow,
             events=events,
             sessions=sessions,
             facts=self._facts,
             send=partial(self._send, name),
             models=_LateModels(self._models),
-            table=self._tables.open(name, _TABLE),
+            table=self._services.tables.open(name, _TABLE),
             run=partial(self._run_watched, events, name),
-            secret=partial(self._secret, name),
+            secret=partial(self._read_secret, name),
             tools=self._registry.get_tools,
-            notify=partial(self._notify, name),
+            notify=partial(_notify, name),
         )
-        return Broker(admitted, Gate(admitted, self._grants, self._actions, stop), services)
+        gate = Gate(admitted, self._services.grants, self._services.actions, stop)
+        return Broker(admitted, gate, services)
 
     async def _run_watched(
         self,
@@ -118,7 +105,8 @@ class Brokers:
             except SnapshotError as error:
                 log.info("changes of a program have no events", plugin=plugin, reason=str(error))
         try:
-            return await self._run(argv, data, seconds, confined)
+            run = ProgramRunner(self._processes.launcher, Path.cwd(), self._processes.own)
+            return await run(argv, data, seconds, confined=confined)
         finally:
             for path, _, after in await asyncio.to_thread(watch.changes) if watch else ():
                 kind = FileDeleted if after is None else FileModified
@@ -127,14 +115,25 @@ class Brokers:
     def _watch_workspace(self) -> Watch:
         return Watch([Path.cwd()], self._settings.data_dir.resolve())
 
+    def _read_secret(self, plugin: str, name: str) -> str | None:
+        """Return a secret of a plugin, which may be new, and mask it from now on."""
+        found = self._secrets.of(plugin).get(name)
+        if found is not None:
+            mask(self._services.sessions.redactor, (found,))
+        return found
+
     async def _facts(self, session: str) -> Mapping[str, Any]:
-        row = (await self._sessions.find(session)).row
+        row = (await self._services.sessions.find(session)).row
         chosen = {"agent": row.agent or "", "model": row.model or "", "parent": row.parent or ""}
         return {**chosen, **{name: getattr(row, name) for name in _FACTS}}
 
     async def _send(self, plugin: str, session: str, text: str, key: str) -> None:
-        found = await self._sessions.find(session)
+        found = await self._services.sessions.find(session)
         await self._announce(plugin)(found.address, text, key)
+
+
+def _notify(plugin: str, message: str, level: NoticeLevel) -> None:
+    ConsoleUI().notify(f"{plugin}: {message}", level)
 
 
 class _LateModels:

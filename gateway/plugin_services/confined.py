@@ -7,10 +7,9 @@ plugins start neither.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, structs
@@ -22,31 +21,22 @@ from gateway.extensions.admission.capabilities import Grant
 from gateway.extensions.admission.config_schema import plugin_config
 from gateway.extensions.admission.locations import SHIPPED_SOURCE
 from gateway.extensions.admission.manifest import Admitted
-from gateway.extensions.admission.secrets import PluginSecrets
 from gateway.extensions.admission.tree import tree_digest
 from gateway.extensions.broker import CompletionService
 from gateway.extensions.broker.programs import ProgramResult, ToolRun
 from gateway.extensions.confined.folder_tools import folder_tools
 from gateway.extensions.confined.inprocess import InProcess
 from gateway.extensions.confined.plugin import ConfinedPlugin, OnStart, Process
-from gateway.extensions.contributions import ConsoleUI
 from gateway.extensions.process.frames import ProcessEnded, Serve
 from gateway.extensions.process.records import PluginRecord
 from gateway.extensions.process.service import Processes
 from gateway.extensions.process.supervisor import ProcessEvent, ProcessSupervisor
 from gateway.extensions.registry import PluginRegistry
-from gateway.plugin_services.actions import PluginActions
 from gateway.plugin_services.brokers import Brokers
 from gateway.plugin_services.bundles import PartServices
-from gateway.plugin_services.grant_questions import GrantQuestions
 from gateway.plugin_services.jobs import Jobs
-from gateway.plugin_services.programs import ProgramRunner
-from gateway.plugin_services.resolver import mask
-from gateway.session import Sessions
-from gateway.session.redaction import Redactor
+from gateway.plugin_services.resolver import OpenServices
 from gateway.settings import Settings
-from gateway.store import Store
-from gateway.tables import PluginTables
 
 
 class ConfinedPlugins:
@@ -60,43 +50,19 @@ class ConfinedPlugins:
         settings: Settings,
         registry: PluginRegistry,
         processes: Processes,
-        store: Store,
-        sessions: Sessions,
-        tables: PluginTables,
-        grants: GrantQuestions,
-        actions: PluginActions,
+        services: OpenServices,
         announce: Callable[[str], Announce],
         models: Callable[[], CompletionService],
         parts: PartServices,
     ) -> None:
-        self._jobs = Jobs(store, settings.timezone)
-        self._settings = settings
+        self._jobs = Jobs(services.store, settings.timezone)
         self._parts = parts
         self._registry = registry
-        self._grants = grants
-        self._actions = actions
+        self._grants = services.grants
+        self._actions = services.actions
         self._processes = processes
         self._records: dict[str, PluginRecord] = {}
-        self._brokers = Brokers(
-            settings,
-            registry,
-            sessions,
-            tables,
-            grants,
-            actions,
-            announce,
-            models,
-            self._run_program,
-            lambda: processes.own,
-            partial(_read_secret, PluginSecrets(settings.data_dir), sessions.redactor),
-            lambda plugin, message, level: ConsoleUI().notify(f"{plugin}: {message}", level),
-        )
-
-    async def _run_program(
-        self, argv: Sequence[str], data: bytes, seconds: float, confined: bool
-    ) -> tuple[int, bytes, bytes]:
-        run = ProgramRunner(self._processes.launcher, Path.cwd(), self._processes.own)
-        return await run(argv, data, seconds, confined=confined)
+        self._brokers = Brokers(settings, registry, processes, services, announce, models)
 
     def make(self, settings: Settings, admission: Admission, entry: str) -> ConfinedPlugin:
         """Return the plugin for an entry of ``plugins.enabled``. Raises PluginError."""
@@ -129,7 +95,6 @@ class ConfinedPlugins:
         tasks = self._registry.task_group
         assert tasks is not None, "the gateway runs"
         return ProcessSupervisor(
-            admitted.manifest.name,
             self._processes.launcher,
             admitted,
             serve,
@@ -149,14 +114,6 @@ class ConfinedPlugins:
         manifest = admitted.manifest
         about = (manifest.name, manifest.version, admitted.digest)
         self._actions.record(about, f"process.{event.kind}", event.reason)
-
-
-def _read_secret(secrets: PluginSecrets, redactor: Redactor, plugin: str, name: str) -> str | None:
-    """Return a secret of a plugin, which may be new, and mask it from now on."""
-    found = secrets.of(plugin).get(name)
-    if found is not None:
-        mask(redactor, (found,))
-    return found
 
 
 def _check_content(admission: Admission, entry: str, admitted: Admitted) -> None:

@@ -179,17 +179,13 @@ class Resolver:
             return list_only(self._settings, self._admission, entry, self._parts)
         if self._confined is None:
             self._confined = ConfinedPlugins(
-                settings=self._settings,
-                registry=self._registry,
-                processes=self._processes,
-                store=self.services.store,
-                sessions=self.services.sessions,
-                tables=self.services.tables,
-                grants=self.services.grants,
-                actions=self.services.actions,
-                announce=self._announce,
-                models=self._completions,
-                parts=self._parts,
+                self._settings,
+                self._registry,
+                self._processes,
+                self.services,
+                self._announce,
+                self._completions,
+                self._parts,
             )
         return self._confined.make(self._settings, self._admission, entry)
 

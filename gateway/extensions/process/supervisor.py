@@ -60,13 +60,12 @@ class ProcessSupervisor:
     """Keeps the process of one plugin alive. ``serve`` answers its calls.
 
     ``on_start`` activates each new process; its failure counts as a death. ``audit`` gets each start and end.
-    ``tasks`` is the group in which the supervisor runs. ``profile`` replaces that of the manifest. ``record``
-    takes deaths and stderr. ``check`` raises PluginError if the plugin's files must not be started again.
+    ``tasks`` is the group in which the supervisor runs. ``record`` takes deaths and stderr. ``check``
+    raises PluginError if the plugin's files must not be started again.
     """
 
     def __init__(
         self,
-        name: str,
         launcher: Launcher,
         admitted: Admitted,
         serve: Serve,
@@ -76,18 +75,17 @@ class ProcessSupervisor:
         tasks: asyncio.TaskGroup,
         runtime: Runtime = SDK,
         pauses: Sequence[float] = PAUSES,
-        profile: Profile | None = None,
         record: PluginRecord | None = None,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        self.name = name
+        self.name = admitted.manifest.name
         self.state: State = "stopped"
         self.reason = "it was not started"
         self.record = record or PluginRecord()
         self._check = check
         self._launcher = launcher
         self._limits = admitted.manifest.limits
-        self._profile = profile or _profile(admitted, runtime)
+        self._profile = _profile(admitted, runtime)
         self._target = _target(admitted, runtime)
         self._serve = serve
         self._on_start = on_start

@@ -74,9 +74,8 @@ async def confined() -> AsyncIterator[Start]:
     async with asyncio.TaskGroup() as tasks:
 
         def start(admitted: Admitted, serve: Serve, on_start: OnStart) -> Process:
-            name = admitted.manifest.name
             return ProcessSupervisor(
-                *(name, launcher, admitted, serve), on_start=on_start, audit=lambda _: None, tasks=tasks
+                launcher, admitted, serve, on_start=on_start, audit=lambda _: None, tasks=tasks
             )
 
         try:

@@ -99,7 +99,9 @@ class Plugins:
             await connection.call("ready", {}, 10)
 
         supervisor = ProcessSupervisor(
-            *(name, self.launcher, admitted, serve or nothing),
+            self.launcher,
+            admitted,
+            serve or nothing,
             on_start=started,
             audit=self.events.append,
             tasks=self._tasks,
