@@ -1,3 +1,3 @@
-"""Which version this is."""
+"""The version of the gateway."""
 
 VERSION = "0.1.0"

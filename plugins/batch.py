@@ -16,7 +16,7 @@ from gateway import DisplayHints, Plugin, Tool, ToolContext, ToolOutput, tool_fr
 
 MOST_CALLS = 10
 _TIMEOUT_MS = 600_000
-"""Time limit of a batch besides the time of its calls, which have limits of their own."""
+"""Time limit of a batch besides the time of its calls, which have their own limits."""
 
 
 class BatchedCall(BaseModel):
@@ -61,7 +61,7 @@ async def batch(
 
 
 class BatchSettings(BaseModel):
-    """The plugin has no settings of its own."""
+    """The plugin has no settings."""
 
 
 class Batch(Plugin):

@@ -1,7 +1,7 @@
 """Second opinions: the model revises its longer answers, and ``/opinion`` asks another model.
 
 In: ``[plugins.second_opinion]``. Out: answers that are a second draft, at twice the cost, and a command whose
-questions go to sessions of their own. The plugin loader imports it.
+questions go to their own sessions. The plugin loader imports it.
 """
 
 from __future__ import annotations

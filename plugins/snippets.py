@@ -103,7 +103,7 @@ class Snippets(Plugin):
 
     def commands(self) -> Sequence[SlashCommand]:
         """Return /snippets."""
-        return [SlashCommand("snippets", f"List the texts behind {TRIGGER}name", self._list)]
+        return [SlashCommand("snippets", f"List the texts of {TRIGGER}name", self._list)]
 
     def routes(self) -> Sequence[ApiRoute]:
         """Return the routes that list, show and try the snippets."""

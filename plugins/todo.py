@@ -48,7 +48,7 @@ class TodoItem(BaseModel):
 
 
 class TodoSettings(BaseModel):
-    """The plugin has no settings of its own."""
+    """The plugin has no settings."""
 
 
 class Todo(Plugin):

@@ -1,8 +1,8 @@
 """Processes of the command line, and of scripts, forked from one that has imported the gateway already.
 
 Importing the gateway takes 0.7 s of CPU time, and the tests run several hundred commands. A forked process
-has what a started one has: a process id, a working directory, an environment, streams and an exit status of
-its own, and it ends as an interpreter does. A test of the start itself, or of an option of the interpreter,
+has what a started one has: a process id, a working directory, an environment, streams and its own exit
+status, and it ends as an interpreter does. A test of the start itself, or of an option of the interpreter,
 starts a real process.
 
 The server, ``python -m tests.prefork``, reads requests from the socket that is its standard input: JSON, with
@@ -116,7 +116,7 @@ class Server:
             _run(_serve(theirs), None)
         with theirs:
             if not forks:
-                # In a session of its own, as a Ctrl-C for pytest is not for what is forked.
+                # In its own session, as a Ctrl-C for pytest is not for what is forked.
                 self._process = subprocess.Popen(
                     [sys.executable, "-m", "tests.prefork"], cwd=ROOT, stdin=theirs, start_new_session=True
                 )

@@ -334,7 +334,7 @@ _ADVICE = {
     160005: "unlock the thread, or let the role of the bot manage threads",
     200000: "a rule of the server's AutoMod blocks the text",
 }
-"""What to do about errors that people at Discord can mend, by Discord's codes."""
+"""Advice for errors that admins can correct at Discord, by Discord's codes."""
 
 
 def refuse(refused: Refused) -> NoReturn:

@@ -190,7 +190,7 @@ class DiscordChannel:
 
     @property
     def _misdirected(self) -> str:
-        """Return why interactions do not arrive, as far as the settings show that; empty if they do."""
+        """Return the mistake in the settings for which interactions do not arrive; empty if there is none."""
         known = self._delivery.registered
         return "" if known is None else known.misdirected(self._options.public_key)
 

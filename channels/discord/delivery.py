@@ -104,7 +104,7 @@ class Application(Struct, frozen=True):
         return f"https://discord.com/oauth2/authorize?client_id={self.id}&scope={scopes}&permissions={_PERMISSIONS}"
 
     def misdirected(self, public_key: str) -> str:
-        """Return why interactions do not arrive, as far as the settings show that; empty if they do."""
+        """Return the mistake in the settings for which interactions do not arrive; empty if there is none."""
         if public_key and self.verify_key.lower() != public_key.lower():
             return (
                 "public_key is not the Public Key of this application; it is on the page General Information"

@@ -105,7 +105,7 @@ class Options(SharedOptions):
             raise SettingsError(f"{table}.token: must be the token alone, without the word Bot before it")
         if token.split() != [token] or not token.isascii() or not token.isprintable():
             raise SettingsError(f"{table}.token: must not contain blanks or non-ASCII characters")
-        # Other servers, such as those for tests, have tokens of their own.
+        # Other servers, such as those for tests, have their own tokens.
         if self.api_base_url.startswith("https://discord.com/") and not _TOKEN.fullmatch(token):
             raise SettingsError(
                 f"{table}.token: must be a bot's token, three parts with dots between them; "

@@ -38,7 +38,7 @@ class LoginError(RefusedError):
 
 
 class Fetched(Struct, frozen=True):
-    """A mail as far as it was fetched: the sections by their names, such as ``HEADER``."""
+    """The fetched sections of a mail by their names, such as ``HEADER``."""
 
     uid: int
     size: int

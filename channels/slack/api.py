@@ -64,7 +64,7 @@ _ADVICE = {
     "restricted_action_read_only_channel": "; the channel is read-only",
     "restricted_action_thread_only_channel": "; the channel takes messages in threads only",
 }
-"""What to do about errors that people at Slack can mend, by Slack's codes."""
+"""Advice for errors that admins can correct at Slack, by Slack's codes."""
 _RETRY_LATER_SECONDS = 60.0
 NOT_SLACKS = "a page that is not Slack's: a proxy or firewall answers, or api_base_url is wrong"
 _CLOCK_SECONDS = 5.0

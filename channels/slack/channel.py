@@ -180,7 +180,7 @@ class SlackChannel:
         await self._workspace_of(question.address).questions.closed(question, answer, shown)
 
     def routes(self) -> Sequence[web.AbstractRouteDef]:
-        """Return the HTTP routes for deliveries and for the installation, as far as they are configured."""
+        """Return the HTTP routes for deliveries and for the installation that are configured."""
         options, routes = self._options, list[web.AbstractRouteDef]()
         if options.mode == "http":
             routes.append(web.post(options.route(self.id), self._webhook.serve))

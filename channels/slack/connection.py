@@ -28,7 +28,7 @@ from gateway.channel import Backoff, PlacementDeferred, PlacementRefused, Placem
 log = structlog.get_logger("trunkline.slack")
 
 Answer = tuple[bool, Json | None]
-"""Whether to acknowledge a delivery, and the payload to send along."""
+"""True to acknowledge a delivery, with the payload of the acknowledgement."""
 Handle = Callable[[str, Json], Awaitable[Answer]]
 """Handles a delivery, given its kind (such as ``events_api``) and its payload."""
 

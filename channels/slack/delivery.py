@@ -356,7 +356,7 @@ async def upload(api: Api, name: str, content: bytes) -> str:
 
 
 async def share(api: Api, file: str, title: str, address: Address, comment: str = "") -> None:
-    """Share an uploaded file in a chat, as a message of its own."""
+    """Share an uploaded file in a chat, as a separate message."""
     await api.call(
         "files.completeUploadExternal",
         files=[{"id": file, "title": title}],

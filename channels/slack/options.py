@@ -121,7 +121,7 @@ class Options(SharedOptions):
                 )
 
         secret = self.signing_secret.get_secret_value().strip()
-        # Other servers, such as those for tests, have secrets of their own.
+        # Other servers, such as those for tests, have their own secrets.
         if self.mode == "http" and self.api_base_url == _API and not _SIGNING_SECRET.fullmatch(secret):
             raise SettingsError(
                 f"{table}.signing_secret: is not a signing secret, which has 32 hexadecimal digits; the page "

@@ -40,7 +40,7 @@ _OUTCOMES = {
 _STYLES: Mapping[str, Json] = {"plain": {}, "good": {"style": "primary"}, "bad": {"style": "danger"}}
 _MOST = 1_000
 _CLOCK_SECONDS = 86_400.0
-"""How far Slack's clock may be behind this machine's."""
+"""The time by which Slack's clock may be behind this machine's."""
 
 
 class _ArgumentsFile(Struct):

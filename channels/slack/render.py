@@ -332,7 +332,7 @@ def _list(block: md.ItemList, depth: int) -> Iterator[Element | md.Table]:
     """Yield the elements of a list.
 
     A list element of Slack has only lines. What else an item contains (a nested list, code, a quote, a table)
-    follows as elements of their own, and the list continues in a further one, with its numbers.
+    follows as separate elements, and the list continues in a further one, with its numbers.
     """
     items: list[Element] = []
     first = block.start

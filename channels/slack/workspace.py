@@ -72,11 +72,11 @@ class Workspace:
     ) -> None:
         self.team = ""
         self.home = home
-        """Whether this is the workspace of ``bot_token``, whose user ids have no prefix."""
+        """True for the workspace of ``bot_token``, whose user ids have no prefix."""
         self.problem = "starting"
         """Reason why the workspace does not work; empty while it does."""
         self.removed = False
-        """Whether the app was removed from the workspace, so that no answer can reach it."""
+        """True once the app was removed from the workspace, so that no answer can reach it."""
         self.token = token
         self.api = Api(token, options.api_base_url, options.pace, self._report_invalid_token)
         self.delivery = Delivery(self.api, streams=options.streaming)

@@ -310,7 +310,7 @@ class Delivery:
         supergroup.
 
         A call about a message names its ``chat`` and does not follow: the supergroup counts its messages
-        anew, so the same id is another message there. If the platform rejects the entities of a text, the
+        again, so the same id is another message there. If the platform rejects the entities of a text, the
         text is sent again without them.
         """
         follow = chat is None

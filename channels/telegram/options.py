@@ -70,7 +70,7 @@ class Options(SharedOptions):
     )
     inline: bool = Field(
         default=False,
-        description="Answer allowed users who type a question behind the bot's name in any chat, without "
+        description="Answer allowed users who type a question after the bot's name in any chat, without "
         "tools and history; default false",
     )
     file_bytes: int = Field(

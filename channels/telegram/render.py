@@ -442,7 +442,7 @@ class _Writer:
         """Write blocks, one below the other."""
         for number, block in enumerate(blocks):
             if number and self._indent and isinstance(block, CodeBlock | Table):
-                # Clients show a code block on lines of its own: spaces before it would be an empty line.
+                # Clients show a code block on its own lines: spaces before it would be an empty line.
                 self._write("\n")
             elif number:
                 self._line(between)

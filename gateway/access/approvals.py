@@ -113,7 +113,7 @@ class Approvals:
         return Ruling(cast("Outcome", answer.outcome), UserRef.parse(answer.by).user)
 
     def asker(self, turn: Turn, owner: str) -> Asker:
-        """Return the function with which a tool call or hook of a turn asks questions of its own."""
+        """Return the function with which a tool call or hook of a turn asks its own questions."""
         return Asker(self.questions, turn, owner, self._timeout_ms)
 
     def used(self, turn: Turn) -> list[Op]:

@@ -167,7 +167,7 @@ class PluginGrants:
         return {one.capability for one in self._known.values() if one.plugin == plugin and one.allowed}
 
     def refused(self, plugin: str) -> set[str]:
-        """Return the grants that a plugin was refused for good."""
+        """Return the grants that a plugin was refused permanently."""
         return {one.capability for one in self._known.values() if one.plugin == plugin and not one.allowed}
 
     def note(self, grant: PluginGrant) -> None:

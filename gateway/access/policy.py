@@ -43,7 +43,7 @@ class AccessPolicy:
     """Decides from sender ids and channel rules which users may talk, and in which role.
 
     A message may carry its sender's role: web clients presented the gateway's token, and plugins submit
-    messages of their own.
+    their own messages.
     """
 
     def __init__(self, rules: Rules, channels: ChannelRegistry, members: Members) -> None:

@@ -22,7 +22,7 @@ from gateway.store.writes import Write, audit_op
 
 OWNER = "owner"
 ServerRole = Literal["admin", "viewer"]
-"""What a client of the server may do: everything, or read without messages and commands."""
+"""The rights of a client of the server: everything, or reading without messages and commands."""
 _MAX_WRONG = 10
 _WINDOW = 60.0
 _COOKIE_SECONDS = 30 * 86_400

@@ -1,6 +1,6 @@
 """Files of the gateway: replaced as a whole, durable, and owned by the user of the service.
 
-Commands of root must not leave files that a service with a user of its own cannot read or replace.
+Commands of root must not leave files that a service with its own user cannot read or replace.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def sync_folder(folder: Path) -> None:
 def keep_owner(descriptor: int, like: Path) -> None:
     """Give a file that root writes the owner of ``like``: its directory, or the file that it replaces.
 
-    Commands of root must not leave files that a service with a user of its own cannot read.
+    Commands of root must not leave files that a service with its own user cannot read.
     """
     if os.geteuid() == 0:
         found = like.stat()

@@ -2,7 +2,7 @@
 
 In: requests of anyone who reaches the gateway, without its token and without cookies. Out: answers, whose
 headers the server adds a strict policy to. ``extensions`` and ``server`` use these types, and plugins that
-have such routes: those in a process of their own, and webhooks.
+have such routes: those in their own process, and webhooks.
 """
 
 from __future__ import annotations

@@ -263,7 +263,7 @@ COMMANDS: Mapping[str, Entry] = {
             ),
             "dev": Command(
                 "plugins.developing:dev",
-                "Run a gateway of its own with a plugin, reload the plugin at each save, and print what it "
+                "Run a separate gateway with a plugin, reload the plugin at each save, and print what it "
                 "does",
             ),
             "test": Command(

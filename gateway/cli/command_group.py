@@ -201,7 +201,7 @@ def _lost_output(error: BaseException) -> OSError | None:
 
 _AS_ASCII = "trunkline-as-ascii"
 _ASCII = {"→": "->", "…": "...", "\u2013": "-", "—": "-", "·": "-", "•": "*", "✓": "+", "✗": "x"}
-"""What a terminal without Unicode shows for signs of the commands' own texts."""
+"""Replacements for signs in the texts of commands, for a terminal without Unicode."""
 
 
 def _as_ascii(error: UnicodeError) -> tuple[str | bytes, int]:

@@ -65,7 +65,7 @@ _TABLES = (*sorted(metadata.tables), "alembic_version")
 
 
 def find_problems(engine: Engine) -> Iterator[str]:
-    """Read the whole database, of any revision; yield its problems, nothing for a sound one.
+    """Read the whole database, of any revision; yield its problems.
 
     Raises StoreError if it cannot be read now, for example because another program has locked it.
     """
@@ -124,7 +124,7 @@ def _find_unreadable_tables(engine: Engine) -> Iterator[str]:
 def copy_file(source: Path, target: Path) -> None:
     """Copy a SQLite database as of one moment, while other processes may write to it.
 
-    Raises StoreError if it cannot be read, or if the copy is not sound.
+    Raises StoreError if it cannot be read, or if the copy is damaged.
     """
     try:
         with (
@@ -139,7 +139,7 @@ def copy_file(source: Path, target: Path) -> None:
 
 
 def check_file(path: Path) -> None:
-    """Raise StoreError unless a file is a sound SQLite database."""
+    """Raise StoreError unless a file is an undamaged SQLite database."""
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
             found = connection.execute("PRAGMA quick_check").fetchone()[0]

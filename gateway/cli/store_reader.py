@@ -37,7 +37,7 @@ def check_restored(settings: Settings) -> None:
 def reading(settings: Settings, *, any_schema: bool = False) -> Generator[Connection]:
     """Open a read-only connection to a store with the schema of this version, or with any.
 
-    Raises StoreError when there is no store yet, or it has another schema.
+    Raises StoreError if the store does not exist yet, or has another schema.
     """
     engine = reader(settings)
     try:
@@ -65,7 +65,7 @@ def check_store(settings: Settings) -> None:
 
 
 def reader(settings: Settings) -> Engine:
-    """Return an engine with read-only connections. Raises StoreError when there is no store yet."""
+    """Return an engine with read-only connections. Raises StoreError if the store does not exist yet."""
 
     file = store_file(settings)
     if file is not None and not file.exists():

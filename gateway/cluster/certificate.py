@@ -1,6 +1,6 @@
 """The certificate of a cluster, which the first node makes and PostgreSQL keeps.
 
-A process of its own makes it, since the library takes 10 MiB that no node needs later: this module is its
+A separate process makes it, since the library takes 10 MiB that no node needs later: this module is its
 program, too, and imports nothing of the gateway.
 """
 

@@ -54,7 +54,10 @@ T = TypeVar("T")
 log = structlog.get_logger("trunkline.cluster")
 
 _REVISIONS = tuple(migrate.revisions())
-"""What this process can work with. Another version may be installed in its place while it runs."""
+"""The revisions of the database that this process can work with.
+
+Read once, because another version may be installed in its place while it runs.
+"""
 
 metadata = MetaData()
 _CLUSTER = Table(
@@ -165,14 +168,14 @@ class NodeRow(Struct, frozen=True):
     """One node. The owner is ``active``, the others stand by (``standby``).
 
     A node that took over is ``starting`` until it is ready. One that is to hand over is ``draining``, and
-    ``drained`` once it stands by for good. One whose version is too old for the database is ``outdated``: it
-    passes clients on, and never works. One that stands by with a ``wrong_clock`` does not take over until it
-    is right again. One without a recent heartbeat is ``gone``.
+    ``drained`` once it only stands by. One whose version is too old for the database is ``outdated``: it
+    passes clients on, and never takes over. One that stands by with a ``wrong_clock`` does not take over
+    until the clock is right again. One without a recent heartbeat is ``gone``.
 
     ``started_at`` and ``heartbeat_at`` are in ISO 8601, ``heartbeat_age`` is in seconds. The active node
     also has: since when, the number of its takeover, and how many seconds that took from the token until the
-    gateway was ready. ``differs`` has the keys of the settings that are not those of the
-    node that works. ``clock_seconds`` is how far its clock is ahead of the database's, negative if it is
+    gateway was ready. ``differs`` has the keys of the settings that differ from those
+    of the active node. ``clock_seconds`` is how far its clock is ahead of the database's, negative if it is
     behind; 0 if that is within the 2 s that are allowed.
     """
 
@@ -232,7 +235,7 @@ class Rotation(NamedTuple):
 
 
 class Membership:
-    """One node's entry in the tables, on a connection of its own that holds the shared lock of the database.
+    """One node's entry in the tables, on its own connection that holds the shared lock of the database.
 
     A lost connection is reopened by the next call. ``clock`` returns seconds since 1970.
     """
@@ -246,11 +249,11 @@ class Membership:
         self._connection: Connection | None = None
         self._release: Callable[[], None] = lambda: None
         self._settled_at = 0.0
-        """When no call of earlier owners can reach a platform any more, by ``boot_time``."""
+        """The time (``boot_time``) from which no call of earlier owners can reach a platform any more."""
         # One thread, so that a cancelled caller does not leave the connection to the next in mid-transaction.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="cluster")
         self.clock_seconds = 0.0
-        """How far this machine's clock was ahead of the database's, at least, at the last heartbeat."""
+        """The least time by which this machine's clock was ahead of the database's at the last heartbeat."""
 
     async def join(self, broker: str, link: Link) -> Certificate:
         """Enter the cluster, after the checks that keep two clusters or two equal nodes apart.
@@ -503,7 +506,7 @@ class Membership:
     async def find_neighbors(self, boot_id: str = "") -> Sequence[Neighbor]:
         """Read the other nodes that live, those on the machine with this boot id first.
 
-        Without a boot id of their own they are too old to know requests for programs, and left out.
+        Without their own boot id they are too old to know requests for programs, and left out.
         """
         query = (
             "SELECT name, start_id, address, boot_id = :boot FROM node "  # noqa: S608 - a constant

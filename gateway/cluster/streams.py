@@ -110,7 +110,7 @@ class Stream(asyncio.Transport):
         return len(self._unsent)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send bytes in order, as far as the other node takes them; the others wait."""
+        """Send bytes in order, up to the credit that the other node gave; the rest waits."""
         if self._closing or self._ended or self._last or not data:
             return
         size, connection = len(data), self._connection
@@ -242,7 +242,7 @@ class Connection(asyncio.Protocol):
     """
 
     certificate: bytes | None = None
-    """That of the other node."""
+    """The certificate of the other node, in DER."""
     retiring: asyncio.TimerHandle | None = None
     """Set once no stream may begin any more."""
 

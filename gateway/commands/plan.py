@@ -85,7 +85,7 @@ class PlanMode(Plugin):
         if not await self._confirm("Carry out this plan?", plan):
             return (
                 "The user did not agree to this plan, or gave no answer. "
-                "Plan mode goes on: ask what to change."
+                "Plan mode continues: ask what to change."
             )
         await self._set(context.session, planning=False)
         return f"The user agreed to the plan. Plan mode is over; carry out the plan now:\n\n{plan}"

@@ -1,4 +1,4 @@
-"""The tool ``task``: the model gives a task to an agent, which works on it in a session of its own."""
+"""The tool ``task``: the model gives a task to an agent, which works on it in its own session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parsers of what others wrote, in processes of their own: the content may attack its parser.
+"""Parsers of what others wrote, in their own processes: the content may attack its parser.
 
 In: a script, its arguments, and the content. Out: what the script writes, and its exit status. The script
 runs in an isolated interpreter without environment, with the limits of ``launcher.py``, and ends with the

@@ -111,7 +111,7 @@ class ProcessService(Protocol):
         """Return a prefix for a program that outlives the gateway, and that another process starts.
 
         It confines the program once that is started; this tries it. Without ``access.network`` the program
-        has a network of its own, in which only it listens. Raises PluginError if the kernel cannot do that
+        has its own network, in which only it listens. Raises PluginError if the kernel cannot do that
         here, with the reason and the remedy, or if the access covers what is closed.
         """
         ...

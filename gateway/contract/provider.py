@@ -173,7 +173,7 @@ class TurnOptions(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Ask(Protocol):
-    """Asks whether a backend may run a tool of its own, such as ``codex:shell``.
+    """Asks whether a backend may run one of its tools, such as ``codex:shell``.
 
     The permissions decide, or a user, which can take minutes.
     """
@@ -199,7 +199,7 @@ class ChatOptions(Struct, frozen=True, kw_only=True):
     parameter in the vendor's API is left out and logged at debug. ``max_tokens`` None is the provider's
     default; ``output_limit`` is the model's limit, if known. ``server_retries`` is as in TurnOptions.
     ``on_retry`` is called for each failure that is followed by another attempt, ``on_lease`` for
-    each lease of a shared key. ``allowed_tools`` is for backends with tools of their own, ``BACKEND:TOOL``:
+    each lease of a shared key. ``allowed_tools`` is for backends with their own tools, ``BACKEND:TOOL``:
     those of the agent and the room; None allows all.
     """
 

@@ -44,8 +44,8 @@ class RunNested(Protocol):
     """Runs the agent on a task within this call, and returns its final text.
 
     ``tools`` names the allowed tools (None: all of the turn). Permissions, approvals and hooks are the
-    turn's; stopping the turn stops the run. ``description`` names the task for users. The run has a stored
-    session of its own; ``session`` continues that of an earlier run in this conversation. Raises ToolError if
+    turn's; stopping the turn stops the run. ``description`` names the task for users. The run has its own
+    stored session; ``session`` continues that of an earlier run in this conversation. Raises ToolError if
     the run fails.
     """
 

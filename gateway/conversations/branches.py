@@ -1,4 +1,4 @@
-"""Branches: editing a message, or asking for another answer, keeps what followed as a version of its own.
+"""Branches: editing a message, or asking for another answer, keeps what followed as a separate version.
 
 The messages from the edited one on are hidden, and the new message takes their place, in one transaction. A
 version is named by its first message. Switching hides the versions' messages against each other; inside a

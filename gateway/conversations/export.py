@@ -34,7 +34,7 @@ def as_markdown(
 ) -> Iterator[str]:
     """Yield the session as Markdown, one heading per message; nested runs are quoted below their calls.
 
-    Each version that is not shown follows under a heading of its own. The first message of every version has
+    Each version that is not shown follows under its own heading. The first message of every version has
     a line with its number.
     """
     yield f"# {row.title or row.id}\n\nSession `{row.id}`, {row.messages} messages, ${row.cost:.4f}\n"

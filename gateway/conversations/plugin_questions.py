@@ -28,7 +28,7 @@ _MOST_OPEN = 1_000
 """Most questions of a plugin that are open, or whose answers its handler has not taken."""
 _LONGEST_TITLE, _LONGEST_DETAIL, _LONGEST_VALUE = 500, 1_000, 100
 _MOST_CHOICES, _LONGEST_LABEL, _LONGEST_DESCRIPTION = 25, 60, 100
-"""What the platforms can show: 25 buttons, and text that fits into a message of 2,000 characters."""
+"""The limits of the platforms: 25 buttons, and text that fits into a message of 2,000 characters."""
 _LONGEST_MS = 5 * 366 * 86_400_000
 
 

@@ -5,7 +5,7 @@ indexed, newest first, and commits their words together with the mark. So a cras
 database of an earlier version is indexed in the same way. A deletion removes the words in its transaction.
 
 Both databases get words that are split and folded here, so that they find the same. Characters of languages
-that are written without spaces are words of their own, and a run of them is searched as a phrase.
+that are written without spaces are separate words, and a run of them is searched as a phrase.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _REPORTED = 20_000
 _NEWEST = 20_000
 """Rows that PostgreSQL searches without its index first."""
 _FURTHER = 4
-"""So many times as many rows are searched if they are likely to have enough matches of a phrase."""
+"""The factor by which more rows are searched if they probably have enough matches of a phrase."""
 _COMPARED = 250
 """Matches that one page compares with a filter at most."""
 _DENSE = 50
@@ -261,7 +261,7 @@ def search_messages(
 ) -> SearchPage:
     """Find the newest messages and titles that contain all words of a query; any text is a query.
 
-    PostgreSQL searches so many of the ``newest`` rows without its index first.
+    ``newest`` is the number of rows that PostgreSQL first searches without its index.
     """
     terms = terms_of(query)
     if not terms:
@@ -283,8 +283,8 @@ def search_filtered(
 ) -> SearchPage:
     """Find as ``search_messages`` does, in conversations that pass a filter.
 
-    The newest so many matches are ``compared`` with it, on PostgreSQL those among the ``newest`` rows if
-    there are more than a few; ``next`` continues after them.
+    ``compared`` is the number of matches, the newest ones, that the filter is applied to; on PostgreSQL
+    those among the ``newest`` rows if these have more than a few. ``next`` continues after them.
     """
     terms = terms_of(query)
     if not terms:

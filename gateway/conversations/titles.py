@@ -136,7 +136,7 @@ class Titles:
     def answered(self, turn: Turn) -> None:
         """Make a title if a turn was the first exchange of a conversation. Returns at once."""
         session, model = turn.session, self._model_for(turn)
-        # Each request to /v1 without a session name is a conversation of its own, which is rarely looked at.
+        # Each request to /v1 without a session name is a separate conversation, which is rarely looked at.
         if model is None or session.row.titled is not None or session.id.startswith(UNNAMED_PREFIX):
             return
         answers = [one for one in session.messages() if one.role == "assistant" and one.for_model]

@@ -6,7 +6,7 @@ since.
 
 One transaction hides the exchange and gives the pages of its answer to an entry of the inbox that needs no
 turn. The worker of the session then deletes them, like any delivery, over crashes. A redo places the answer
-anew, under an entry of its own: with the old nonces a platform would return the deleted messages.
+again, under its own entry: with the old nonces a platform would return the deleted messages.
 
 The transaction also records the intent to revert what tools changed in files. The files follow before the
 undo is acknowledged; a process that ends in between leaves that to the next one, before it answers a message.

@@ -160,7 +160,7 @@ class AnswerPages:
         return self._outbox.give_up(self._entry, [*self._pages.values()], reason)
 
     async def retract(self) -> None:
-        """Delete all pages of an unwanted answer, as far as the channel can."""
+        """Delete all pages of an unwanted answer that the channel can delete."""
         try:
             await self._retry_until_accepted(lambda: self._delete_from(0))
         except PlacementRefused as refused:

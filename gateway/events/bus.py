@@ -48,7 +48,7 @@ _BLOCKING_SECONDS = 0.1
 class EventBus:
     """The subscriptions, by type of event. ``async with`` runs the subscribers that are async functions.
 
-    A sync subscriber is called at once. An async one gets its events one after another in a task of its own;
+    A sync subscriber is called at once. An async one gets its events one after another in its own task;
     ``queue`` events may wait for it, and beyond that the oldest one is dropped, counted in ``dropped`` and
     logged. A subscriber that raises is logged with its owner and stays subscribed. At the end of the block
     subscribers of ``Disposed`` get it as the last event, and async ones have 3 s for what still waits; later

@@ -149,7 +149,7 @@ class ProviderRegistry(Registry[Provider]):
     def key_owner(self, provider_id: str) -> str:
         """Return the id under which a provider's key is stored: its own, or the one set by ``key_of``.
 
-        Raises SettingsError if a program of its own keeps its login.
+        Raises SettingsError if a separate program keeps its login.
         """
         entry = self._entry(self._configure(provider_id))
         if entry is None or entry.needs_key:
@@ -200,7 +200,7 @@ class ProviderRegistry(Registry[Provider]):
             return made
 
     async def make_apart(self, config: ProviderConfig) -> Provider:
-        """Create a provider with a configuration of its own, for a trial. The caller closes it.
+        """Create a provider with its own configuration, for a trial. The caller closes it.
 
         Raises ProviderResolutionError, and the errors of the provider's code.
         """

@@ -91,7 +91,7 @@ def _module(name: str, base: Path) -> ModuleType:
 
 
 def _from_file(path: Path, stem: str, folder: list[str] | None = None) -> ModuleType:
-    """Import a file as a module of its own, under a name that no other load has.
+    """Import a file as its own module, under a name that no other load has.
 
     With ``folder`` the module is a package, whose submodules are there.
     """

@@ -84,7 +84,7 @@ class Scope:
                 log.exception("a contribution of a plugin could not be removed", plugin=self._plugin)
 
     def retire(self) -> None:
-        """Remove everything for good."""
+        """Remove everything permanently."""
         self.close()
         self._retired = True
         self._entries.clear()

@@ -3,7 +3,7 @@
 In: the bytes of a received file with its announced name and type, an answer, or the output of a tool. Out: a
 part of a message, the Markdown and files of the answer, or a shorter output. The core imports it, and
 channels do through ``gateway.channel``; it imports the contract. Parsers of documents run in
-a process of their own (``worker.py``) and are never imported here.
+their own process (``worker.py``) and are never imported here.
 """
 
 from gateway.files.answers import AnswerFile, answer_files, answer_markdown, diff_file, diff_of, one_line

@@ -49,7 +49,7 @@ class ToolOutputs:
     def __init__(self, folder: Path, most_bytes: int) -> None:
         self.most_bytes = most_bytes
         self.exist = False
-        """Whether any text is kept, as far as it is known."""
+        """True once a text is kept, or one of an earlier process was found."""
         self._folder = folder
 
     async def shorten(self, text: str, session: str, redact: Callable[[str], str]) -> str:
@@ -88,7 +88,7 @@ class ToolOutputs:
         end = offset + len(page)
         if end >= len(text):
             return f"[characters {offset} to {end} of {len(text)}; this is the end]\n{page}"
-        return f"[characters {offset} to {end} of {len(text)}; go on with offset {end}]\n{page}"
+        return f"[characters {offset} to {end} of {len(text)}; continue at offset {end}]\n{page}"
 
     async def forget(self, session: str) -> None:
         """Delete the kept texts of a session."""

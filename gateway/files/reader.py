@@ -147,7 +147,7 @@ class FileReader:
         return await self._run(self._python, _WORKER, arguments, data, most, output)
 
     def _reason(self, status: int | None) -> str:
-        """Return why a document was not read; "" if its text was, at least as far as the limits allow."""
+        """Return why a document was not read; "" if its text was, at least up to the limits."""
         if status is None or status == -signal.SIGXCPU:
             return f"reading it took more than {self._limits.seconds} s"
         return _REASONS[Outcome(status)] if status in set(Outcome) else _REASONS[Outcome.UNREADABLE]

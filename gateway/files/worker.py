@@ -1,4 +1,4 @@
-"""Extractor of the text of one document, in a process of its own, because documents may attack their parser.
+"""Extractor of the text of one document, in its own process, because documents may attack their parser.
 
 ``reader.py`` runs this file with ``run_confined``. The document comes on stdin, its text goes to stdout as
 UTF-8 while it is extracted, and the exit status is an ``Outcome``. The arguments are the document's kind, and

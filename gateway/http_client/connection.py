@@ -301,7 +301,7 @@ class Connection(asyncio.Protocol):
         self._drained = self._loop.create_future()
 
     def resume_writing(self) -> None:
-        """Go on with a large body."""
+        """Continue to send a large body."""
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
         self._drained = None

@@ -48,7 +48,7 @@ class Route(Struct, frozen=True):
 
 
 class HttptoolsClient:
-    """Sends requests over connections of its own. Create it in a running loop.
+    """Sends requests over its own connections. Create it in a running loop.
 
     ``proxies`` are http addresses by the scheme of the request; ``tls`` makes the context for https.
     """

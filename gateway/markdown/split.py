@@ -58,7 +58,7 @@ def split_markdown(
 
 
 def _window(text: str, longest: int) -> tuple[str, str]:
-    """Cut a text after at most so many characters: after a blank line, after a line, or anywhere."""
+    """Cut a text after at most ``longest`` characters: after a blank line, after a line, or anywhere."""
     if len(text) <= longest:
         return text, ""
     at = text.rfind("\n\n", longest // 2, longest) + 2

@@ -80,7 +80,7 @@ class PromptCommands:
             return None
         command = self._of[typed[0]]
         try:
-            with paused():  # the server may have to start; it has a time limit of its own
+            with paused():  # the server may have to start; it has its own time limit
                 made = await command.expand(typed[1])
         except (ToolError, PluginError) as error:
             return Intercept(f"/{command.name} failed: {error}")

@@ -76,7 +76,7 @@ RESOURCES = Definition(
             "offset": {
                 "type": "integer",
                 "minimum": 0,
-                "description": "Where to go on, as the end of an answer says",
+                "description": "Offset to continue at, as the end of an answer says",
             },
         },
         "additionalProperties": False,

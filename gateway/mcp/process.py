@@ -127,7 +127,7 @@ async def _confined(
 
 
 class _Unconfined:
-    """A server with all rights of the gateway, in a process group of its own."""
+    """A server with all rights of the gateway, in its own process group."""
 
     def __init__(self, program: asyncio.subprocess.Process) -> None:
         self.problem = ""

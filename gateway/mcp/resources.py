@@ -113,4 +113,4 @@ def _line(found: types.Resource | types.ResourceTemplate, uri: str) -> str:
 def _with_rest(text: str, end: int, size: int, what: str) -> str:
     if end >= size:
         return text
-    return f"{text}\n[{size - end:,} more {what}; go on with offset {end}]"
+    return f"{text}\n[{size - end:,} more {what}; continue at offset {end}]"

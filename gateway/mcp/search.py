@@ -76,7 +76,7 @@ class McpSearch(Plugin):
         return "\n".join(f"{tool.name}: {tool.definition.description[:300]}" for tool in found)
 
     def _is_needed(self, window: int) -> bool:
-        """Return whether the tools are too many for a window of so many tokens."""
+        """Return whether the tools are too many for a context window of this many tokens."""
         tools = self._mcp.tools()
         if self._measured[0] is not tools:
             self._measured = (tools, sum(len(msgspec.json.encode(tool.definition)) for tool in tools))

@@ -44,7 +44,7 @@ class ServerStatus(Struct, frozen=True):
     """The state of a server, for the operator.
 
     ``tools`` is the number of tools that are offered, ``waiting`` of those that wait for an approval.
-    ``left_out`` says which tools no model gets, ``junk`` is the number of lines that were no messages.
+    ``left_out`` says which tools no model gets, ``junk`` is the number of lines that were not messages.
     """
 
     name: str
@@ -189,7 +189,7 @@ class Server:
             return await asyncio.shield(ready)
 
     def stop(self) -> None:
-        """End the server for good."""
+        """End the server permanently."""
         self.settings = self.settings.model_copy(update={"enabled": False})
         if self._run is not None:
             self._run.cancel()

@@ -53,7 +53,7 @@ _CLOSED = (asyncio.IncompleteReadError, OSError, anyio.ClosedResourceError, anyi
 class Guard:
     """Counts and filters what a server sends. ``problem`` is why it has to end, once it has.
 
-    ``junk`` is the number of lines that were no messages, or answers to calls that were not made.
+    ``junk`` is the number of lines that were not messages, or were answers to calls that were not made.
     ``needs`` is what a remote server lacks that refused a request: a valid login, or a client for it.
     """
 
@@ -166,7 +166,7 @@ class Session:
         return found
 
     async def prompt(self, name: str, arguments: Mapping[str, str]) -> str:
-        """Return the text of a prompt, without what is no text. Raises ToolError."""
+        """Return the text of a prompt, without its other parts. Raises ToolError."""
         with _tool_errors():
             made = await self.client.get_prompt(name, dict(arguments))
         spoken: list[tuple[str, str]] = []

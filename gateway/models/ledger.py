@@ -52,8 +52,8 @@ State = Literal["reserved", "estimated", "counted"]
 Dimension = Literal["day", "session", "channel", "person", "agent", "provider", "model", "plugin", "room"]
 """Column to group amounts by. A model is named with its provider; "" as plugin is a turn's own calls.
 
-A room is the chat of a conversation, as ``channel:chat``; the channel alone if each conversation is a chat of
-its own, and "" if the conversation was deleted.
+A room is the chat of a conversation, as ``channel:chat``; the channel alone if each conversation is a
+separate chat, and "" if the conversation was deleted.
 """
 
 _COLUMNS = (

@@ -66,7 +66,7 @@ class ModelLists:
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def cached(self, provider_id: str) -> tuple[ModelInfo, ...]:
-        """Return a provider's models as far as they are known without a request."""
+        """Return the models of a provider that are known without a request."""
         kept = self._cache.get(provider_id)
         return kept[1].models if kept else self._configured(provider_id)
 

@@ -1,6 +1,6 @@
 """Retirement dates of models, as their vendors announced them.
 
-The price data does not hold them. Each provider has dates of its own: Bedrock and Azure keep a model longer
+The price data does not hold them. Each provider has its own dates: Bedrock and Azure keep a model longer
 than its vendor does. The vendors publish them on these pages. Dates were compared with public model data in
 November 2026; those that it does not hold are unconfirmed.
 

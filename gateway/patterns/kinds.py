@@ -103,7 +103,7 @@ def normal_path(key: str) -> str | None:
     if not key or "\0" in key:
         return None
     path = posixpath.normpath(key)
-    # POSIX gives two leading slashes a meaning of their own; here they are one.
+    # POSIX gives two leading slashes their own meaning; here they are one.
     path = f"/{path.lstrip('/')}" if path.startswith("//") else path
     return None if path == ".." or path.startswith("../") else path
 

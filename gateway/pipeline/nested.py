@@ -1,6 +1,6 @@
-"""Nested runs: a tool lets the agent work on a task of its own, and gets the final text back.
+"""Nested runs: a tool lets the agent work on a separate task, and gets the final text back.
 
-A nested run is a turn in a session of its own, which is stored, can be read while it runs, and can be given
+A nested run is a turn in its own session, which is stored, can be read while it runs, and can be given
 another task later. It has the hooks, permissions and approvals of its parent turn, never more tools than the
 parent, asks its questions in the parent's chat, and ends with it. It delivers nothing to a chat.
 
@@ -259,7 +259,7 @@ class NestedRunner:
 
 
 class NestedTurn(Turn):
-    """A turn that works for another one, in a session of its own."""
+    """A turn that works for another one, in its own session."""
 
     def __init__(
         self,

@@ -51,7 +51,7 @@ async def should_answer(inbox: Inbox, session: Session, entry: Entry) -> bool:
         return True
     # Answering an edit further up in the conversation would contradict what was said since.
     # Not by the message: the model may not have got it, such as a misspelled command, and plugins may have
-    # added messages of their own to its turn.
+    # added their own messages to its turn.
     is_last_word = session.is_last_answer(before.answer_id) and before.inbound.original == inbound.revises
     if not is_last_word or before.inbound.order > inbound.order or _is_same(before, entry):
         return False

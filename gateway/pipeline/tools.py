@@ -281,7 +281,7 @@ class ToolCalls:
             nest = self._nest(turn, call.tool_call_id)
             services = CallServices(begin, _show_nothing, nest, call_tool)
             try:
-                # The inner call has a time limit of its own.
+                # The inner call has its own time limit.
                 with paused():
                     return (await self._runner.run(turn, tools, call, services))[0]
             finally:
@@ -341,7 +341,7 @@ class ToolRunner:
         return output, round((time.monotonic() - begun) * 1000)
 
     async def may_run(self, turn: Turn, tool: str, arguments: Mapping[str, Any]) -> bool:
-        """Return whether the model's backend may run a tool of its own; without a rule, a person is asked.
+        """Return whether the model's backend may run one of its tools; without a rule, a person is asked.
 
         Rules match against its arguments as JSON. "Always" grants exactly this call.
         """

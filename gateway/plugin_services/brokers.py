@@ -37,7 +37,7 @@ _FACTS = (
     *("channel", "owner", "messages", "input_tokens", "output_tokens", "cost"),
     *("created_at", "updated_at"),
 )
-"""What plugins get about a session without a grant: no text, and no title, which is made of text."""
+"""The facts about a session that need no grant: no text, and no title, which is made of text."""
 
 
 class Brokers:

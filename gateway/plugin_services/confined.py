@@ -225,4 +225,4 @@ class _NoCode(_NoProcess):
         self.state, self.reason = "stopped", reason
 
     async def call(self, method: str, params: Mapping[str, Any] | Struct, seconds: float) -> Any:
-        """Do nothing: there is no code to call."""
+        """Do nothing, because the bundle has no code."""

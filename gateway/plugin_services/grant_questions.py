@@ -68,7 +68,7 @@ class GrantQuestions:
         return self._decisions.given(plugin)
 
     def refused(self, plugin: str) -> Collection[str]:
-        """Return the grants that a plugin was refused for good."""
+        """Return the grants that a plugin was refused permanently."""
         return self._decisions.refused(plugin)
 
     async def ask(self, plugin: str, grant: str, action: str, session: str) -> Decision | None:
@@ -136,7 +136,7 @@ class GrantQuestions:
         return ops
 
     async def _acknowledge(self, answer: Answer) -> None:
-        """Take an answer over: it is durable by now."""
+        """Take over an answer, which is already durable."""
         held = self._questions.find(answer.question_id)
         if held is not None:
             self._note(held, answer)

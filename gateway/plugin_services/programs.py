@@ -1,4 +1,4 @@
-"""Programs of confined plugins: run in a sandbox of their own, with the workspace and nothing else."""
+"""Programs of confined plugins: run in their own sandbox, with the workspace and nothing else."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ class HttpProvider:
         return 0 if self._scheduler is None else self._scheduler.end_holds()
 
     def capabilities_of(self, model: str) -> Capabilities:
-        """Return the capabilities of one model, as far as the adapter knows them."""
+        """Return the capabilities of one model, or those of the adapter if it has no others."""
         adapter = self._adapter
         return adapter.capabilities_of(model) if isinstance(adapter, KnowsModels) else adapter.capabilities
 
@@ -396,7 +396,7 @@ def create_provider(
     client: HttpClient | None = None,
     authorizer_for: AuthorizerFor | None = None,
 ) -> HttpProvider:
-    """Make a provider that uses ``adapter``, over ``client`` or over connections of its own."""
+    """Make a provider that uses ``adapter``, over ``client`` or over its own connections."""
     return HttpProvider(adapter, config, client, authorizer_for)
 
 

@@ -97,7 +97,7 @@ class _RoomLog:
 
 
 class RoomContext:
-    """The context of all rooms, as far as this process received it."""
+    """The context of all rooms that this process has received."""
 
     def __init__(self, access: Access, channels: ChannelRegistry, inbox: Inbox) -> None:
         self._access = access

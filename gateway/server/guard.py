@@ -40,9 +40,9 @@ SECURITY_HEADERS = {
 }
 _TOKEN_NAMES = frozenset(("token", "access_token", "auth_token", "api_key", "apikey", "authorization"))
 SHARED_ROOT = "/share/"
-"""Path of the public pages, which have a stricter policy of their own."""
+"""Path of the public pages, which have their own stricter policy."""
 PAGES_ROOT = "/plugins/"
-"""Path of what confined plugins answer, also with a policy of its own."""
+"""Path of what confined plugins answer, also with its own policy."""
 _BEGUN = web.RequestKey("begun", bool)
 
 

@@ -56,7 +56,7 @@ class _GatewayCollector(Collector):
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self.ages: tuple[int | None, int | None] = (None, None)
-        """When the oldest open message was received and the oldest unfinished delivery was sent, in ms."""
+        """The times (ms) of the oldest open message and of the oldest unfinished delivery."""
         self.nodes: Sequence[NodeRow] = ()
         """The nodes of the cluster, if there is one."""
         self.of_plugins: tuple[Mapping[str, Sequence[Figure]], Sequence[str]] = {}, ()

@@ -122,7 +122,7 @@ class EventStream:
     def __init__(self, request: web.Request, headers: Mapping[str, str] | None = None) -> None:
         self.response = web.StreamResponse(headers={**_STREAM_HEADERS, **(headers or {})})
         self.begun = False
-        """Whether the response headers were sent."""
+        """True once the response headers were sent."""
         self.writes = 0
         """Number of writes."""
         self._request = request

@@ -134,7 +134,7 @@ class Signature(Struct, frozen=True):
     body: type[Struct] | None
     answer: type[Struct] | None
     is_empty: bool
-    """Whether the handler returns None."""
+    """True if the handler returns None."""
 
 
 class Route(Struct, frozen=True):
@@ -160,12 +160,14 @@ class Route(Struct, frozen=True):
     also: Mapping[int, type[Struct]] = {}
     errors: tuple[type[TrunklineError], ...] = ()
     open: bool = False
-    """Whether the route needs no token."""
+    """True if the route needs no token."""
     role: ServerRole = "admin"
     """The least role that may use the route. A viewer gets only what all viewers may see."""
     needs_proof: bool = False
-    """Whether it says who or what may act, so that the client must have proved who it is a moment ago. A
-    handler that needs this for some requests alone calls ``Call.require_proof``."""
+    """True if it changes who or what may act: the client must have proved its identity a moment ago.
+
+    A handler that needs this for some requests alone calls ``Call.require_proof``.
+    """
     hides: tuple[str, ...] = ()
     """Fields, such as ``message.text``, that viewers get only if the settings let them read messages. Lists
     on the way are left out of the name."""
@@ -362,7 +364,7 @@ class PluginRoutes:
 
     def bind(self) -> list[web.AbstractRouteDef]:
         """Return the routes for all: aiohttp's own routes cannot change after its start."""
-        # Not the words of the gateway's own routes: of these, a wrong method has an answer of its own.
+        # Not the words of the gateway's own routes: of these, a wrong method has its own answer.
         word = f"(?!(?:{'|'.join(sorted(RESERVED))})(?:/|$))[a-z][a-z0-9-]*"
         return [
             web.route("*", prefix_of("{plugin}") + "/{rest:(?s:.*)}", self._answer),

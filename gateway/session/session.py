@@ -122,7 +122,7 @@ class Session:
     Everything shown gets a number (``seq``) that only grows. Only whole messages are durable, so a loaded
     session continues in a fresh block of numbers: numbers that a killed turn had used are not used again, and
     a reader that resumes after one of them gets the log's messages and the current state of the running turn.
-    ``render`` returns the text of messages that have a type of their own.
+    ``render`` returns the text of messages that have their own type.
     """
 
     def __init__(

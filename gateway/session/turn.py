@@ -140,7 +140,7 @@ class Turn:
     plugin = ""
     """The plugin whose own model call it is; empty for all turns of messages."""
     plugin_limit: float | None = None
-    """What this plugin may spend in the session, in US dollars; None without a limit."""
+    """The limit of this plugin's cost in the session, in US dollars; None without a limit."""
     runs = 0
     """Number of all nested runs for its message, at every depth."""
     depth = 0

@@ -50,8 +50,8 @@ _ENVELOPE = (
     "author; off: nothing"
 )
 _CONTEXT = (
-    "Most messages that were not for the bot and are shown to the model with the next one that is, per room; "
-    "0 to 100, 0 for none"
+    "Most earlier messages, not addressed to the bot, that the model gets with the next addressed one, "
+    "per room; 0 to 100, 0 for none"
 )
 _MOST_CONTEXT = 100
 
@@ -89,13 +89,12 @@ class RoomsSettings(OpenSection):
 
     default: Literal["allow", "deny"] = Field(
         default="allow",
-        description="allow: take part in every room; deny: only in rooms with a table of their own; "
-        "default allow",
+        description="allow: take part in every room; deny: only in rooms with their own table; default allow",
     )
 
     @property
     def named(self) -> Mapping[str, RoomSettings]:
-        """The rooms with a table of their own, by chat id."""
+        """The rooms with their own table, by chat id."""
         return self.__pydantic_extra__ or {}
 
     def over(self, shared: RoomsSettings) -> RoomsSettings:

@@ -176,7 +176,8 @@ class TeamsSettings(Section):
         default=None,
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$",
         examples=["support-team"],
-        description="Id of the team in addresses like /orgs/ID/plugins; default none: there are no such ones",
+        description="Id of the team in addresses like /orgs/ID/plugins; default none: these addresses do "
+        "not exist",
     )
     policy: Annotated[str | None, AfterValidator(_https_or_path)] = Field(
         default=None,

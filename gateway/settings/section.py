@@ -57,7 +57,7 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True)
 
     advice: ClassVar[Mapping[str, str]] = {}
-    """What to do about unknown keys that users are likely to write."""
+    """The advice for unknown keys that users are likely to write."""
 
 
 class OpenSection(Section):

@@ -73,7 +73,7 @@ class SkillLibrary:
     async def watch(self, seconds: float = _LOOK_SECONDS) -> None:
         """Read the skills of the folders again when one of their files changes, until cancelled.
 
-        Looks at the files every so many seconds: other file systems than local ones report no changes.
+        Looks at the files every ``seconds``: file systems on other machines report no changes.
         """
         while True:
             await asyncio.sleep(seconds)

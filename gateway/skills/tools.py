@@ -35,7 +35,7 @@ SkillName = Annotated[str, Field(description="Name of a listed skill")]
 
 
 class SkillsSettings(BaseModel):
-    """The plugin has no settings of its own."""
+    """The plugin has no settings."""
 
 
 class SkillTools(Plugin):

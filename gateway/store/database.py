@@ -49,7 +49,7 @@ class Store:
         self.submit = self.writer.submit
         self._release = base.resources.pop_all().close
         self._on_fatal = on_fatal
-        # A query of a reader is a transaction of its own, and costs one round trip instead of three.
+        # A query of a reader is a separate transaction, and costs one round trip instead of three.
         self._readable = (
             base.engine.execution_options(isolation_level="AUTOCOMMIT") if server else base.engine
         )

@@ -404,7 +404,7 @@ def _lock_postgres(engine: Engine, locking: Locking) -> Lock:
     connection.commit()
 
     def release() -> None:
-        # Back in the pool the connection would keep the advisory lock; it must be closed for good.
+        # Back in the pool the connection would keep the advisory lock; it must be closed.
         connection.invalidate()
         connection.close()
 

@@ -142,7 +142,7 @@ class Entry(Struct, kw_only=True):
     def of(
         cls, channel: str, inbound: InboundMessage, seq: int, session: str | None = None, attempts: int = 0
     ) -> Entry:
-        """Create an entry. A message without an order of its own is ordered by its arrival.
+        """Create an entry. A message without its own order is ordered by its arrival.
 
         ``session`` is given when the message's chat continues the session of another chat.
         """
@@ -386,7 +386,7 @@ def _read_backlogs(connection: Connection, most: int, session: str | None) -> di
     answered = select(t.outbox.c.id).where(*answer).exists().label("answered")
     begun = (select(by.c.inbox_id).where(by.c.inbox_id == c.id).exists() for by in (t.turn_step, t.question))
     shown = is_shown.label("shown")
-    # The deletion is stored at the original only; its revisions are rows of their own.
+    # The deletion is stored at the original only; its revisions are separate rows.
     original = t.inbox.alias("original")
     same = (original.c.channel == c.channel, original.c.account == c.account)
     deleted = (*same, original.c.dedup_key == c.original, original.c.interrupted == "withdrawn")

@@ -35,7 +35,7 @@ _FIRST_SECONDS, _INTERVAL_SECONDS = 60.0, 3600.0
 class Retention:
     """Cleaner that removes settled rows after some days, in small batches that delay no other write.
 
-    Trails, and the ids of refused messages, are removed after days of their own.
+    Trails, and the ids of refused messages, are removed after other numbers of days.
     """
 
     def __init__(self, store: Store, days: int, trail_days: int = 30) -> None:

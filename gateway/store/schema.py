@@ -519,7 +519,7 @@ plugin_grant = Table(
     UniqueConstraint("plugin", "capability", name="plugin_grant_of"),
 )
 """Decisions about capabilities of confined plugins that were made after the installation: 1 allows, 0 refuses
-for good."""
+permanently."""
 
 plugin_action = Table(
     "plugin_action",

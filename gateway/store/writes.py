@@ -104,7 +104,7 @@ class Write:
 
 
 class OwnStatement(Write):
-    """A statement of its own for each row, such as a copy inside the database.
+    """A separate statement for each row, such as a copy inside the database.
 
     ``?1`` is the first value of the row; the text has to use all of them and to suit both databases.
     """
@@ -120,7 +120,7 @@ class OwnStatement(Write):
 
 
 class BulkStatement(Write):
-    """A statement of its own for many rows, which it reads from ``given``.
+    """A separate statement for many rows, which it reads from ``given``.
 
     ``columns`` are those of ``given``, each with its SQL type, which PostgreSQL cannot infer.
     """

@@ -44,7 +44,7 @@ class Readings(msgspec.Struct, frozen=True):
 
     @property
     def until(self) -> int:
-        """When a jump is believed (ms); 0 without one."""
+        """The time (ms) from which a jump is trusted; 0 without one."""
         return self.jumped and self.jumped + _HOLD_MS
 
     def __str__(self) -> str:

@@ -1,7 +1,7 @@
 """The recorder of one message's steps, carried by its entry from the first attempt to the settled answer.
 
-Steps are kept in memory until a transaction of the message takes them with it: a trail never causes a commit
-of its own. What a kill cuts off before that is one step ``unrecorded`` of the path.
+Steps are kept in memory until a transaction of the message takes them with it: a trail never causes its own
+commit. What a kill cuts off before that is one step ``unrecorded`` of the path.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ MOST_STEPS = 200
 _ALWAYS: frozenset[Kind] = frozenset(("restart", "placement", "final"))
 """Kinds that are recorded beyond that number: a path without its end would be wrong."""
 _SHORTEST_WAIT = 0.01
-"""Seconds; a shorter wait is not a step of its own."""
+"""Seconds; a shorter wait is not a step."""
 _HOOK_STATES: Mapping[str, State] = {
     "pass": "ok",
     "changed": "changed",
@@ -133,7 +133,7 @@ class Trail:
         """For each tool call that has not ended, what allowed or refused it, and the rule that asked."""
         self._key = ""
         self._open_wait = False
-        """Whether the last step is a wait that has not ended."""
+        """True if the last step is a wait that has not ended."""
         self._taken: list[Step] = []
         """The steps of the newest row, which may not have been committed."""
 

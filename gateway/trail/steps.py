@@ -54,8 +54,8 @@ final       outcome (answered, notice, stopped, failed, dead or nothing), code
 """
 
 State = Literal["ok", "failed", "refused", "skipped", "waiting", "running", "changed", "unrecorded"]
-"""How a step ended. ``running`` and ``waiting`` had not ended when the row was written; ``unrecorded`` stands
-for the steps that were lost when the gateway was killed before their commit."""
+"""The end of a step. ``running`` and ``waiting`` had not ended when the row was written; ``unrecorded`` are
+the steps that were lost when the gateway was killed before their commit."""
 
 UNRECORDED = "not recorded: gateway restarted"
 """Name of the step that replaces steps that were lost."""

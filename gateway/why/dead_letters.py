@@ -145,7 +145,7 @@ class DeadLetters:
         return True
 
     async def drop(self, letter_id: str, *also: Op) -> None:
-        """Remove a dead letter for good; ``also`` is committed with it. Raises NotFoundError."""
+        """Remove a dead letter permanently; ``also`` is committed with it. Raises NotFoundError."""
         async with self._changing:
             letter = await self.get(letter_id)
             await self._store.write(*_dropping(letter.id, letter.kind), *also)

@@ -88,7 +88,7 @@ def refused_calls(steps: Sequence[Step]) -> list[Step]:
 
 
 def steps_from(records: Records, failures: Sequence[Failure]) -> list[Step]:
-    """Return the steps of a message without a trail, as far as its rows prove them."""
+    """Return the steps of a message without a trail that its rows prove."""
     at, address = records.received_at, records.inbound.address
     arrival = {
         "channel": records.channel,

@@ -102,7 +102,7 @@ class Records(Struct, frozen=True, kw_only=True):
 
     @property
     def settled_at(self) -> int:
-        """When the outcome was visible, in milliseconds; 0 if it is not known."""
+        """The time (ms) from which the outcome was visible; 0 if it is not known."""
         if self.pages and self.state in ("done", "dead"):
             return max(page.sent_at for page in self.pages)
         if self.answer is not None:

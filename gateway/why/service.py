@@ -38,7 +38,7 @@ from gateway.why.verdict import Live
 from gateway.why.words import ENGLISH, Language, Words
 
 _MOST_QUESTIONS, _QUESTIONS_SECONDS = 10, 60.0
-NOT_YOURS = "There is no message of yours here with that id."
+NOT_YOURS = "None of your messages in this chat has that id."
 """The reply for a message that is unknown, of another writer, or hidden: it must not reveal which."""
 
 

@@ -24,7 +24,7 @@ _KEPT_FIRST, _KEPT_LAST = 3, 4
 
 _FAILED = ("failed", "refused")
 _BETWEEN_CALLS = ("retry", "rate", "key")
-"""What a turn waits for before it calls a model once more."""
+"""The kinds of events that a turn waits for before it calls a model once more."""
 
 
 class Siding(Struct, frozen=True, omit_defaults=True):

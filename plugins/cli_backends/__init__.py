@@ -151,7 +151,7 @@ class CliBackends(Plugin):
 
 
 def _report_changes(ctx: PluginContext, options: DispatchOptions, backend: str, changes: GitChanges) -> None:
-    """Emit an event for each file that a program changed, as far as git shows it."""
+    """Emit an event for each file that a program changed, if git shows the change."""
     events = ctx.events
     if events is None:
         return
@@ -168,8 +168,8 @@ def _report_changes(ctx: PluginContext, options: DispatchOptions, backend: str, 
 def _stored_key(providers: ProviderService | None, provider_id: str) -> str:
     """Return the key that a login stored for a provider, or "".
 
-    A key from the settings or the environment is meant for that provider alone: a program with a login of its
-    own must not spend from it.
+    A key from the settings or the environment is meant for that provider alone: a program with its own
+    login must not spend from it.
     """
     if providers is None or not provider_id:
         return ""

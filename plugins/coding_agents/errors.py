@@ -62,7 +62,7 @@ class NoSessionError(CodingAgentError):
 
 
 class SessionNotFoundError(CodingAgentError):
-    """There is no session with this id, or it is another user's."""
+    """No session has this id, or it is another user's."""
 
     code = "SESSION_NOT_FOUND"
     status = 404
@@ -97,7 +97,7 @@ class NotInstalledError(CodingAgentError):
 
 
 class UnknownAgentError(CodingAgentError):
-    """There is no program of this name; the text lists the known ones."""
+    """No program has this name; the text lists the known ones."""
 
     code = "UNKNOWN_AGENT"
     status = 400
@@ -125,7 +125,7 @@ class MissingParentError(CodingAgentError):
 
 
 class WorkspaceNotFoundError(CodingAgentError):
-    """There is no workspace with this id, or it is another user's."""
+    """No workspace has this id, or it is another user's."""
 
     code = "WORKSPACE_NOT_FOUND"
     status = 404

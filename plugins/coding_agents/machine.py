@@ -123,7 +123,7 @@ class MachineState(Struct, frozen=True, kw_only=True):
     painted_at: int = 0
     ready_at: int | None = None
     worked: bool = False
-    """Whether the program showed work or an answer since the last text."""
+    """True if the program showed work or an answer since the last text."""
     sent: str = ""
     sent_at: int = 0
     resubmits: int = 0

@@ -149,7 +149,7 @@ class Screen:
         return 0 if _is_unfinished(self._backlog) else len(self._backlog)
 
     def feed(self, data: bytes) -> None:
-        """Render output, as far as the work of one call allows. Never raises."""
+        """Render output, up to the limit of work for one call. Never raises."""
         before = self.cursor, self.cursor_visible
         self._queue(data)
         self._skip_lines()
@@ -168,7 +168,7 @@ class Screen:
         self._note_changes(before)
 
     def resize(self, rows: int, columns: int) -> None:
-        """Change the size; what is above the cursor stays, as far as there is room."""
+        """Change the size; the rows above the cursor stay if they fit."""
         self._grid.resize(*_within_limits(rows, columns))
         self.version += 1
         self._stamps = [self.version] * self.rows

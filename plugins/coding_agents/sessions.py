@@ -73,9 +73,9 @@ _VERSION_SECONDS = 30
 _MOST_ENDED = 200
 _STORE_MS = 60_000
 _SILENT_SECONDS = 1.0
-"""How long a recovery waits for a keeper at a time; the plugin's activation, which waits for all, has 5 s."""
+"""A recovery waits this long for one keeper; the plugin's activation, which waits for all, has 5 s."""
 _FOLDER_VARIABLES = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
-"""Folders of the gateway's own user: a program has a home of its own."""
+"""Folders of the gateway's own user: a program has its own home."""
 _FIGURES: Mapping[str, tuple[str, Sequence[str]]] = {
     "questions_total": ("Questions of programs", ("agent", "answer")),
     "stalls_total": ("Screens that did not change", ()),
@@ -89,7 +89,7 @@ class SpawnRequest(Struct, frozen=True, kw_only=True):
     """A session to start. ``owner`` is the id of its user (``owner_of``), ``address`` that of its chat.
 
     ``session`` is the chat's session. The same ``key`` of a user starts one session. Without ``workdir`` and
-    ``workspace`` the session gets an empty folder of its own. ``resumes`` is a session to continue.
+    ``workspace`` the session gets its own empty folder. ``resumes`` is a session to continue.
     """
 
     agent: str
@@ -225,7 +225,7 @@ class Sessions:
             session = self._make(record)
             await self._save(record)
             self._running[record.id] = session
-        # In a task of its own: a caller that is cancelled must not leave a session half started.
+        # In its own task: a caller that is cancelled must not leave a session half started.
         started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         started.add_done_callback(lambda done: done.exception())
         self._tasks.create_task(self._start_for(session, started), name=f"starting {record.id}")

@@ -48,7 +48,7 @@ class Watched(Protocol):
     screen: Screen | None
     ended: asyncio.Event
     driver: object | None
-    """What may type now."""
+    """The client that may type now."""
 
     def on_rendered(self, watcher: Callable[[], None]) -> Unregister:
         """Call ``watcher`` after each rendering with changes."""
@@ -296,7 +296,7 @@ class _Terminal(ABC):
         self._typing.set()
 
     async def _type(self) -> None:
-        """Type what waits, in a task of its own: a program that takes no input must not stop the display."""
+        """Type what waits, in its own task: a program that takes no input must not stop the display."""
         while True:
             await self._typing.wait()
             self._typing.clear()
@@ -383,7 +383,7 @@ class _BytesTerminal(_Terminal):
         self._gone = False
 
     async def run(self) -> None:
-        """Follow the keeper by a connection of its own, so that a slow client delays no other one."""
+        """Follow the keeper over its own connection, so that a slow client delays no other one."""
         self._keeper = await KeeperClient.attach(
             self.session.folder,
             bytes.fromhex(self.session.record.key),
@@ -412,7 +412,7 @@ class _BytesTerminal(_Terminal):
                 raise ConnectionResetError("the client or the program is behind; connect again")
 
     def acknowledge(self, n: int) -> None:
-        """Do nothing: there are no batches."""
+        """Do nothing, because a terminal sends no batches."""
 
     def _take(self, offset: int, data: bytes) -> None:
         if self._gone:

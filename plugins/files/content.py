@@ -189,7 +189,7 @@ def numbered(text: str, first: int, count: int) -> str:
         shown.append(f"{number:>6}\t{line}")
     last = first + len(shown) - 1
     if last < total:
-        shown.append(f"(lines {first} to {last} of {total}; go on with offset {last + 1})")
+        shown.append(f"(lines {first} to {last} of {total}; continue at offset {last + 1})")
     return "\n".join(shown) or "(the file is empty)"
 
 

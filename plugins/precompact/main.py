@@ -11,7 +11,7 @@ from typing import Any
 from trunkline_plugin import Context, Data, plugin
 
 SECONDS = 10.0
-"""The limit of a hook without one of its own."""
+"""The limit of a hook that sets none."""
 
 
 @plugin

@@ -75,7 +75,7 @@ class Git:
     ) -> Output:
         """Run a command in a folder, with more variables and settings. Return its output and status.
 
-        With ``most`` the output ends after so many bytes. ``wrap`` confines git. Raises GitError if git
+        With ``most`` the output is cut after that many bytes. ``wrap`` confines git. Raises GitError if git
         cannot run, takes too long, or writes too much.
         """
         options = [part for setting in (*SAFE_SETTINGS, *settings) for part in ("-c", setting)]

@@ -1,6 +1,6 @@
 """A program as a child process: lines in, lines out, and no remaining process at its end.
 
-The program runs in a session of its own without a terminal. Callbacks read its pipes into bounded buffers, so
+The program runs in its own session without a terminal. Callbacks read its pipes into bounded buffers, so
 no task has to run beside the one that waits for the next line.
 """
 
@@ -88,7 +88,7 @@ MARK = "TRUNKLINE_DISPATCH"
 def kill_marked(mark: str) -> int:
     """Kill every process with this mark. Return their number; 0 on systems without ``/proc``.
 
-    Killing the process group is not enough: programs start children in groups and sessions of their own.
+    Killing the process group is not enough: programs start children in their own groups and sessions.
     """
     entry = f"{MARK}={mark}".encode()
     killed = 0
@@ -166,7 +166,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         self._error_bytes = 0
         self._active_at = self._gone_at = self._loop.time()
         self.stopping = False
-        """Whether the gateway has asked the program to end."""
+        """True once the gateway has asked the program to end."""
         self.on_gone: Callable[[], None] | None = None
 
     @classmethod

@@ -100,7 +100,7 @@ PROTOCOLS = {
 
 
 class ProvidersSettings(BaseModel):
-    """The plugin has no settings of its own."""
+    """The plugin has no settings."""
 
 
 class Providers(Plugin):

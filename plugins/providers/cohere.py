@@ -172,7 +172,7 @@ def _step(step: Step, types: Collection[str]) -> list[Block]:
         # The model made this reasoning itself, and goes on from it after its calls.
         said["content"] = [{"type": "thinking", "thinking": step.reasoning}]
     if step.text:
-        # Text before tool calls has a field of its own.
+        # Text before tool calls has its own field.
         said["tool_plan" if step.calls else "content"] = step.text
     if step.calls:
         said["tool_calls"] = [function_call(call, wire_id(call.tool_call_id)) for call in step.calls]

@@ -15,7 +15,7 @@ from plugins.tools.question import question_tool
 
 
 class ToolsSettings(BaseModel):
-    """The plugin has no settings of its own."""
+    """The plugin has no settings."""
 
 
 class BuiltinTools(Plugin):

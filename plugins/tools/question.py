@@ -41,7 +41,7 @@ async def question(
 ) -> str:
     """Ask the user one to four questions in the chat and wait for the answers.
 
-    Use it when a decision of the user is needed to go on.
+    Use it when you need a decision of the user to continue.
     """
     answers: list[str] = []
     for asked in questions:
@@ -59,9 +59,9 @@ async def question(
             free_text=asked.custom or not asked.options,
         )
         if answer is None:
-            raise ToolError("the user cannot be asked here; go on without an answer")
+            raise ToolError("the user cannot be asked here; continue without an answer")
         if answer.state != "answered":
-            raise ToolError(f"the user did not answer {asked.header!r} in time; go on without an answer")
+            raise ToolError(f"the user did not answer {asked.header!r} in time; continue without an answer")
         if _DECLINED in answer.values:
             raise ToolError(f"the user declined to answer {asked.header!r}; do not ask it again")
         chosen = ", ".join(labels.get(value, value) for value in answer.values)

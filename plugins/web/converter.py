@@ -1,4 +1,4 @@
-"""Converter of one HTML page to Markdown or text, in a process of its own, because pages may attack it.
+"""Converter of one HTML page to Markdown or text, in its own process, because pages may attack it.
 
 ``pages.py`` runs this file with ``run_confined``. The page comes on stdin, its text goes to stdout as UTF-8,
 and the exit status is one of the numbers below. The arguments are the format, the charset, and the page's

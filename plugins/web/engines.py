@@ -46,7 +46,7 @@ class Engine(Protocol):
     variable: ClassVar[str]
     """The environment variable of its API key; empty if it has none."""
     statuses: ClassVar[Mapping[int, str]]
-    """What statuses mean, and what to do about them."""
+    """The meaning of statuses, and advice for them."""
 
     @staticmethod
     def request(base_url: str, key: str, query: str, count: int) -> RequestSpec:

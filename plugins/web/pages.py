@@ -1,7 +1,7 @@
 """Pages of the web as text for a model: fetched from public addresses, checked, decoded and converted.
 
 Everything here comes from others. Sizes, times, types and charsets are limited, and HTML is converted by a
-process of its own, which ends with the call.
+separate process, which ends with the call.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class PageReader:
         self._slots = asyncio.Semaphore(_CONVERSIONS)
 
     async def read(self, url: str, output: Format, seconds: float) -> Page:
-        """Fetch a page within so many seconds, and convert it. Raises ToolError with the reason."""
+        """Fetch a page within ``seconds``, and convert it. Raises ToolError with the reason."""
         try:
             found = await fetch(url, Reach(self._allow, PAGE_BYTES, seconds, same_host=True))
         except FetchError as error:
@@ -115,7 +115,7 @@ class PageReader:
         return Page(found.url, text.removeprefix("\ufeff"), note)
 
     async def _convert(self, output: Format, charset: str, url: str, data: bytes) -> tuple[int | None, str]:
-        """Run a converter. Returns its exit status, and its text as far as it came."""
+        """Run a converter. Returns its exit status, and the text that it wrote."""
         text = bytearray()
         script, arguments = Path(converter.__file__), (output, charset, url)
         status = await self._run(self._python, script, arguments, data, _LIMITS, text)

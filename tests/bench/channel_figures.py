@@ -1,6 +1,6 @@
 """The figures of the channels: how fast chats on platforms are answered, and what channels cost.
 
-Platforms are the fakes beside the channels, each in a process of its own. The fakes and the model share the
+Platforms are the fakes beside the channels, each in its own process. The fakes and the model share the
 load's core, so what is measured with a hundred chats at once has their work in it, too.
 """
 

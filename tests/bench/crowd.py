@@ -1,4 +1,4 @@
-"""A fake platform in a process of its own, with a crowd of people who write to the bot there.
+"""A fake platform in its own process, with a crowd of people who write to the bot there.
 
 What to do comes line by line as JSON on standard input: ``{"do": "settings"}`` says what the gateway has to
 be told of the platform, anything else is an ``Ask``, whose ``Answered`` goes out as one line of JSON.

@@ -12,7 +12,7 @@ import tempfile
 async def main(config: str) -> None:
     """Serve until the process is ended; a line of the output is the address."""
     os.environ |= {"CONFIG_FILE_PATH": config, "LITELLM_LOG": "ERROR", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-    # It can be imported only in an environment of its own, and once its settings are named.
+    # It can be imported only in its own environment, and once its settings are named.
     import uvicorn
     from litellm.proxy.proxy_server import app
 

@@ -1,8 +1,8 @@
 """The rival: a NoneBot2 bot that answers with a model's stream, as one would write it, without any store.
 
 A websocket client is a bot's connection, as with the adapters of real platforms: each message becomes an
-event, a matcher answers it, and every event of the model's stream is sent through the bot. It runs in an
-environment of its own (``requirements.txt`` beside this file).
+event, a matcher answers it, and every event of the model's stream is sent through the bot. It runs in its own
+environment (``requirements.txt`` beside this file).
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ class Process:
 
 
 class Lab:
-    """Starts processes in a folder of its own, and ends them."""
+    """Starts processes in its own folder, and ends them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

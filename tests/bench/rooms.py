@@ -56,7 +56,7 @@ def said(chat: str, text: str, *, group: bool, **fields: Any) -> InboundMessage:
 
 
 async def turns(box: Letterbox, name: str, *, group: bool, context: int) -> float:
-    """Return the microseconds of processor time for a turn, each in a room of its own."""
+    """Return the microseconds of processor time for a turn, each in its own room."""
     taken = 0.0
     for number in range(_TURNS):
         chat = f"{name}-{number}"

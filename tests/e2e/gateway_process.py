@@ -1,4 +1,4 @@
-"""A gateway as its users start it: a process of its own, to be killed, stopped and started again."""
+"""A gateway as its users start it: its own process, to be killed, stopped and started again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bad input over the wire, against a gateway that is a process of its own.
+"""Bad input over the wire, against a gateway that is a separate process.
 
 Whatever clients, pages, models and plugins do: each gets an error with a name, the process lives, and
 what was accepted meanwhile is answered once.

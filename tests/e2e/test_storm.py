@@ -1,6 +1,6 @@
 """The kill storm is a test; these test that it would fail if the gateway did.
 
-A storm mostly waits, so a few of them run at once, each with a gateway and fake servers of its own. `make
+A storm mostly waits, so a few of them run at once, each with its own gateway and fake servers. `make
 test` leaves out those marked ``planted``: they plant further bugs, and take minutes of processor time.
 """
 

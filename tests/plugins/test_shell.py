@@ -58,7 +58,7 @@ def text_of(path: Path) -> str:
 
 
 def unique_seconds() -> str:
-    """A time that no other process sleeps: commands see process ids of their own namespace."""
+    """A time that no other process sleeps: commands have their own namespace of process ids."""
     return f"1000.{uuid.uuid4().int % 10**9:09}"
 
 

@@ -1,6 +1,6 @@
 """A platform of a storm, as its users see it: they write in its rooms and read them.
 
-Each runs in a process of its own, which is never killed, and is driven over HTTP, as its page is.
+Each runs in its own process, which is never killed, and is driven over HTTP, as its page is.
 """
 
 from __future__ import annotations

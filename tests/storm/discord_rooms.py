@@ -1,4 +1,4 @@
-"""Discord in a storm: two bots, each with a server of its own."""
+"""Discord in a storm: two bots, each with its own server."""
 
 from __future__ import annotations
 

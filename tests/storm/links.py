@@ -1,7 +1,7 @@
 """TCP links of a storm, which can be held and cut: between a node and its database, its broker or a platform,
 and between the world and the nodes.
 
-They run in a process of their own, so that a busy storm does not delay the database. On its standard input it
+They run in their own process, so that a busy storm does not delay the database. On its standard input it
 takes one command a line, and answers ``open`` with the port that the link listens on, ``held`` with a number:
 
     open NAME PORT...   a link to a port, or to any of some

@@ -35,7 +35,7 @@ class Person:
     """A person who writes in a room of a platform, alone with the bot, with some ``activity``.
 
     With ``chats`` they also write messages that do not address the bot by the name ``called``. Each
-    revision of a message has a word of its own. ``files`` is the probability that a message is about a
+    revision of a message has its own word. ``files`` is the probability that a message is about a
     file; ``rings`` says whether the storm waits for a question with buttons.
     """
 

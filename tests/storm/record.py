@@ -88,7 +88,7 @@ class Record:
             )
 
     def take_out(self, session: str) -> list[Message]:
-        """Return the log of a session that has checks of its own, and remove it from the others."""
+        """Return the log of a session that has its own checks, and remove it from the others."""
         self.summaries = {name: found for name, found in self.summaries.items() if name != session}
         return self.logs.pop(session, [])
 

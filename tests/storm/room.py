@@ -1,4 +1,4 @@
-"""A chat platform of a storm, in a process of its own.
+"""A chat platform of a storm, in its own process.
 
 python tests/storm/room.py DIRECTORY PLATFORM --faults 0.1 --repeats 0.1 --seed 1
 """

@@ -91,7 +91,7 @@ _START_UP_SECONDS = 150.0
 
 
 class Storm:
-    """A storm in a directory of its own."""
+    """A storm in its own directory."""
 
     def __init__(
         self,

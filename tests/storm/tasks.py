@@ -1,6 +1,6 @@
 """Checks of nested runs, which the model starts with the tool ``task``, across kills.
 
-Each call has one run in a session of its own, which is answered once and uses its tool once. The last text
+Each call has one run in its own session, which is answered once and uses its tool once. The last text
 of the run is the result of the call; a repeated turn begins no second run.
 """
 

@@ -45,7 +45,7 @@ _ROOTS = (
 )
 _ACTION = re.compile(r":code:`(\w+)`|\b((?:upload|record|choose|find)_\w+|typing)\b")
 
-# What no chat bot gateway does: business accounts of its own, payments, gifts, stories, stickers, passports.
+# What no chat bot gateway does: business accounts, payments, gifts, stories, stickers, passports.
 _LEFT_OUT = re.compile(
     r"Business|Star|(?<!Accepted)Gift|Story|Sticker|Passport|Game|Invoice|Payment|Shipping|PreCheckout|Paid|Giveaway|Checklist"
     r"|Boost|VideoChat|SuggestedPost|Background|Verification|ManagedBot|Community|InputContact|InputLocation|InputVenue"

@@ -378,7 +378,7 @@ def _sequence_text(sequence: str, names: Names) -> str:
 
 
 def _one_line(name: str) -> str:
-    """Return a name for use inside a text, where it must not look like a line of its own."""
+    """Return a name for use inside a text, where it must not look like a separate line."""
     return " ".join("".join(c if c.isprintable() else " " for c in name[:200]).split())[:_LONGEST_NAME]
 
 

@@ -247,7 +247,7 @@ def _check(method: str, name: str, value: Any, *, is_formatted: bool) -> list[st
         is_album = name == "media" and not found.at and found.keyword in _LENGTHS
         is_caption = found.field == "caption" and found.owner.startswith("InputMedia")
         if (is_album and len(value) != 1) or is_caption:
-            continue  # refused later, with an error of its own
+            continue  # refused later, with its own error
         # The platform sends an album of one file as a single message.
         if not (is_album or found.keyword == "unknown"):
             raise mistaken(_platform_error(found), describe(found, name))

@@ -18,7 +18,7 @@ _MAX_CONNECTIONS = 1_000
 
 
 class BusinessConnections:
-    """The business connections of one bot, as far as they are known.
+    """The known business connections of one bot.
 
     ``owners`` are the ids of the users whose connections count: any user of Telegram can connect any bot.
     ``call`` is ``Client.call``.

@@ -1,4 +1,4 @@
-"""Inline mode: a user types a question behind the bot's name in any chat, and can send the answer there.
+"""Inline mode: a user types a question after the bot's name in any chat, and can send the answer there.
 
 Telegram asks again after a few characters. Only the newest query of a user is answered, after a short pause
 in which no newer one came. Queries are ephemeral: they are not accepted, and a restart forgets them.

@@ -112,7 +112,7 @@ export const en = {
   "composer.waits": "The message is sent when its files are uploaded.",
   "delete.failed": "The conversation could not be deleted. Try again.",
   "delete.running": "An answer is still running. Stop it, then delete the conversation.",
-  "delete.text": "“{title}” and all its messages will be deleted for good.",
+  "delete.text": "“{title}” and all its messages will be deleted permanently.",
   "delete.title": "Delete this conversation?",
   "delete.yes": "Delete",
   "empty.clock": "Ask the clock",

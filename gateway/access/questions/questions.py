@@ -252,7 +252,7 @@ class Questions:
                 session.asked[held.question.id], held.seq = frame_of(held), session.seq
 
     def deliver(self) -> None:
-        """Deliver the answers whose owners have a handler by now."""
+        """Deliver the answers whose owners have registered a handler."""
         for held in self._held.values():
             if held.answer is not None and not held.inbox_id and not held.delivering:
                 self._spawn(self._deliver, held)
@@ -656,7 +656,7 @@ class Questions:
         self, work: Callable[[Held], Coroutine[Any, Any, None]], held: Held
     ) -> asyncio.Task[None] | None:
         """Start work on a question; before ``run`` and at shutdown it is left for the next ``run``."""
-        # In a context of its own: the turn in which the question was asked may have ended.
+        # In its own context: the turn in which the question was asked may have ended.
         return None if self._tasks is None else self._tasks.create_task(work(held), context=Context())
 
     async def _show(self, held: Held) -> None:
@@ -719,7 +719,7 @@ class Questions:
         await asyncio.sleep(seconds)
         again = await self._close_once(held, attempts)
         if again is not None:
-            # In a task of its own: the turn that asked continues after the first attempt.
+            # In its own task: the turn that asked continues after the first attempt.
             self._spawn(partial(self._close, attempts=attempts, seconds=again), held)
             return
         held.closed = True

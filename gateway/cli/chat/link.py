@@ -358,7 +358,7 @@ def _reason(error: Exception) -> str:
     while isinstance(error, aiohttp.ClientConnectorError):
         error = error.os_error
     number = error.errno if isinstance(error, OSError) else None
-    # asyncio describes a refused connection in words of its own; an unknown host has a negative number.
+    # asyncio describes a refused connection in its own words; an unknown host has a negative number.
     return os.strerror(number) if number and number > 0 else getattr(error, "strerror", None) or ""
 
 

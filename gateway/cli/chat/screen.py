@@ -33,7 +33,7 @@ from gateway.contract.messages import (
 _OUTPUT_LINES = 6
 _ARGUMENTS_LENGTH = 100
 _CONCEPTS = ("command", "path", "file", "url", "query")
-"""What an argument may be according to display hints; the first of them is shown."""
+"""The kinds of arguments in display hints; the first one that a call has is shown."""
 _DIFF = {"+": "green", "-": "red", "@": "cyan"}
 
 

@@ -311,7 +311,9 @@ def _act_on(
                 "stdin is not a terminal: add --yes, or --dry-run to see the list only",
                 REFUSED,
             )
-        if not typer.confirm("Answer them now?" if action == "replay" else "Drop them for good?", err=True):
+        if not typer.confirm(
+            "Answer them now?" if action == "replay" else "Delete them permanently?", err=True
+        ):
             raise typer.Exit(FAILED)
     state = client.carry_out(plan)
     if as_json:

@@ -132,7 +132,7 @@ def _unencrypted(options: object, channel_id: str) -> Iterator[Finding]:
 
 
 def _is_public(host: str) -> bool:
-    """Return whether a host is outside of this machine and its network, as far as its name says."""
+    """Return whether the name of a host denotes one outside of this machine and its network."""
     try:
         return ip_address(host).is_global
     except ValueError:

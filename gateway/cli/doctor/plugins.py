@@ -1,4 +1,4 @@
-"""Checks of the enabled plugins: that they load, find no problem, and have commands of their own."""
+"""Checks of the enabled plugins: that they load, find no problem, and have their own commands."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def dev(
     as_json: AsJson = False,
     config: File = None,
 ) -> None:
-    """Run a gateway of its own with a plugin, reload the plugin at each save, and print what it does.
+    """Run a separate gateway with a plugin, reload the plugin at each save, and print what it does.
 
     Prints the events of the gateway, what the plugin writes to stderr, and what it was denied. The gateway
     has a web chat, and a new database that is deleted at the end. Its model is that of the variables of the

@@ -109,7 +109,7 @@ def _actions(settings: Settings, name: str, last: int, *, follow: bool) -> Itera
 
 
 def _check_known(settings: Settings, name: str) -> None:
-    """End the command with an error if there is no such plugin. One that was removed may have actions."""
+    """End the command with an error if the plugin is unknown. A removed plugin may have actions."""
     home = os.environ.get("HOME")
     with one_line_errors():
         Admission(settings, home=Path(home) if home else None).find(name)

@@ -49,7 +49,7 @@ class ExecAccess(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LlmAccess(Struct, frozen=True, forbid_unknown_fields=True):
-    """Calls of models. ``budget`` is in US dollars for each session; None is without a limit of its own."""
+    """Calls of models. ``budget`` is in US dollars for each session; None is without its own limit."""
 
     enabled: bool = False
     budget: float | None = None

@@ -96,7 +96,7 @@ class Files:
         self._own, self._known = own, OwnFiles()
         self._closed: tuple[str, ...] = ()
         self._guarded: tuple[str, ...] = ()
-        """How paths of ``_known`` begin."""
+        """The beginnings of the paths in ``_known``."""
         self._roots = [(root, self._folder(root)) for root in access.roots]
         self._gate = gate
         self._events = events

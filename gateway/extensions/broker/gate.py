@@ -128,7 +128,7 @@ class Gate:
         if self.holds(use.grant):
             return
         if use.grant in self._grants.refused(self._name):
-            raise CapabilityDenied(f"{self._reason(use)} was refused for good; {self._remedy(use.grant)}")
+            raise CapabilityDenied(f"{self._reason(use)} was refused permanently; {self._remedy(use.grant)}")
         with self.paused(use.session):
             decision = await self._grants.ask(self._name, use.grant, use.action, use.session)
         if decision not in ("once", "always"):

@@ -1,4 +1,4 @@
-"""Programs of confined plugins: argument vectors, never text for a shell, in a sandbox of their own."""
+"""Programs of confined plugins: argument vectors, never text for a shell, in their own sandbox."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class DockerCall(Struct, frozen=True, forbid_unknown_fields=True):
 class ToolRun(Struct, frozen=True):
     """A run of a tool of the plugin's folder, with its arguments as JSON in ``input``.
 
-    ``script`` is the file with its code, relative to that folder; "" for a command of its own. With ``image``
+    ``script`` is the file with its code, relative to that folder; "" for a command. With ``image``
     it runs in a container, where that is possible.
     """
 

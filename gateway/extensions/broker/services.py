@@ -16,7 +16,7 @@ class GrantService(Protocol):
         ...
 
     def refused(self, plugin: str) -> Collection[str]:
-        """Return the grants that a plugin was refused for good."""
+        """Return the grants that a plugin was refused permanently."""
         ...
 
     async def ask(

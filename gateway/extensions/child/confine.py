@@ -183,7 +183,7 @@ class Confinement:
             fcntl.ioctl(sock, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP_AND_RUNNING))
 
     def _change_root(self) -> None:
-        """Make a root of its own: a small tmpfs in which only the mounts of the profile are visible."""
+        """Make its own root: a small tmpfs in which only the mounts of the profile are visible."""
         call = self._kernel.call
         call("mount", None, b"/", None, _MS_REC | _MS_PRIVATE, None)
         # Taken before anything is mounted over them; the new mounts are in no tree yet.
@@ -241,7 +241,7 @@ class Confinement:
             yield _TERMINAL
 
     def _add_terminals(self) -> None:
-        """Mount terminals of its own, for programs that start others in one, and shared memory."""
+        """Mount its own terminals, for programs that start others in one, and shared memory."""
         self._attach(self._new_mount(b"devpts", {b"ptmxmode": b"0666"}), _TERMINALS, _NOSUID | _NOEXEC)
         os.symlink("pts/ptmx", "/dev/ptmx")
         for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
@@ -278,7 +278,7 @@ class Confinement:
         try:
             return self._new_mount(b"proc", {})
         except OSError:
-            return None  # in a container that hides parts of its own
+            return None  # in a container that hides its own parts
 
     def _new_mount(self, kind: bytes, options: dict[bytes, bytes]) -> int:
         call = self._kernel.call
@@ -325,7 +325,7 @@ class Confinement:
         self._kernel.call("mount_setattr", at, path, how, attributes, len(attributes))
 
     def _drop_capabilities(self) -> None:
-        """Drop every capability for good. The user stays: another one could not read the interpreter."""
+        """Drop every capability permanently. The user stays: another one could not read the interpreter."""
         call = self._kernel.call
         call("prctl", _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
         for capability in range(64):

@@ -109,7 +109,7 @@ class ControlGroup:
 def _pass_controllers(parent: str) -> None:
     """Let groups below one have limits, which a service manager leaves to those it delegates a group to.
 
-    The kernel refuses it for a group with processes of its own; the gateway's are in a group beside.
+    The kernel refuses it for a group with its own processes; the gateway's are in a group beside.
     """
     with contextlib.suppress(OSError):
         with open(f"{parent}/cgroup.controllers") as file:

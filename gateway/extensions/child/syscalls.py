@@ -196,7 +196,7 @@ def _program(machine: str, body: Callable[[Number], list[list[Instruction]]], ot
         _load(_NUMBER_AT),
     ]
     if machine == "x86_64":
-        # The x32 ABI has numbers of its own, which no list here covers.
+        # The x32 ABI has its own numbers, which no list here covers.
         code += [(_JUMP_ABOVE, 0, 1, _X32 - 1), _return(_KILL_PROCESS)]
     # The flags of clone3 are in memory, where a filter cannot look; the C library then calls clone.
     code += [_equal(number["clone3"], 1), _return(_ERRNO | _ENOSYS)]

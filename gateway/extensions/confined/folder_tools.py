@@ -39,7 +39,7 @@ _INTERPRETERS: Mapping[str, tuple[str, str]] = {
 """The interpreter of a script by its ending, and the option that gives it the text."""
 _MOST_BYTES = 64 * 1024
 _MARGIN_MS = 5_000
-"""What a call may take beside its program, for example to ask an admin's grants."""
+"""The time of a call beside that of its program, for example to ask an admin for grants."""
 
 RunTool = Callable[[ToolRun], Awaitable[ProgramResult]]
 

@@ -38,7 +38,7 @@ class InProcess:
         self.state, self.reason = "stopped", "it was not started"
         self.record = record or PluginRecord()
         self.objects: dict[str, Any] = {}
-        """What the plugin's code returned beside handlers, such as model providers, by key."""
+        """The objects that the plugin's code returned beside handlers, such as model providers, by key."""
         self._admitted = admitted
         self._serve = serve
         self._on_start = on_start

@@ -142,7 +142,7 @@ class FollowsJobs(Protocol):
 
 
 class Parts(Protocol):
-    """The parts of a plugin that are no code."""
+    """The parts of a plugin beside its code."""
 
     commands: tuple[SlashCommand, ...]
 

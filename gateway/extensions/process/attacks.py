@@ -31,7 +31,7 @@ ATTACKS = (
     *("open_by_handle", "setuid", "TIOCSTI", "set the clock", "x32", "user namespace", "null pointer"),
 )
 CONTROLS = ("imports", "asyncio", "own folder", "own descriptors")
-"""What a confined process must be able to do."""
+"""The actions that a confined process must be able to do."""
 
 _CHILD = Path(__file__).parent.parent / "child"
 _SECONDS = 30.0

@@ -156,7 +156,7 @@ class Connection:
         self.dropped = 0
         """Events that were dropped because the other side did not read."""
         self.violation = ""
-        """How the other side broke the protocol; "" if it did not."""
+        """The violation of the protocol by the other side; "" if there is none."""
         self.open_calls = 0
         """Calls of this side without an answer."""
 
@@ -412,7 +412,7 @@ class Connection:
             raise ProtocolViolation(f"more than {MOST_FRAMES:,} calls and events in a second")
 
     def _accept(self, number: int | UnsetType, method: str, params: Any) -> None:
-        """Answer a call or an event in a task of its own, as far as the limit allows."""
+        """Answer a call or an event in its own task, as far as the limit allows."""
         assert self._tasks is not None
         if self._serving >= self._in_flight:
             if isinstance(number, int):

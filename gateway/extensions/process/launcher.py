@@ -230,7 +230,7 @@ class Launcher:
 
     @property
     def namespaces(self) -> tuple[str, ...]:
-        """The namespaces of new processes, as far as earlier ones have shown."""
+        """The namespaces of new processes, as known from earlier ones."""
         return self.levels()[self._level]
 
     def missing_layers(self) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 from msgspec import Struct
 
 STDERR_BYTES = 65_536
-"""What is kept of a plugin's stderr: its end."""
+"""The number of bytes that are kept of a plugin's stderr: its end."""
 _MOST_TIMES = 1_000
 _MOST_CALLS = 500
 
@@ -40,7 +40,7 @@ class PluginRecord:
         del self._stderr[:-STDERR_BYTES]
 
     def stderr(self, after: int = 0) -> tuple[bytes, int]:
-        """Return what was written after so many bytes, as far as it is kept, and how many there are now."""
+        """Return the kept output after the first ``after`` bytes, and the number of bytes written by now."""
         begin = self._heard - len(self._stderr)
         return bytes(self._stderr[max(after - begin, 0) :]) if after < self._heard else b"", self._heard
 

@@ -1,4 +1,4 @@
-"""Scripts: files of ours that convert what comes from others, each in a confined process of its own."""
+"""Scripts: files of ours that convert what comes from others, each in its own confined process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ScriptEnd(Struct, frozen=True):
 async def run_script(
     launcher: Launcher, profile: Profile, target: ScriptTarget, data: bytes, most: int, seconds: float
 ) -> ScriptEnd:
-    """Run a script with ``data`` as its input, for so many seconds and bytes of output at most.
+    """Run a script with ``data`` as its input, for at most ``seconds`` and ``most`` bytes of output.
 
     Raises ConfinementError if it cannot be confined here.
     """

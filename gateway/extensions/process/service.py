@@ -29,7 +29,7 @@ log = structlog.get_logger("trunkline.processes")
 _CHILD = Path(__file__).parent.parent / "child"
 _MIB = 1024 * 1024
 _TRANSIENT = ("start", "zygote")
-"""Failures that are no missing layer; after them nothing may run with less confinement."""
+"""Failures other than a missing layer; after one of them nothing may run with less confinement."""
 _OPEN_FILES = 64
 _PROGRAM_FILES = 4096
 _PROGRAM_FILE_BYTES = 1 << 40

@@ -28,7 +28,7 @@ State = Literal["starting", "running", "restarting", "quarantined", "stopped"]
 PAUSES = (0.1, 1.0, 5.0, 30.0)
 """Seconds before the first, second, third and any later restart."""
 MOST_DEATHS, DEATH_SECONDS = 5, 300.0
-"""So many deaths within so many seconds put a plugin into quarantine."""
+"""The number of deaths within a time (s) that puts a plugin into quarantine."""
 
 _METER_SECONDS = 1.0
 _MINUTE = 60.0
@@ -111,7 +111,7 @@ class ProcessSupervisor:
         return self._child.layers if self._child is not None else ()
 
     async def start(self, seconds: float) -> None:
-        """Start the process and activate it, within so many seconds. Raises PluginActivationError.
+        """Start the process and activate it within ``seconds``. Raises PluginActivationError.
 
         It also ends a quarantine.
         """

@@ -1,4 +1,4 @@
-"""The parts of a plugin that are no code: skills, agents and prompt commands. They need no process."""
+"""The parts of a plugin beside its code: skills, agents and prompt commands. They need no process."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ log = structlog.get_logger("trunkline.plugins")
 FILE = "mcp.toml"
 """File in a plugin's folder."""
 _KEYS = ("command", "url", "env", "tools", "timeout", "memory_mb", "processes")
-"""What a plugin may say of a server; its rights are grants, and all else is the operator's."""
+"""The settings of a server that a plugin may give; its rights are grants, and the rest is the operator's."""
 _NAME = re.compile(r"[A-Za-z0-9_]{1,32}")
 _FOREIGN = re.compile(r"[^A-Za-z0-9_-]")
 _MOST = 16

@@ -211,7 +211,7 @@ def _used(connection: Connection, agents: Agents, settings: Settings) -> Counter
     found: Counter[str] = Counter()
     for agent, channel, count in connection.execute(chosen):
         found[agents.choose(agent, channel)] += count
-    # Conversations of rooms with an agent of their own were counted for that of their channel.
+    # Conversations of rooms with their own agent were counted for that of their channel.
     rooms = _rooms_with_agents(settings)
     if rooms:
         places = select(m.agent, m.channel, m.address).where(m.root.is_(None))
@@ -226,7 +226,7 @@ def _used(connection: Connection, agents: Agents, settings: Settings) -> Counter
 
 
 def _rooms_with_agents(settings: Settings) -> set[str]:
-    """Return the chats with an agent of their own, of any channel."""
+    """Return the chats with their own agent, of any channel."""
     return {
         chat
         for channel in settings.channels.values()

@@ -42,7 +42,7 @@ class SettingChange(Struct, frozen=True, forbid_unknown_fields=True):
     path: Annotated[list[_Part], Meta(min_length=1, max_length=12)]
     value: Any = None
     is_new: bool = False
-    """Whether the value is a table that there must not be yet, such as a new agent."""
+    """True if the value is a new table, such as an agent, which must not exist yet."""
 
 
 class SavedChange(SettingChange, frozen=True, forbid_unknown_fields=True, kw_only=True):

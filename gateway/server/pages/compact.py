@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 _WITHOUT = {".js": ("//", "/*"), ".css": ("/*",)}
-"""What begins a comment in files with this suffix."""
+"""The beginning of a comment in files with this suffix."""
 
 
 def compact(path: Path) -> bytes:

@@ -47,7 +47,7 @@ _PLAIN = ("image/png", "application/octet-stream")
 
 
 class _File(Struct, frozen=True):
-    """A file; ``body`` is its content, in gzip if it ``is_packed``. Each form has a tag of its own."""
+    """A file; ``body`` is its content, in gzip if it ``is_packed``. Each form has its own tag."""
 
     body: bytes
     kind: str

@@ -40,7 +40,7 @@ class ChangedConfig(Struct, frozen=True):
     """The configuration after a change, and what the running gateway did with it.
 
     ``failed``: the change is in the settings file, but the plugin did not start with it, for the reason in
-    ``problem``, and goes on as it was.
+    ``problem``, and continues with the earlier one.
     """
 
     config: PluginConfig

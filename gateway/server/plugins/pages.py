@@ -1,6 +1,6 @@
 """The routes ``/plugins/NAME/…``: requests that plugins read and answer themselves.
 
-Most of them run in a process of their own, and may come from an author whom the operator does not know. So
+Most of them run in their own process, and may come from an author whom the operator does not know. So
 none gets the token or cookies, its pages run no scripts and belong to no origin, and all answers are bounded.
 """
 

@@ -23,8 +23,8 @@ from gateway.settings.entries import Entry, KeyPath, references
 from gateway.settings.layers.changing import SettingsFile, command_of
 
 Way = Literal["settings", "login", "move", "terminal"]
-"""How a key is replaced: in the settings file, as a login, as a login in place of a reference in the settings
-file, or not from a page.
+"""The place of a replaced key: the settings file, a login, or a login instead of a reference in the settings
+file. ``terminal``: a page cannot replace it.
 """
 
 

@@ -40,7 +40,7 @@ _TEXTS = (
     *(f"steps.detail.{name}" for name in ("error", "answer", "by", "id")),
     *(f"steps.detail.{name}" for name in ("allowed_by", "refused_by", "asked_by")),
 )
-"""What an explanation quotes of messages, people and commands."""
+"""The texts that an explanation quotes of messages, people and commands."""
 
 
 class MessagePath(Struct, frozen=True):
@@ -73,7 +73,7 @@ class WhyQuery(Struct, frozen=True):
 
 
 class PlanQuery(Struct, frozen=True):
-    """Which messages a plan answers."""
+    """The messages that a plan answers."""
 
     old: Annotated[bool, Meta(description="Also messages that are older than a day")] = False
     lang: Lang = "en"

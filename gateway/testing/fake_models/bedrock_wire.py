@@ -125,7 +125,7 @@ def _header(name: str, value: str) -> bytes:
 
 
 def usage(tokens: Tokens) -> dict[str, int]:
-    """Return the usage, with cached tokens in a count of their own."""
+    """Return the usage, with cached tokens in their own count."""
     return {
         "inputTokens": tokens.input - tokens.cached,
         "outputTokens": tokens.output,

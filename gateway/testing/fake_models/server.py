@@ -1,4 +1,4 @@
-"""Fake model servers on a real socket: each vendor's protocol at a path of its own, with scripted answers.
+"""Fake model servers on a real socket: each vendor's protocol at its own path, with scripted answers.
 
 In tests::
 

@@ -26,7 +26,7 @@ class Changes:
         await self._next.wait()
 
     async def after(self, version: int, seconds: float) -> int:
-        """Return the version once it exceeds ``version``, or after so many real seconds."""
+        """Return the version once it exceeds ``version``, or after ``seconds`` of real time."""
         with suppress(TimeoutError):
             await self.until(lambda: self.version > version, seconds)
         return self.version
@@ -83,7 +83,7 @@ class Clock:
 
     @asynccontextmanager
     async def within(self, seconds: float) -> AsyncGenerator[None]:
-        """Raise TimeoutError when the block takes longer than so many platform seconds."""
+        """Raise TimeoutError if the block takes longer than ``seconds`` of the platform's time."""
         deadline = self.now() + seconds
         async with asyncio.timeout(None) as limit:
             self._open[limit] = deadline
@@ -94,7 +94,7 @@ class Clock:
                 del self._open[limit]
 
     async def sleep(self, seconds: float) -> None:
-        """Wait so many platform seconds."""
+        """Wait for ``seconds`` of the platform's time."""
         with suppress(TimeoutError):
             async with self.within(seconds):
                 await asyncio.get_running_loop().create_future()

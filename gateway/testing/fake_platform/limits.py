@@ -31,7 +31,7 @@ class Window:
         return oldest + self.seconds - self._clock.now()
 
     def wait(self, cost: int = 1) -> float:
-        """Return the seconds until so many more calls fit; 0 if they fit now."""
+        """Return the seconds until this many more calls fit; 0 if they fit now."""
         over = self.used + min(cost, self.most) - self.most
         return self._made[over - 1] + self.seconds - self._clock.now() if over > 0 else 0
 
@@ -58,7 +58,7 @@ class Patience:
         self._asked: dict[Hashable, tuple[float, float]] = {}
 
     def ask(self, key: Hashable, seconds: float) -> None:
-        """Expect no call under this key for so many real seconds."""
+        """Expect no call under this key for this many real seconds."""
         now = self._clock.now()
         self._asked[key] = (now + self._grace * self._clock.pace, now + seconds * self._clock.pace)
 

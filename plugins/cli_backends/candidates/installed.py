@@ -54,7 +54,7 @@ def scripted_answer(name: str) -> Any:
         last = asked.user_text.strip().splitlines()[-1] if asked.user_text.strip() else ""
         if asked.results:
             return Reply((Say("It is "), Say("done.")))
-        # Programs also send small requests of their own, without tools. Codex has its tools elsewhere in the
+        # Programs also send small requests themselves, without tools. Codex has its tools elsewhere in the
         # request and sends no such requests.
         if last == PROMPT and (asked.body.get("tools") or "input" in asked.body):
             return Reply((Say("I will. "), TOOL_CALLS[name]), "tools")

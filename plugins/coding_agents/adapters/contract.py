@@ -212,9 +212,9 @@ class Adapter(Struct, frozen=True, kw_only=True):
     resubmits: int = 2
     """Times that Enter is repeated while the input line still shows the text."""
     takes_session_id: bool = False
-    """Whether a start gives the program the id of its new session."""
+    """True if a start gives the program the id of its new session."""
     line_editor: bool = False
-    """Whether the program turns bracketed paste on while it is ready or asks, and off while it works."""
+    """True if the program turns bracketed paste on while it is ready or asks, and off while it works."""
     program: str = ""
     """The program that must be installed, if ``binary`` only runs it."""
     command: str = ""

@@ -1,4 +1,4 @@
-"""A plain shell, for programs without an adapter of their own."""
+"""A plain shell, for programs without their own adapter."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ _WITHHELD = (
 _CREDENTIAL = re.compile(r"(_KEY|_TOKEN)$")
 _INSIDE = Path(inside.__file__)
 _SCRIPTS = (_INSIDE, _INSIDE.parents[1] / "side_channel" / "report.py")
-"""What runs in the sandbox besides the program."""
+"""The programs that run in the sandbox beside the agent."""
 _LINE_SECONDS = 60.0
 _PYTHON = (os.path.realpath(sys.executable), "-I", "-S", "-B")
 _SECRET_FOLDERS = (".ssh", ".gnupg", ".aws", ".kube", ".docker")
@@ -273,7 +273,7 @@ class Confinement:
 
 
 def installation(program: str) -> Iterator[Path]:
-    """Yield what a program needs of its own installation: the executable, what it links to, its packages.
+    """Yield what a program needs of its installation: the executable, what it links to, its packages.
 
     The folder ``bin`` of an executable, and the libraries beside it, need no mention.
     """

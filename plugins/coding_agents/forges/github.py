@@ -1,7 +1,7 @@
 """GitHub and GitHub Enterprise: docs.github.com/en/rest (pulls, issues, checks, commits).
 
 In: one repository. Out: ``Forge``. A review comment is on a line, an issue comment on the whole pull request,
-and a review may have a text of its own; all three are comments here.
+and a review may have its own text; all three are comments here.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The output of a program: numbered bytes in memory and in two files.
 
-In: pieces of output. Out: the output from an offset, as far as it is retained.
+In: pieces of output. Out: the retained output from an offset.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Output:
         self._blocked_until = 0.0
         self.end = 0
         self.store_at: float | None = None
-        """When output must be written to the files; None if it has been."""
+        """The time at which output must be written to the files; None if it has been."""
 
     @property
     def _ring_start(self) -> int:

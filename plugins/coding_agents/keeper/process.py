@@ -57,7 +57,7 @@ def _report(text: bytes) -> None:
 
 
 def main() -> None:
-    """Read the launch, become a process of its own, report readiness, and run."""
+    """Read the launch, become a separate process, report readiness, and run."""
     # uvloop passes on all inheritable descriptors, also a second one of stdout, whose end the gateway awaits.
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2:

@@ -100,7 +100,7 @@ class Client:
         self.out = bytearray()
         self.attached = False
         self.serves = False
-        """Whether it serves streams."""
+        """True if it serves streams."""
         self.cursor = 0
         self.replay_end = 0
         self.told_exit = False
@@ -386,7 +386,7 @@ class Keeper:
             self._refuse(client, WRONG_KEY, "wrong key")
             return
         if offset > self._output.end:
-            self._refuse(client, WRONG_OFFSET, f"offset {offset} is behind the end, {self._output.end}")
+            self._refuse(client, WRONG_OFFSET, f"offset {offset} is after the end, {self._output.end}")
             return
         client.attached, client.serves = True, bool(serves & 1)
         client.frames.limit = MAX_FRAME

@@ -2,7 +2,7 @@
 
 In: runs of ``report.py``, which programs start as a hook; it asks the gateway over the keeper's inner socket,
 with the secret of its session. Out: facts for the machine. ``sessions`` imports it. Nothing of it answers a
-permission: a hook reports, and the program goes on as without it.
+permission: a hook reports, and the program continues as without it.
 """
 
 from __future__ import annotations

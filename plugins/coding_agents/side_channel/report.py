@@ -1,7 +1,7 @@
 """The program that a hook runs: it reports an event to the gateway, and never decides anything.
 
 ``report.py SOCKET [EVENT]``; without that argument the event, which is JSON, is on stdin. It prints nothing,
-and always ends with status 0 within two seconds, so the program goes on as if it had no hook. It uses the
+and always ends with status 0 within two seconds, so the program continues as if it had no hook. It uses the
 standard library only, because it runs in the sandbox of the program.
 """
 
@@ -26,7 +26,7 @@ _NAMES = frozenset(
         *("session_id", "thread-id", "tool_input", "tool_name"),
     )
 )
-"""What the gateway needs to know. Results of tools and texts of users are none of it."""
+"""The fields that the gateway needs: neither results of tools nor texts of users."""
 
 
 def reduced(event: dict[str, Any]) -> dict[str, Any]:

@@ -126,7 +126,7 @@ class AgentTools:
             int, Field(ge=1, le=5, description="Agents to start on the same task, each in a worktree")
         ] = 1,
     ) -> str:
-        """Start a coding agent, such as Claude Code, in a terminal that goes on after this conversation.
+        """Start a coding agent, such as Claude Code, in a terminal that continues after this conversation.
 
         The user sees in the chat what it does, and is asked what it may do.
         """

@@ -1,4 +1,4 @@
-"""Teams: several agents on one task, each in a worktree of its own, of which the user keeps one.
+"""Teams: several agents on one task, each in its own worktree, of which the user keeps one.
 
 In: the sessions that one request started. Out: their changes side by side, and the end of those that the user
 does not keep. The agents of a team do not know one another.

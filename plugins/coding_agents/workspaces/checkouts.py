@@ -1,8 +1,8 @@
 """The files of one workspace: a worktree and the bare repository that it belongs to.
 
-In: commits of the cache. Out: snapshots, differences, commits on the branch. A workspace has refs and objects
-of its own and borrows those of the mirror, so an agent cannot change what another workspace uses. The gateway
-trusts no file that the agent can write: it has an index and an object folder of its own, finds the repository
+In: commits of the cache. Out: snapshots, differences, commits on the branch. A workspace has its own refs
+and objects and borrows those of the mirror, so an agent cannot change what another workspace uses. The
+gateway trusts no file that the agent can write: it has its own index and object folder, finds the repository
 by its path, and reads the files of the worktree within the sandbox of the agent. It runs no hook or filter.
 """
 

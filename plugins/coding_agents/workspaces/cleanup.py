@@ -71,7 +71,7 @@ def check_room(settings: WorkspaceSettings, usage: Usage) -> None:
 
 
 def find_excess(settings: WorkspaceSettings, usage: Usage, workspace: str) -> str:
-    """Return why the agent of a workspace must pause, "" if it may go on."""
+    """Return why the agent of a workspace must pause, "" if it may continue."""
     size = usage.workspaces.get(workspace, 0)
     if size > settings.max_bytes:
         return f"the workspace takes {size // _MIB:,} MiB of {settings.max_bytes // _MIB:,} MiB (max_bytes)"

@@ -80,7 +80,7 @@ class Finalizing(Struct, frozen=True, kw_only=True):
 
 
 class WorkspaceRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A workspace: a worktree of a repository, on a branch of its own. Times are in ms.
+    """A workspace: a worktree of a repository, on its own branch. Times are in ms.
 
     ``url`` is the address of the repository without credentials, ``repository`` the same as HOST/OWNER/NAME.
     ``base_commit`` is where its branch began. ``key`` is that of the request which made it. ``commit`` is the

@@ -147,7 +147,7 @@ class Workspaces:
         task: str = "",
         key: str = "",
     ) -> WorkspaceRecord:
-        """Make a workspace: a worktree on a branch of its own, with its files.
+        """Make a workspace: a worktree on its own branch, with its files.
 
         ``branch`` may be one that exists at the host; without it the name is made of ``task``. ``parent`` is
         a workspace of the same user, whose repository and base are used. The same ``key`` returns the same
@@ -555,7 +555,7 @@ class Workspaces:
             record, result = await finalizer.run(record, request)
         except (CodingAgentError, GitError) as error:
             failed = error if isinstance(error, FinalizeError) else FinalizeError(str(error), step="push")
-            # The next request has texts of its own; the steps that are done are found again.
+            # The next request has its own texts; the steps that are done are found again.
             await self._change(self._records[record.id], status="ready", finalizing=None)
             self._host.emit(Failed(record.id, record.owner, f"{failed.step}: {failed}"))
             raise failed from error

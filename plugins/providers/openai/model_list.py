@@ -1,4 +1,4 @@
-"""Model lists of servers with OpenAI's protocol; each adds limits and capabilities in fields of its own."""
+"""Model lists of servers with OpenAI's protocol; each adds limits and capabilities in its own fields."""
 
 from __future__ import annotations
 

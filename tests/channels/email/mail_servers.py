@@ -35,7 +35,7 @@ def free_port() -> int:
 
 
 class Dovecot:
-    """IMAP server in a process of its own, with one mailbox in ``folder``."""
+    """IMAP server in its own process, with one mailbox in ``folder``."""
 
     def __init__(self, folder: Path, *, capabilities: str = "") -> None:
         self.folder = folder

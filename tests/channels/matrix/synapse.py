@@ -1,4 +1,4 @@
-"""A real homeserver for tests: Synapse in a process of its own, and its users."""
+"""A real homeserver for tests: Synapse in its own process, and its users."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class SynapsePlatform(Platform):
 
 @pytest.fixture(scope="module")
 def synapse(synapse_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Synapse]:
-    """One server for all tests of the module; each has users and rooms of its own."""
+    """One server for all tests of the module; each has its own users and rooms."""
     server = Synapse(synapse_python, tmp_path_factory.mktemp("synapse"))
     server.start()
     yield server

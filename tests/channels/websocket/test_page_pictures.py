@@ -103,7 +103,7 @@ async def talk(page: Page, models: FakeModels) -> None:
     await page.keyboard.press("Control+Enter")
     await expect(answers(page)).to_contain_text("in the shade")
     await expect(answers(page).locator("footer")).to_contain_text("tokens")
-    # Each version has a draft of its own, so what is written before they are known stays with the old one.
+    # Each version has its own draft, so what is written before they are known stays with the old one.
     await expect(questions(page).get_by_role("group", name="Versions")).to_be_visible()
 
 

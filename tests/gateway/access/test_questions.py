@@ -83,7 +83,7 @@ class Room(Letterbox):
 
 
 class Troubled(Room):
-    """A platform whose first calls fail, each in a way of its own."""
+    """A platform whose first calls fail, each in its own way."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -68,7 +68,7 @@ def trunkline(
 
 
 class RunningGateway:
-    """A gateway in a process of its own; ``url`` is where it listens."""
+    """A gateway in its own process; ``url`` is where it listens."""
 
     def __init__(self, process: subprocess.Popen[str], first_line: str) -> None:
         self.process = process

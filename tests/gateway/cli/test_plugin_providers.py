@@ -109,7 +109,7 @@ def settle(home: Path, url: str, agent: str = "keeper") -> None:
 
 @pytest.fixture
 async def fake(tmp_path: Path) -> AsyncIterator[FakeModels]:
-    """A home with a plugin that brings two providers and an agent, and with two servers of its own."""
+    """A home with a plugin that brings two providers and an agent, and with two servers."""
     async with FakeModels() as server:
         settle(tmp_path, server.openai_url)
         yield server

@@ -1,4 +1,4 @@
-"""Three nodes, PostgreSQL and RabbitMQ on hosts of their own, between which packets get lost without a word.
+"""Three nodes, PostgreSQL and RabbitMQ on separate hosts, between which packets get lost without a word.
 
 They serve all tests. A service manager starts a node again that ends.
 """
@@ -57,7 +57,7 @@ def network(ip_path: str) -> Iterator[Network]:
 def servers(
     network: Network, rabbitmq_path: str, postgres_programs: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Postgres, Broker]]:
-    """PostgreSQL and RabbitMQ on hosts of their own; RabbitMQ with TLS and the shipped settings."""
+    """PostgreSQL and RabbitMQ on separate hosts; RabbitMQ with TLS and the shipped settings."""
     database, rabbit = network.address(DATABASE), network.address(BROKER)
     secrets = make_secrets(tmp_path_factory.mktemp("secrets"), rabbit)
     with scratch() as folder:

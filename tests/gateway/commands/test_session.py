@@ -15,7 +15,7 @@ from gateway.testing.fake_models.script import Cut, Gate, Reply, Say, Tokens
 
 
 class Shouting(Plugin):
-    """Two commands: one that answers and remembers what it knew, one that fails in a way of its own."""
+    """Two commands: one that answers and remembers what it knew, one that fails in its own way."""
 
     name = "shouting"
 

@@ -1,4 +1,4 @@
-"""Documents are read by processes of their own, within limits, and whatever they contain gives a part."""
+"""Documents are read by their own processes, within limits, and whatever they contain gives a part."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """An MCP server that misbehaves: the standard library only, one line of JSON for each message.
 
-Arguments: the name of its behaviour, and a folder of its own. It appends its process id to ``pids`` there,
+Arguments: the name of its behaviour, and its own folder. It appends its process id to ``pids`` there,
 and takes the description of its tools from ``description`` there, if these exist.
 """
 

@@ -57,12 +57,12 @@ async def test_known_resources_start_no_server_before_their_use(servers: Servers
 async def test_what_is_long_is_read_in_pieces(servers: Servers) -> None:
     async with servers.chat("pages", rules=ALLOWED) as chat:
         first = (await use(chat, "demo_resources")).output.splitlines()
-        assert (len(first), first[-1]) == (101, "[51 more resources; go on with offset 100]")
+        assert (len(first), first[-1]) == (101, "[51 more resources; continue at offset 100]")
         rest = (await use(chat, "demo_resources", offset=100)).output.splitlines()
         assert (len(rest), rest[0]) == (51, "demo://page100 - page100")
         long = (await use(chat, "demo_resources", uri="demo://long")).output
         assert len(long) < 51_000
-        assert long.endswith("xxx\n[10,020 more characters; go on with offset 50000]")
+        assert long.endswith("xxx\n[10,020 more characters; continue at offset 50000]")
         end = (await use(chat, "demo_resources", uri="demo://long", offset=50_000)).output
         assert end.endswith("xxxthe end")
         huge = await use(chat, "demo_resources", uri="demo://huge")

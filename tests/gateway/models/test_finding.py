@@ -35,7 +35,7 @@ def models(
     offers: Mapping[str, Sequence[str]] | None = None,
     known: ConfiguredModels | None = None,
 ) -> Models:
-    """Anthropic, OpenAI, OpenRouter, Azure and Groq; some have a key, some offer models of their own."""
+    """Anthropic, OpenAI, OpenRouter, Azure and Groq; some have a key, some offer their own models."""
 
     def configured(name: str) -> ProviderConfig:
         offered = tuple((offers or {}).get(name, ()))

@@ -59,7 +59,7 @@ async def read_all(chat: Chat, name: str, session: str = "s") -> str:
             await result(chat, "read_output", session, id=name, offset=offset)
         ).output.partition("\n")
         text += page
-        following = re.search(r"go on with offset (\d+)", header)
+        following = re.search(r"continue at offset (\d+)", header)
         if following is None:
             return text
         assert int(following[1]) > offset

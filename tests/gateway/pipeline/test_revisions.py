@@ -96,7 +96,7 @@ async def test_a_new_wording_takes_the_place_of_the_last_word(tmp_path: Path) ->
 
 
 class Touchy(Plugin):
-    """Fails for one text, and adds a message of its own to each turn."""
+    """Fails for one text, and adds its own message to each turn."""
 
     name = "touchy"
 

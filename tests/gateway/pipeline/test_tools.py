@@ -37,7 +37,7 @@ async def outcome(chat: Chat, call: Use) -> ToolResultPart:
 
 
 def raw(name: str, execute: Callable[..., Awaitable[Any]]) -> Tool:
-    """A tool without a schema of its own."""
+    """A tool without its own schema."""
     return Tool(definition=ToolDefinition(name, "Test.", {"type": "object"}), execute=execute)
 
 

@@ -1,4 +1,4 @@
-"""LangChain and the Vercel AI SDK, as their makers publish them, with tools of their own at ``/v1``."""
+"""LangChain and the Vercel AI SDK, as their makers publish them, with their own tools at ``/v1``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Websockets of plugins, and routes under a path of their own, over a real socket."""
+"""Websockets of plugins, and routes under their own path, over a real socket."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Radio(Plugin):
 
 
 class Library(Plugin):
-    """A plugin with a path of its own."""
+    """A plugin with its own path."""
 
     name = "library"
     api_prefixes = ("/api/books",)

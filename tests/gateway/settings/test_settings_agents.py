@@ -1,4 +1,4 @@
-"""Agents in files of their own, beside the settings and from plugins."""
+"""Agents in their own files, beside the settings and from plugins."""
 
 from __future__ import annotations
 

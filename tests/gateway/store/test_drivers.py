@@ -189,7 +189,7 @@ async def test_a_backend_that_is_ended_within_a_commit_is_fatal(
             pass
         connection.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": pids[0]})
 
-    # Each look is a transaction of its own: within one, the server repeats what it answered first.
+    # Each look is a separate transaction: within one, the server repeats what it answered first.
     looking = engine.execution_options(isolation_level="AUTOCOMMIT")
     with engine.connect() as holder, looking.connect() as connection:
         holder.execute(text("LOCK TABLE cursor IN ACCESS EXCLUSIVE MODE"))

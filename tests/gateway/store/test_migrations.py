@@ -40,7 +40,7 @@ def test_both_ways_lead_exactly_to_the_schema(engine: Engine, way: Way):
         way(connection)
     assert migrate.upgrade(engine) is False
     with engine.connect() as connection:
-        # The index of words is made by statements of its own.
+        # The index of words is made by its own statements.
         opts = {
             "compare_type": True,
             "include_name": lambda name, *_: not f"{name}".startswith("search_words"),

@@ -1,4 +1,4 @@
-"""Dead letters: what was given up is listed, answered after all, or dropped for good."""
+"""Dead letters: what was given up is listed, answered after all, or dropped permanently."""
 
 from __future__ import annotations
 

@@ -455,7 +455,7 @@ async def test_writers_learn_of_their_own_messages_only(
         own = await case.write("Mine")
         other = await case.write("Not mine", "ben", "garden")
         await case.settled()
-        refused = "There is no message of yours here with that id."
+        refused = "None of your messages in this chat has that id."
         unknown = "01936f1c-6b1e-7a53-9d6a-0f0f3e0a7c11"
         # Of another writer, not stored, an answer of another writer, and a link into another chat.
         for given in (other.message_id, unknown, other.answer_id, "https://line.example/garden/102"):

@@ -72,7 +72,7 @@ def hostile(workspace: Path) -> Path:
 
 
 def at_home(home: Path) -> list[int]:
-    """The processes whose home folder this is: those of a program, also in sessions of their own."""
+    """The processes whose home folder this is: those of a program, also in their own sessions."""
     entry = f"HOME={home}".encode()
     found: list[int] = []
     for folder in Path("/proc").glob("[0-9]*"):

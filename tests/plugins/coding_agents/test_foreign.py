@@ -74,7 +74,7 @@ class Script:
 
     def __call__(self, asked: ModelRequest) -> Reply:
         self.heard.append(json.dumps(asked.body))
-        # Programs also send small requests of their own, without tools, such as for a title.
+        # Programs also send small requests themselves, without tools, such as for a title.
         if not asked.body.get("tools"):
             return Reply((Say("A title"),))
         last = asked.user_text.strip().splitlines()[-1] if asked.user_text.strip() else ""

@@ -127,7 +127,7 @@ async def test_a_picture_is_an_image_part_and_a_binary_file_is_refused(desk: Des
 async def test_a_long_file_is_read_page_by_page(desk: Desk, root: Path) -> None:
     (root / "long").write_text("".join(f"line {n}\n" for n in range(1, 10_001)))
     page = await desk("read", path="long", limit=10)
-    assert page.endswith("(lines 1 to 10 of 10000; go on with offset 11)")
+    assert page.endswith("(lines 1 to 10 of 10000; continue at offset 11)")
     assert (await desk("read", path="long", offset=10_000)).endswith(" 10000\tline 10000")
     await desk.refused("read", "beyond the last line", path="long", offset=10_001)
     (root / "wide").write_text("x" * 100_000)

@@ -103,7 +103,7 @@ def test_the_settings_on_the_page_are_right(tmp_path: Path) -> None:
 
 
 def python(program: str, **environ: str) -> str:
-    """What a program of its own prints; it knows nothing of our environment but the way to Python."""
+    """What a separate program prints; it knows nothing of our environment but the way to Python."""
     clean = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", **environ}
     done = subprocess.run(
         [sys.executable, "-c", program], env=clean, capture_output=True, text=True, timeout=60, check=False

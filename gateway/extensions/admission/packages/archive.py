@@ -27,7 +27,7 @@ class Room:
         self._size = size
 
     def take(self, files: int, size: int, where: str) -> None:
-        """Use files and bytes. Raises PluginError if there is no room for them."""
+        """Count files and bytes. Raises PluginError if they exceed the limit."""
         self._files -= files
         self._size -= size
         if self._files < 0:

@@ -275,7 +275,7 @@ def _rewrite(folder: Path, old: Path, path: str, text: str) -> None:
 
 
 def _parsed(file: Path) -> tuple[dict[str, Any], str]:
-    """Return the table and the text of a Markdown file. A table that is no YAML is read line by line."""
+    """Return the table and the text of a Markdown file. A table that is not YAML is read line by line."""
     data = file.read_bytes()
     if len(data) > MOST_BYTES:
         raise PluginError(f"{file.name} has {len(data)} bytes; at most {MOST_BYTES} are allowed")

@@ -491,7 +491,7 @@ export const en = {
   "talks.count": "{count} conversations",
   "talks.count_more": "{count} conversations and more",
   "talks.delete": "Delete",
-  "talks.delete_text": "“{title}” and all its messages will be deleted for good.",
+  "talks.delete_text": "“{title}” and all its messages will be deleted permanently.",
   "talks.delete_title": "Delete this conversation?",
   "talks.earlier": "Show earlier messages",
   "talks.empty": "No conversations yet",

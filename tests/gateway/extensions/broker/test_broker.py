@@ -626,7 +626,7 @@ async def test_a_declared_capability_is_asked_for_in_the_chat_of_the_turn(folder
 async def test_a_refusal_outweighs_a_grant_of_the_installation(folder: Path) -> None:
     box = Box(folder, Capabilities(filesystem=FILES), granted=True)
     box.grants.denied = {"filesystem.read:workspace"}
-    with pytest.raises(CapabilityDenied, match="refused for good"):
+    with pytest.raises(CapabilityDenied, match="refused permanently"):
         await box.call("fs.open", path="src/a.txt")
     assert box.grants.asked == []
 

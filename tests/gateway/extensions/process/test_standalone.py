@@ -151,7 +151,7 @@ def test_signals_and_statuses_pass_through(work: Path) -> None:
 
 
 def test_a_stop_reaches_all_processes_and_a_continue_too(work: Path) -> None:
-    # The shell in a session of its own is out of reach for a signal to a group.
+    # The shell in its own session is out of reach for a signal to a group.
     code = "setsid sh -c 'while :; do echo x; sleep 0.01; done'"
     with subprocess.Popen(
         [*prefix(work), "/bin/sh", "-c", code], cwd=work, stdout=subprocess.PIPE
@@ -170,7 +170,7 @@ def test_a_stop_reaches_all_processes_and_a_continue_too(work: Path) -> None:
 @pytest.mark.parametrize("killed", ["launcher", "starter"])
 def test_nothing_remains_when_the_launcher_or_what_started_it_is_killed(work: Path, killed: str) -> None:
     reading, writing = os.pipe()
-    # It and its children hold the pipe as their output, in sessions of their own, and refuse to end.
+    # It and its children hold the pipe as their output, in their own sessions, and refuse to end.
     code = "trap '' TERM HUP INT; setsid sleep 1000 & echo $$; wait; sleep 1000"
     words = [*prefix(work), "/bin/bash", "-c", code]
     starter = "import subprocess, sys; subprocess.run(sys.argv[1:])"

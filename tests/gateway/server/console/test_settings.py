@@ -137,7 +137,7 @@ async def test_a_change_is_in_the_audit_log_before_it_is_in_the_file(tmp_path: P
             replacing = asyncio.create_task(browser.ask("POST", path, key))
             await rows_of("models.key")
         finally:
-            # Under another name, so that the second writer gets a file of its own.
+            # Under another name, so that the second writer gets its own file.
             reader = os.open(draft.rename(tmp_path / "pipe"), os.O_RDONLY | os.O_NONBLOCK)
         status, refusal = await saving
         os.close(reader)

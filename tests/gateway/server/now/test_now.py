@@ -270,7 +270,7 @@ class Readers:
 async def serving_readers(
     tmp_path: Path, *plugins: Plugin, **settings: Any
 ) -> AsyncGenerator[tuple[Served, Served, Readers]]:
-    """Serve the state of a gateway at an address of its own, to the readers of the test.
+    """Serve the state of a gateway at its own address, to the readers of the test.
 
     Yields the gateway, the server of its state, and the readers.
     """
