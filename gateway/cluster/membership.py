@@ -54,10 +54,7 @@ T = TypeVar("T")
 log = structlog.get_logger("trunkline.cluster")
 
 _REVISIONS = tuple(migrate.revisions())
-"""The revisions of the database that this process can work with.
-
-Read once, because another version may be installed in its place while it runs.
-"""
+"""The revisions that this process can use. Read now: another version may be installed while it runs."""
 
 metadata = MetaData()
 _CLUSTER = Table(
