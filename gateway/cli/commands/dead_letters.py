@@ -31,6 +31,8 @@ from gateway.why.words import ENGLISH
 
 _PAGE = 1_000
 _PAUSE = 0.2
+_LEAST_WIDTH = 18
+"""Columns of a terminal for each column of the list, which leave room for reasons and texts."""
 _OWNER = "owner"
 """The name of who uses the store itself, in the audit log."""
 
@@ -358,7 +360,7 @@ def _print_table(letters: list[DeadLetter]) -> None:
         tries = str(letter.attempts or "")
         cells = (letter.id, letter.kind, letter.channel, tries, moment(letter.at), letter.reason, letter.text)
         table.add_row(*(Text(" ".join(plain(cell).split())) for cell in cells))
-    print_table(table)
+    print_table(table, least=_LEAST_WIDTH)
 
 
 def _print_one(letter: DeadLetter) -> None:

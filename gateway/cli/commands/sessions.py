@@ -23,7 +23,7 @@ from sqlalchemy import Connection
 from gateway.cli.commands.replay import Pace, play, show_messages
 from gateway.cli.gateway_or_store import GatewayOrStore
 from gateway.cli.options import REFUSED, AsJson, File, fail, refuse, settings_from, to_json
-from gateway.cli.output import echo_json, moment, plain, print_table
+from gateway.cli.output import echo_json, moment, one_line, plain, print_table
 from gateway.cli.store_reader import reading
 from gateway.contract.errors import InvalidRequestError, StoreError
 from gateway.contract.messages import Message, ToolResultPart, now_ms
@@ -523,24 +523,25 @@ def _described(row: SessionRow) -> dict[str, object]:
 def _print_table(rows: list[SessionRow]) -> None:
     console = Console()
     # A pipe or a file has no width to fit, so ids are complete there.
-    room = max(_SHORTEST_ID, console.width // 3) if console.is_terminal else None
+    room = max(_SHORTEST_ID, console.width // 4) if console.is_terminal else None
     shown = shortened([row.id for row in rows], room)
     table = Table(box=None, header_style="bold")
     table.add_column("session", no_wrap=True, min_width=max(map(len, shown)))
-    table.add_column("title", overflow="ellipsis", no_wrap=True)
+    table.add_column("title")
     table.add_column("channel", no_wrap=True)
     for title in ("messages", "cost", "updated"):
         table.add_column(title, justify="right", no_wrap=True)
     for row, name in zip(rows, shown, strict=True):
         texts = (
             name,
-            row.title,
             row.channel,
             str(row.messages),
             f"${row.cost:.4f}",
             moment(row.updated_at),
         )
-        table.add_row(*(Text(plain(text)) for text in texts))
+        first, *rest = (Text(plain(text)) for text in texts)
+        # Only the title may be cut: rich narrows columns that wrap before others.
+        table.add_row(first, Text(one_line(row.title), no_wrap=True, overflow="ellipsis"), *rest)
     print_table(table)
 
 

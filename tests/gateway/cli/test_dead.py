@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gateway.testing.chat import chatting
-from tests.gateway.cli.processes import PATIENCE, gateway, trunkline
+from tests.gateway.cli.processes import PATIENCE, Terminal, gateway, trunkline
 
 TEXTS = ("first \x1b[31mred", "second")
 
@@ -60,6 +60,17 @@ def test_the_table_shows_what_happened_and_cannot_steer_the_terminal(home: Path)
     assert "second" in done.stdout
     assert "\x1b" not in done.stdout
     assert {letter["text"] for letter in listed(home)} == set(TEXTS)
+
+
+def test_a_terminal_without_room_for_the_reasons_gets_them_below_each_other(home: Path):
+    terminal = Terminal(home, "dead", "list")
+    try:
+        assert terminal.wait() == 0
+    finally:
+        terminal.close()
+    reasons = [line for line in terminal.lines if line.startswith(" reason")]
+    assert len(reasons) == len(TEXTS)
+    assert all("ZeroDivisionError: nobody foresaw this" in line for line in reasons)
 
 
 def test_show_prints_the_trace(home: Path):

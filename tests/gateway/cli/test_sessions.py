@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -89,6 +90,16 @@ def test_an_id_that_a_terminal_cannot_hold_is_marked_and_can_be_pasted(crowded: 
     assert [name.endswith("…") for name in shown] == [True, True]
     for name in shown:
         assert "> hello " in sessions(crowded, "show", name).stdout
+
+
+def test_a_narrow_terminal_cuts_titles_alone(kept: Path) -> None:
+    terminal = Terminal(kept, "sessions", "list", COLUMNS="72")
+    try:
+        assert terminal.wait() == 0
+    finally:
+        terminal.close()
+    [line] = [line for line in terminal.lines if line.startswith(" talk")]
+    assert re.fullmatch(r" talk +what[^…]+… +websocket +4 +\$0\.0000 +[\d-]{10} \d\d:\d\d *", line)
 
 
 def test_a_pipe_gets_whole_ids_and_titles_however_narrow_the_terminal_is(crowded: Path) -> None:
