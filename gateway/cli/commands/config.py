@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -127,7 +128,10 @@ def set_(
     key: Annotated[str, typer.Argument(help="The setting, such as server.port", show_default=False)],
     value: Annotated[
         str | None,
-        typer.Argument(help="Its value: text, or JSON; without it a secret is asked for", show_default=False),
+        typer.Argument(
+            help="Its value: text, or JSON; without it, it is asked for, or read from a pipe",
+            show_default=False,
+        ),
     ] = None,
     config: File = None,
 ) -> None:
@@ -139,8 +143,12 @@ def set_(
       trunkline config set fallback '["groq", "openai/gpt-5-mini"]'
       trunkline config set providers.openai.api_key
     """
-    given = str(typer.prompt(f"Value of {key}", hide_input=True)) if value is None else value
-    _save(key, _parsed(given), config)
+    if value is None:
+        asks = sys.stdin.isatty()
+        value = str(typer.prompt(f"Value of {key}", hide_input=True) if asks else sys.stdin.read()).strip()
+        if not value:
+            raise typer.BadParameter(f"the value of {key} is empty; nothing was changed")
+    _save(key, _parsed(value), config)
 
 
 def unset(

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 
 
-def run(*args: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+def run(*args: str, cwd: Path, stdin: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("TRUNKLINE_")}
     return subprocess.run(
         [sys.executable, "-W", "error", "-c", "from gateway.cli import app; app()", "config", *args],
@@ -25,6 +25,7 @@ def run(*args: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[st
             "COLUMNS": "200",
             **environ,
         },
+        input=stdin,
         capture_output=True,
         text=True,
         timeout=30,
@@ -136,6 +137,14 @@ def test_a_misspelled_key_is_not_set_and_the_right_one_is_named(project: Path):
     done = run("set", "server.prot", "82", cwd=project, MY_TOKEN="hunter2")
     assert done.returncode == 2
     assert done.stderr == "there is no setting server.prot; did you mean server.port?\n"
+
+
+@pytest.mark.parametrize(("piped", "status", "port"), [("82\n", 0, 82), ("\n", 2, 81)])
+def test_a_value_that_is_not_an_argument_comes_from_a_pipe(project: Path, piped: str, status: int, port: int):
+    done = run("set", "server.port", cwd=project, stdin=piped, MY_TOKEN="hunter2")
+    assert done.returncode == status
+    assert ("is empty; nothing was changed" in done.stderr) == bool(status)
+    assert f"port = {port}\n" in (project / "config/trunkline.toml").read_text()
 
 
 def test_a_file_with_a_byte_order_mark_is_changed(project: Path):
