@@ -9,6 +9,7 @@
     ├── NoInputError              NO_INPUT                   neither text nor keys
     ├── NoWorkspaceError          NO_WORKSPACE               the user has no workspace
     ├── WorkdirError              WORKDIR_OUTSIDE_ALLOWED    a folder outside of the allowed roots
+    ├── FolderTrustError          FOLDER_NOT_TRUSTED         files of the folder configure the program
     ├── NotInstalledError         AGENT_NOT_INSTALLED        the program is missing; has the install line
     ├── UnknownAgentError         UNKNOWN_AGENT              no such program; lists the known ones
     ├── MissingRepoError          MISSING_REPO               no repository was named
@@ -87,6 +88,13 @@ class WorkdirError(CodingAgentError):
 
     code = "WORKDIR_OUTSIDE_ALLOWED"
     status = 403
+
+
+class FolderTrustError(CodingAgentError):
+    """The working folder has files that configure the program; the text names the file and the setting."""
+
+    code = "FOLDER_NOT_TRUSTED"
+    status = 409
 
 
 class NotInstalledError(CodingAgentError):

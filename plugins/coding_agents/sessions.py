@@ -27,7 +27,7 @@ from gateway.events import BusEvent
 from plugins.coding_agents import events, machine
 from plugins.coding_agents.adapters import find_adapter
 from plugins.coding_agents.adapters.contract import LAST, Adapter, AgentRequest
-from plugins.coding_agents.adapters.preflight import is_known, prepare_home, program_version
+from plugins.coding_agents.adapters.preflight import check_folder, is_known, prepare_home, program_version
 from plugins.coding_agents.confinement.profile import Confinement
 from plugins.coding_agents.errors import (
     CodingAgentError,
@@ -212,7 +212,7 @@ class Sessions:
     async def spawn(self, request: SpawnRequest) -> SessionRecord:
         """Start a session. It is durable before its program starts; a ``key`` starts one.
 
-        Raises UnknownAgentError, NotInstalledError, WorkdirError, SessionLimitError,
+        Raises UnknownAgentError, NotInstalledError, WorkdirError, FolderTrustError, SessionLimitError,
         SandboxUnavailableError and KeeperError.
         """
         async with self._spawning:
@@ -405,12 +405,15 @@ class Sessions:
         session_id = f"pty-{now}-{secrets.token_hex(4)}"
         owner = hashlib.sha256(request.owner.encode()).hexdigest()[:16]
         old = self._records.get(request.resumes)
+        workdir = await self._workdir(request, session_id)
+        if not self.settings.of(adapter.name).trust_folder:
+            await asyncio.to_thread(check_folder, adapter, workdir)
         return SessionRecord(
             id=session_id,
             agent=adapter.name,
             status="pending",
             owner=request.owner,
-            workdir=await self._workdir(request, session_id),
+            workdir=workdir,
             created_at=now,
             last_activity=now,
             key=secrets.token_hex(32),

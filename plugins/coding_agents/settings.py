@@ -76,6 +76,9 @@ class AgentSettings(Section):
         default="",
         description="Keep its API keys in the gateway, or give them to it; key of all programs if unset",
     )
+    trust_folder: bool = Field(
+        default=False, description="Start it also in folders whose files configure it (Aider)"
+    )
     rules: tuple[RuleSettings, ...] = Field(default=(), description="Questions to answer without a user")
     shipped_rules: bool = Field(
         default=True, description="Use the rules that come with the program's adapter"

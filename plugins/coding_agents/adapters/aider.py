@@ -36,6 +36,8 @@ _DECLINED = {
     "Open a GitHub Issue pre-filled with this error": "reported no bug",
     "Login to OpenRouter or create a free account": "declined a login",
 }
+CONFIGURED_BY = (".aider.conf.yml", ".env")
+"""Settings and variables that Aider reads in its home and its folder, with yes to all and commands to run."""
 _TOOLS = {"Create new file": "edit", "Allow edits to file": "edit", "Run shell command": "shell"}
 
 
@@ -54,7 +56,7 @@ def launch(request: AgentRequest) -> Launch:
         **({"OPENAI_API_KEY": request.key} if request.key else {}),
         **({"OPENAI_API_BASE": request.base_url} if request.base_url else {}),
     }
-    return Launch(argv, env, removed=(".aider.conf.yml",))
+    return Launch(argv, env, removed=CONFIGURED_BY)
 
 
 def read(lines: Lines, cursor: Cursor) -> Reading:
@@ -154,6 +156,7 @@ ADAPTER = Adapter(
     key="OPENAI_API_KEY",
     url="OPENAI_API_BASE",
     service="https://api.openai.com/v1",
+    configured_by=CONFIGURED_BY,
     hosts=(
         *("api.anthropic.com", "api.deepseek.com", "api.openai.com"),
         *("generativelanguage.googleapis.com", "openrouter.ai"),

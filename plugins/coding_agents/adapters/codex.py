@@ -49,6 +49,8 @@ _ACCESS = {
     "autonomous": ("workspace-write", "never"),
 }
 """Sandbox and approvals. In the read-only sandbox the program asks before each change."""
+_REMOVED = (".codex/.env", ".codex/config.toml", ".codex/hooks.json", ".codex/rules")
+"""The login is in another file. Servers of the settings start without a question."""
 _NO_DAEMON = (0, 169)
 """The first version known to have ``--no-daemon``; a daemon would outlive the session."""
 
@@ -72,7 +74,7 @@ def launch(request: AgentRequest) -> Launch:
         *_resume(request.resume),
     )
     env = {"OPENAI_API_KEY": request.key} if request.key else {}
-    return Launch(argv, env, removed=(".codex/rules",))
+    return Launch(argv, env, removed=_REMOVED)
 
 
 def read(lines: Lines, cursor: Cursor) -> Reading:

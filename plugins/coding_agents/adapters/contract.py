@@ -65,8 +65,9 @@ class Launch(Struct, frozen=True):
     """The way to start a program: arguments without the program itself, variables, and files below its home.
 
     ``settings`` are JSON files, merged into those that exist; ``files`` are replaced. A command of an earlier
-    session may have written permissions into the home: ``removed`` are files and folders that have such ones,
-    and ``kept`` are the keys that stay in a file of ``settings``, all of them if it is not named.
+    session may have written permissions, or programs to start, into the home: ``removed`` are files and
+    folders that have such ones, and ``kept`` are the keys that stay in a file of ``settings``, all of them if
+    it is not named.
     """
 
     argv: tuple[str, ...] = ()
@@ -192,6 +193,8 @@ class Adapter(Struct, frozen=True, kw_only=True):
     """The variable of the address of the model service."""
     service: str = ""
     """The usual address of the model service, as that variable takes it."""
+    configured_by: tuple[str, ...] = ()
+    """Files of the working folder that could let it run commands without a question."""
     hosts: tuple[str, ...] = ()
     """Hosts that it must reach for models and its login: ``host``, ``host:port`` or ``*.host``."""
     min_node: int = 0

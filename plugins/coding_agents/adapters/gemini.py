@@ -71,7 +71,7 @@ def launch(request: AgentRequest) -> Launch:
         env,
         settings,
         _extension(request.hook) if request.hook else {},
-        removed=(".gemini/policies",),
+        removed=(".env", ".gemini/.env", ".gemini/extensions", ".gemini/policies"),
         kept={".gemini/settings.json": ("security.auth", "ui")},
     )
 

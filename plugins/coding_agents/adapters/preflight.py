@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from gateway.api import FOLDER, open_below
 from plugins.coding_agents.adapters.contract import Adapter, Launch
+from plugins.coding_agents.errors import FolderTrustError
 from plugins.programs.environment import environment_for, find_program
 
 _VERSION_SECONDS = 5
@@ -121,6 +122,24 @@ def prepare_home(home: Path, launch: Launch) -> None:
     for name, text in launch.files.items():
         with _folder_of(home, name) as (folder, file):
             _write(folder, file, text)
+
+
+def check_folder(adapter: Adapter, workdir: str) -> None:
+    """Refuse a folder, or a repository around it, with files that configure the program.
+
+    Others may have written them. Raises FolderTrustError.
+    """
+    folder = Path(workdir)
+    inner = next((at for at, one in enumerate(folder.parents, 1) if os.path.lexists(one / ".git")), 0)
+    around = () if os.path.lexists(folder / ".git") else folder.parents[:inner]
+    for place in (folder, *around):
+        for name in adapter.configured_by:
+            if os.path.lexists(place / name):
+                raise FolderTrustError(
+                    f"{place / name} configures {adapter.title}, and could let it run commands without a "
+                    f"question; remove the file, or set agents.{adapter.name}.trust_folder = true if you "
+                    "trust all who can write it"
+                )
 
 
 async def _node_version(environ: Mapping[str, str]) -> str:

@@ -11,6 +11,7 @@ from gateway.api import ApiCall, ApiConnection, ApiRoute, ApiSocket, Figure
 from plugins.coding_agents.api.preflight import PreflightReport
 from plugins.coding_agents.errors import (
     CodingAgentError,
+    FolderTrustError,
     KeeperLostError,
     NoInputError,
     NotInstalledError,
@@ -36,6 +37,7 @@ _SPAWN_ERRORS = (
     UnknownAgentError,
     NotInstalledError,
     WorkdirError,
+    FolderTrustError,
     WorkspaceNotFoundError,
     SessionLimitError,
     SandboxUnavailableError,

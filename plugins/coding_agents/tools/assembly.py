@@ -66,7 +66,7 @@ async def assemble(ctx: PluginContext, settings: CodingAgentSettings, sessions: 
         for session in sessions.running():
             link.follow(session)
         known = [convert(value, WorkspaceRecord) for _, value in await ctx.table("workspaces").items()]
-        work = _keep_workspaces(found, desk, link, {record.owner for record in known})
+        work = _keep_workspaces(found, desk, {record.owner for record in known})
         ctx.tasks.create_task(work, name="workspaces of coding agents")
     ctx.tasks.create_task(_watch(watch, forges), name="pull requests of coding agents")
     return desk
@@ -105,6 +105,7 @@ async def _open_workspaces(
         emit=emit,
         confine=sessions.confinement.wrap,
         pause=pause,
+        used=lambda owner: {one.workspace for one in sessions.list(owner) if not one.is_ended},
         node="" if is_shared else ctx.node,
     )
     workspaces = Workspaces(settings, base, host)
@@ -160,14 +161,6 @@ class _Link:
         if session.record.workspace:
             self._tasks.create_task(self._release(session), name=f"workspace of {session.record.id}")
 
-    async def release_unused(self, owners: Iterable[str]) -> None:
-        """Note which workspaces no session uses, after a start of the gateway."""
-        for owner in owners:
-            used = {one.workspace for one in self._sessions.list(owner) if not one.is_ended}
-            for record in self._workspaces.list(owner):
-                if record.status == "in_use" and record.id not in used:
-                    await self._workspaces.use(record.id, owner, in_use=False)
-
     async def _release(self, session: Session) -> None:
         await session.ended.wait()
         record = session.record
@@ -187,7 +180,7 @@ async def _watch(watch: PullRequestWatch, forges: Forges) -> None:
         await forges.close()
 
 
-async def _keep_workspaces(workspaces: Workspaces, desk: Desk, link: _Link, owners: Iterable[str]) -> None:
+async def _keep_workspaces(workspaces: Workspaces, desk: Desk, owners: Iterable[str]) -> None:
     """Finish what a crash interrupted, then hold the limits every minute."""
     for _, outcome in await workspaces.recover():
         if isinstance(outcome, TrunklineError):
@@ -196,7 +189,6 @@ async def _keep_workspaces(workspaces: Workspaces, desk: Desk, link: _Link, owne
         for record in workspaces.list(owner):
             if record.pr_number and record.pr_state == "open":
                 await desk.pulls.watch(record)
-    await link.release_unused(owners)
     while True:
         await asyncio.sleep(SWEEP_SECONDS)
         try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from weakref import WeakValueDictionary
 
@@ -66,6 +66,8 @@ MOST_CHECKPOINTS = 200
 """Checkpoints that a record names; older ones remain as refs."""
 ABANDONED_MS = 900_000
 """A workspace that nothing makes any more is not usable after this time."""
+UNUSED_MS = 120_000
+"""A workspace that no session of its user names is free after this time, in which a session has begun."""
 ORPHAN_MS = 86_400_000
 """A folder without a record may be of a workspace that is newer than a restored database."""
 
@@ -75,7 +77,8 @@ class WorkspaceHost(msgspec.Struct, frozen=True, kw_only=True):
 
     ``table`` opens a durable table. ``forge_for`` and ``login`` are those of the forges. ``confine`` confines
     programs as the agents are. ``pause`` is called with the reason when a workspace is over a limit, and with
-    "" when it no longer is. ``node`` is the name of this node if the files are on its machine alone.
+    "" when it no longer is. ``used`` returns the workspaces in which sessions of a user work. ``node`` is the
+    name of this node if the files are on its machine alone.
     """
 
     table: Callable[[str], Table]
@@ -86,6 +89,7 @@ class WorkspaceHost(msgspec.Struct, frozen=True, kw_only=True):
     emit: Callable[[BusEvent], None] = lambda _event: None
     confine: Confine = unconfined
     pause: Callable[[WorkspaceRecord, str], Awaitable[None]] | None = None
+    used: Callable[[str], Collection[str]] | None = None
     node: str = ""
 
 
@@ -430,7 +434,13 @@ class Workspaces:
             await asyncio.to_thread(cleanup.remove_folder, self.places, folder)
 
     async def _settle(self, record: WorkspaceRecord) -> WorkspaceRecord:
-        """Let a workspace be usable again whose finalize was cancelled, and mark one that was never made."""
+        """Free a workspace whose finalize was cancelled, or whose session has ended or never began.
+
+        Mark one that was never made.
+        """
+        used, idle = self._host.used, self._clock() - record.last_used
+        if record.status == "in_use" and used and idle > UNUSED_MS and record.id not in used(record.owner):
+            return await self._change(record, status="ready")
         if record.status == "finalizing":
             return await self._change(record, status="ready", finalizing=None)
         if record.status == "provisioning" and self._clock() - record.created_at > ABANDONED_MS:

@@ -12,9 +12,9 @@ import pytest
 
 from plugins.coding_agents.adapters import GROUP, adapters, find_adapter
 from plugins.coding_agents.adapters.contract import AgentRequest, Launch, Reading
-from plugins.coding_agents.adapters.preflight import check_program, prepare_home
+from plugins.coding_agents.adapters.preflight import check_folder, check_program, prepare_home
 from plugins.coding_agents.adapters.shell import ADAPTER as SHELL
-from plugins.coding_agents.errors import UnknownAgentError
+from plugins.coding_agents.errors import FolderTrustError, UnknownAgentError
 
 ALIASES = [
     *[("claude", "claude"), ("claude-code", "claude"), ("Claude Code", "claude"), ("openai", "codex")],
@@ -169,21 +169,29 @@ def test_the_files_of_a_home_keep_what_the_program_wrote(tmp_path: Path) -> None
 
 def test_a_home_gives_no_permissions_of_an_earlier_session(tmp_path: Path) -> None:
     """Any command of that session could have written them."""
-    planted = {
-        "codex": ".codex/rules/default.rules",
-        "gemini": ".gemini/policies/allow.toml",
-        "opencode": ".config/opencode/opencode.json",
-        "aider": ".aider.conf.yml",
-    }
-    for agent, path in planted.items():
+    planted = [
+        ("codex", ".codex/.env"),
+        ("codex", ".codex/config.toml"),
+        ("codex", ".codex/hooks.json"),
+        ("codex", ".codex/rules/default.rules"),
+        ("gemini", ".env"),
+        ("gemini", ".gemini/.env"),
+        ("gemini", ".gemini/extensions/theirs/gemini-extension.json"),
+        ("gemini", ".gemini/policies/allow.toml"),
+        ("opencode", ".config/opencode/opencode.json"),
+        ("aider", ".aider.conf.yml"),
+        ("aider", ".env"),
+    ]
+    for agent, path in planted:
         file = tmp_path / agent / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("everything is allowed")
-        (file.parent / "link").symlink_to(tmp_path)
+        if len(Path(path).parts) > 2:
+            (file.parent / "link").symlink_to(tmp_path)
     own = {"security": {"auth": {"selectedType": "oauth-personal"}, "folderTrust": {"enabled": False}}}
     settings = tmp_path / "gemini/.gemini/settings.json"
     settings.write_text(json.dumps({"ui": {"theme": "dark"}, "tools": {"allowed": ["shell"]}, **own}))
-    for agent, path in planted.items():
+    for agent, path in planted:
         for _ in range(2):
             prepare_home(tmp_path / agent, started(agent, key=""))
         assert not (tmp_path / agent / path).exists()
@@ -191,6 +199,24 @@ def test_a_home_gives_no_permissions_of_an_earlier_session(tmp_path: Path) -> No
     assert "tools" not in kept
     assert (kept["ui"], kept["security"]) == ({"theme": "dark"}, {"auth": {"selectedType": "oauth-personal"}})
     assert "--setting-sources  " in " ".join(started("claude", session_id="1").argv)
+
+
+def test_a_folder_does_not_configure_a_program_that_would_ask_nothing_then(tmp_path: Path) -> None:
+    """Aider has no switch for its settings in the folder, which others may have written."""
+    folder = tmp_path / "repository" / "part"
+    folder.mkdir(parents=True)
+    (tmp_path / ".env").write_text("AIDER_YES_ALWAYS=true")
+    aider = find_adapter("aider")
+    check_folder(aider, str(folder))
+    (tmp_path / "repository" / ".git").write_text("gitdir: elsewhere")
+    (tmp_path / ".git").mkdir()
+    check_folder(aider, str(folder))
+    for place, name in ((folder, ".aider.conf.yml"), (folder.parent, ".env")):
+        (place / name).symlink_to("nowhere")
+        with pytest.raises(FolderTrustError, match=f"{name} configures Aider.*aider.trust_folder = true"):
+            check_folder(aider, str(folder))
+        check_folder(find_adapter("claude"), str(folder))
+        (place / name).unlink()
 
 
 def test_the_files_of_a_home_never_leave_it(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from gateway.testing.chat import chatting
 from plugins.coding_agents import CodingAgents, events, keeper_client
 from plugins.coding_agents.adapters import find_adapter
 from plugins.coding_agents.errors import (
+    FolderTrustError,
     NoInputError,
     NotInstalledError,
     NotReadyError,
@@ -166,6 +167,12 @@ async def test_003_09_what_cannot_start_is_refused(tmp_path: Path) -> None:
                 await rig.spawn(workdir=workdir)
         with pytest.raises(WorkdirError, match="no folder"):
             await rig.spawn(workdir=str(tmp_path / "code" / "missing"))
+    fake = {"aider": {"binary": "bash"}}
+    async with agents(tmp_path, allowed_roots=[str(tmp_path / "code")], agents=fake) as rig:
+        (tmp_path / "code" / ".env").write_text("AIDER_YES_ALWAYS=true")
+        with pytest.raises(FolderTrustError, match="trust_folder"):
+            await rig.spawn(agent="aider", workdir=str(tmp_path / "code"))
+        assert rig.sessions.list(OWNER) == []
 
 
 async def test_003_10_running_blocked_and_completed_are_observed(tmp_path: Path) -> None:

@@ -207,6 +207,7 @@ class Desk:
         given = {"hosts": [hub.url], **settings.pop("workspaces", {})}
         self.settings = CodingAgentSettings.model_validate({"workspaces": given, **settings})
         self.has_read_token = False
+        self.used: set[str] = set()
         self.confine: Confine = unconfined
         self.node = ""
         """The node whose machine alone has the files."""
@@ -229,6 +230,7 @@ class Desk:
             audit=self.audit,
             emit=self.events.append,
             pause=self.pause,
+            used=lambda _owner: self.used,
             confine=self.confine,
             node=self.node,
         )

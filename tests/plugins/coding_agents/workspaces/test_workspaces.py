@@ -19,6 +19,7 @@ from plugins.coding_agents.errors import (
     ServiceUnavailableError,
     WorkspaceNotFoundError,
 )
+from plugins.coding_agents.workspaces.service import UNUSED_MS
 from tests.plugins.coding_agents.workspaces.forge import TOKEN, Desk, plain, run_git, serving
 
 pytestmark = pytest.mark.slow
@@ -312,6 +313,7 @@ async def test_limits_of_number_and_space_are_held(desk: Desk) -> None:
     with pytest.raises(DiskQuotaError, match="max_workspaces"):
         await workspaces.provision("eve", desk.url)
     await workspaces.use(record.id, "ada", in_use=True)
+    desk.used = {record.id}
     big = workspaces.places.tree(record.id) / "big"
     big.write_bytes(b"x" * 3_000_000)
     await workspaces.sweep()
@@ -325,6 +327,20 @@ async def test_limits_of_number_and_space_are_held(desk: Desk) -> None:
     small = Desk(desk.base, desk.hub, desk.tables._store, workspaces={"max_bytes": 20})
     with pytest.raises(DiskQuotaError, match="may take 20"):
         await (await small.open()).provision("eve", desk.url)
+
+
+async def test_a_workspace_whose_session_never_began_is_free_again(desk: Desk) -> None:
+    workspaces = await desk.open()
+    used, left = [await workspaces.provision("ada", desk.url, branch=name) for name in ("a", "b")]
+    for record in (used, left):
+        await workspaces.use(record.id, "ada", in_use=True)
+    desk.used = {used.id}
+    await workspaces.sweep()
+    with pytest.raises(ServiceUnavailableError, match="stop it first"):
+        await workspaces.remove(left.id, "ada")  # its session may be starting
+    desk.now += UNUSED_MS + 1
+    await workspaces.sweep()
+    assert [workspaces.get(one.id, "ada").status for one in (used, left)] == ["in_use", "ready"]
 
 
 async def test_unused_workspaces_are_removed_but_never_work_that_is_nowhere_else(
