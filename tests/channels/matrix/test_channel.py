@@ -371,14 +371,17 @@ async def test_a_reply_brings_what_it_replies_to_with_its_file(tmp_path: Path) -
         await until(lambda: len(texts(room)) == 2)
 
 
-async def test_a_sticker_is_described(tmp_path: Path) -> None:
+async def test_stickers_and_polls_are_described(tmp_path: Path) -> None:
     async with running(tmp_path) as (made, platform, gateway):
         direct, content = platform.fake.direct, {"body": "a cat\nwaves", "url": "mxc://fake.example/cat"}
         sticker = direct.put("m.sticker", ADA, {**content, "info": {}})
         await made.shows("You said: [sticker: a cat waves]")
+        poll = {"org.matrix.msc1767.text": "Tea?\n1. Yes\n2. No", "org.matrix.msc3381.poll.start": {}}
+        direct.put("org.matrix.msc3381.poll.start", ADA, poll)
+        await made.shows("You said: [sticker: a cat waves]", "You said: [poll: Tea? 1. Yes 2. No]")
         related = {"m.relates_to": {"m.in_reply_to": {"event_id": sticker["event_id"]}}}
         platform.fake.say("what is that?", **related)
-        await until(lambda: len(texts(direct)) == 2)
+        await until(lambda: len(texts(direct)) == 3)
         await settled(gateway)
         assert "> \\\\[sticker: a cat waves]" in str(made.models.requests[-1].body)
 
