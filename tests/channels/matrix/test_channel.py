@@ -560,6 +560,27 @@ async def test_a_reaction_is_feedback(tmp_path: Path) -> None:
         await until(lambda: sorted(stored()) == ["down", "none"])
 
 
+async def test_a_stop_reaction_ends_the_answer_and_its_removal_nothing(tmp_path: Path) -> None:
+    gate = asyncio.Event()
+    async with running(tmp_path) as (made, platform, gateway):
+        fake = platform.fake
+        made.models.then(Reply((Say("Once upon"), Gate(asyncio.Event()))), Reply((Say("Twice"), Gate(gate))))
+        platform.write("a story")
+        await until(lambda: texts(fake.direct) == ["Once upon"])
+        [answer] = fake.direct.messages()[1:]
+        reaction = fake.react(answer["id"], "\N{OCTAGONAL SIGN}")
+        await settled(gateway)
+        platform.write("another")
+        await until(lambda: texts(fake.direct) == ["Once upon", "Twice"])
+        fake.direct.redact(reaction, ADA)
+        fake.react(answer["id"], "\N{EYES}")
+        platform.write("the end")
+        await until(lambda: gateway.parts.dispatcher.waiting == 2)
+        gate.set()
+        await settled(gateway)
+        assert texts(fake.direct) == ["Once upon", "Twice", "You said: the end"]
+
+
 async def test_commands_have_the_prefix_of_matrix(tmp_path: Path) -> None:
     async with running(tmp_path) as (made, platform, _):
         platform.fake.say("!help", room=platform.fake.room)
