@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
 import platform
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
@@ -21,7 +20,7 @@ from gateway.testing.fake_models.script import ModelRequest, Reply, Say
 from gateway.testing.fake_models.server import FakeModels
 from plugins.cli_backends.candidates.installed import KEY, MODELS, PATHS, TOOL_CALLS
 from plugins.coding_agents.adapters import find_adapter
-from plugins.coding_agents.adapters.preflight import is_known, program_version
+from plugins.coding_agents.adapters.preflight import is_known
 from plugins.coding_agents.records import SessionRecord
 from plugins.coding_agents.session import Session
 from plugins.programs.process import kill_marked
@@ -172,21 +171,24 @@ TOLD = ("claude", "codex", "gemini")
 
 
 def is_kept(record: SessionRecord) -> bool:
-    """Return whether the program has a file of its session with the first task."""
+    """Return whether the program has a file of its session with the second task."""
     named = f"*{record.program_session[:8]}*"
     return any(
-        FIRST in path.read_text(errors="replace") for path in Path(record.home).rglob(named) if path.is_file()
+        SECOND in path.read_text(errors="replace")
+        for path in Path(record.home).rglob(named)
+        if path.is_file()
     )
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", PROGRAMS)
-async def test_003_the_real_program_gets_its_task_once_asks_and_leaves_nothing_behind(
+async def test_003_the_real_program_gets_its_task_once_asks_continues_and_leaves_nothing_behind(
     name: str, foreign: Path, tmp_path: Path
 ) -> None:
     script = Script(name)
     async with FakeModels(script, dialects=DIALECTS) as models:
         async with running(name, foreign, tmp_path, models) as (chat, session, workspace):
+            assert is_known(find_adapter(name), session.record.version), "its screens are recorded"
             following = await press(chat, "deny", 1)
             assert not (Path(session.record.home) / "ran").exists()
             await until(
@@ -203,34 +205,14 @@ async def test_003_the_real_program_gets_its_task_once_asks_and_leaves_nothing_b
             assert "It is done." in "\n".join(session.tail(40))
             assert (session.record.cost_usd or 0) > 0 or name != "claude"
             assert script.tasks == [FIRST, SECOND]
-            if name == "opencode":
-                # Here, because it takes ten seconds of processor time to start.
+            # Not Codex: it tells the id of a session before it has a file of it, and may never write one.
+            if name != "codex":
+                # Here, because a program may take ten seconds of processor time to start.
                 session = await continued_after_a_kill(name, chat, session, script.heard)
             await session.stop()
             await until_nothing_is_left(session)
         assert session.record.public_status == "completed"
         assert [path.name for path in workspace.iterdir()] == ["made.txt"], "no file outside of the home"
-
-
-# Not Codex: it tells the id of a session before it has a file of it, and may never write one.
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", ["claude", "gemini"])
-async def test_the_real_program_continues_its_session_after_its_keeper_was_killed(
-    name: str, foreign: Path, tmp_path: Path
-) -> None:
-    heard: list[str] = []
-
-    def answer(asked: ModelRequest) -> Reply:
-        heard.append(json.dumps(asked.body))
-        return Reply((Say("It is done."),))
-
-    async with (
-        FakeModels(answer, dialects=DIALECTS) as models,
-        running(name, foreign, tmp_path, models) as (chat, session, _),
-    ):
-        await until(session, lambda: session.record.task_done, SECONDS)
-        again = await continued_after_a_kill(name, chat, session, heard)
-        await again.stop(force=True)
 
 
 async def continued_after_a_kill(name: str, chat: Place, session: Session, heard: Sequence[str]) -> Session:
@@ -252,8 +234,8 @@ async def continued_after_a_kill(name: str, chat: Place, session: Session, heard
     try:
         await until(again, lambda: again.record.status == "ready", SECONDS)
         await again.send_text(THIRD)
-        # One request has both: it knows what was said before.
-        await until(again, lambda: any(FIRST in one and THIRD in one for one in heard), SECONDS)
+        # One request has both: it knows what was said. Gemini forgets the first task, whose call was denied.
+        await until(again, lambda: any(SECOND in one and THIRD in one for one in heard), SECONDS)
     except BaseException:
         await again.stop(force=True)
         raise
@@ -275,14 +257,3 @@ async def test_the_real_program_without_a_key_asks_for_a_login(
             assert session.state.login.method == LOGINS[name]
             assert session.record.public_status == "blocked"
         assert models.requests == [], "the task was not typed into the login"
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", PROGRAMS)
-async def test_the_screens_of_the_installed_version_are_recorded(
-    name: str, foreign: Path, tmp_path: Path
-) -> None:
-    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
-    program = str(foreign / "node_modules" / PROGRAMS[name])
-    version = await program_version(program, environ, seconds=SECONDS)
-    assert is_known(find_adapter(name), version), version
