@@ -51,9 +51,9 @@ def enable(name: Name, as_json: AsJson = False, config: File = None) -> None:
         operator.admission.check_team(entry, Path(entry).stem)
         changed = False
         for each in names:
-            changed |= file.change_list(("plugins",), "disabled", remove=each)
+            changed |= file.change_plugins("disabled", remove=each)
         if entry not in settings.plugins.enabled:
-            changed |= file.change_list(("plugins",), "enabled", add=entry)
+            changed |= file.change_plugins("enabled", add=entry)
         try:
             then = operator.take_effect(entry, changed=changed)
         except TrunklineError:
@@ -81,11 +81,11 @@ def disable(name: Name, as_json: AsJson = False, config: File = None) -> None:
         known = (*operator.settings.plugins.enabled, *BUILTIN_PLUGINS, *OWN_PLUGINS)
         if entry not in known and not is_installed(entry, operator.settings.plugin_base(entry)):
             operator.admission.find(entry)
-        changed = file.change_list(("plugins",), "enabled", remove=entry)
+        changed = file.change_plugins("enabled", remove=entry)
         # Another layer may enable it, and built-in plugins are enabled without being listed.
         now = load_settings(config).plugins
         if (entry in now.enabled or not changed) and entry not in now.disabled:
-            changed |= file.change_list(("plugins",), "disabled", add=entry)
+            changed |= file.change_plugins("disabled", add=entry)
         then = operator.take_effect(entry, changed=changed)
         _report(entry, then, enabled=False, changed=changed, as_json=as_json)
 

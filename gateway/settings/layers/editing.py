@@ -93,27 +93,25 @@ class EditedFile:
         self._document[parent].remove(name)  # type: ignore[union-attr]
         self._write(self._toml.dumps(self._document))
 
-    def change_list(self, section: tuple[str, ...], key: str, *, add: str = "", remove: str = "") -> bool:
-        """Add a text to a list, or remove it, and write the file. Return whether the list changed.
+    def change_plugins(self, key: str, *, add: str = "", remove: str = "") -> bool:
+        """Add a text to a list of ``[plugins]``, or remove it, and write the file. Return whether it changed.
 
         Raises SettingsError if the settings would be wrong, and then changes nothing.
         """
-        table: Any = self._document
-        for name in section:
-            table = table.get(name, {})
-        listed: Any = table.get(key)
+        document: Any = self._document
+        listed: Any = document.get("plugins", {}).get(key)
         items: list[Any] = [*(listed or ())]
         values: list[str] = [each["name"] if hasattr(each, "keys") else each for each in items]
         if (add and add in values) or (remove and remove not in values):
             return False
         if listed is None:
-            self.put(section, {key: [add]})
+            self.put(("plugins",), {key: [add]})
             return True
         if add:
             listed.append(add)
         else:
             del listed[values.index(remove)]
-        self.put(section, {})
+        self.put(("plugins",), {})
         return True
 
     def restore(self) -> None:

@@ -28,7 +28,6 @@ ORGANIZATION_KEYS: tuple[KeyPath, ...] = (
             "aliases",
             "budgets",
             "compaction",
-            "effort",
             "fallback",
             "fallback_triggers",
             "history_window",

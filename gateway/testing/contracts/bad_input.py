@@ -142,12 +142,12 @@ def _stream(*moves: Bytes | Say | Use | UseTogether | Count, tokens: Tokens = _T
     return lambda dialect, _: (response_head(dialect.content_type), written(dialect, reply))
 
 
-def _partial(after: Callable[[Dialect], Sequence[Piece]], more: str = "") -> Response:
+def _partial(after: Callable[[Dialect], Sequence[Piece]]) -> Response:
     """Return a response with the beginning of an answer, and other bytes after it."""
 
     def response(dialect: Dialect, _: str) -> Sequence[Piece]:
         half = written(dialect, Reply((Say("Half"),)), end=False)
-        return (response_head(dialect.content_type, more) + half, *after(dialect))
+        return (response_head(dialect.content_type) + half, *after(dialect))
 
     return response
 

@@ -264,9 +264,9 @@ def fields(report: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", found) if isinstance(found, dict) else {}
 
 
-def snippet(lines: Lines, most: int = 280) -> str:
-    """Return the end of the visible text without frames, with at most ``most`` characters."""
-    return "\n".join(filter(None, (" ".join(_GLYPHS.sub(" ", line).split()) for line in lines)))[-most:]
+def snippet(lines: Lines) -> str:
+    """Return the end of the visible text without frames, with at most 280 characters."""
+    return "\n".join(filter(None, (" ".join(_GLYPHS.sub(" ", line).split()) for line in lines)))[-280:]
 
 
 class Menu(Struct, frozen=True):
