@@ -16,6 +16,9 @@ Named = Callable[[str], str]
 """Returns the display name of a provider, by its id."""
 Language = Literal["en", "de"]
 
+_SPELLED = {"websocket": "WebSocket", "whatsapp": "WhatsApp"}
+"""Names of platforms that are more than their id with a capital letter."""
+
 _EN = {
     "unknown": "We have no such message.",
     "unknown.last": "We have no such message. Last event of {platform}: at {time}.",
@@ -427,7 +430,8 @@ class Words(Struct, frozen=True):
 
     def platform(self, channel: str) -> str:
         """Return the display name of a channel."""
-        return channel.partition(".")[0].capitalize() or self("the_platform")
+        platform = channel.partition(".")[0]
+        return _SPELLED.get(platform) or platform.capitalize() or self("the_platform")
 
     def count(self, number: int) -> str:
         """Return a number with its thousands apart."""

@@ -25,7 +25,7 @@ function show(body, { files, patch, truncated }) {
     return;
   }
   const sum = (name) => files.reduce((total, file) => total + Math.max(0, file[name]), 0);
-  const label = t(files.length === 1 ? "changes.one" : "changes.files", { count: files.length });
+  const label = t("changes.files", { count: files.length });
   const patches = patch.split(FILE).filter((piece) => piece.startsWith("diff --git "));
   body.append(
     h("p", { class: "muted" }, label, " ", figures({ added: sum("added"), removed: sum("removed") })),

@@ -20,7 +20,7 @@ export class ChangeList extends HTMLElement {
     const found = await listChanges(currentSession(), message.id);
     // Another render may have asked again in the meantime.
     if (!found?.files || this.#shown !== count) return;
-    const label = t(found.files === 1 ? "changes.one" : "changes.files", { count: found.files });
+    const label = t("changes.files", { count: found.files });
     const summary = h("summary", {}, icon("chevron"), h("span", {}, label), figures(found));
     this.replaceChildren(h("details", { class: "folded changes" }, summary, h("div", {}, ...found.changes.map(fileView))));
   }

@@ -68,7 +68,7 @@ export const en = {
   "changes.files": "{count} files changed",
   "changes.line_ends": "Only line ends differ.",
   "changes.new": "new",
-  "changes.one": "1 file changed",
+  "changes.files_one": "1 file changed",
   "command.agent": "Show or change the agent: /agent NAME, /agent new DESCRIPTION",
   "command.compact": "Summarize the conversation for the model: /compact [what to keep]",
   "command.console": "Get a code to sign in to the console",

@@ -11,7 +11,7 @@ export function openVersions(opener, versions, choose) {
   const shared = sharedStart(versions.map(({ text }) => text));
   const items = versions.map(({ id, text, created_at, messages, model, shown }, at) => ({
     label: (at > 0 && shared > LONG ? `… ${text.slice(shared)}` : text) || t("list.untitled"),
-    note: [clockTime(created_at), t(messages === 1 ? "message.length_one" : "message.length", { count: messages }), model].filter(Boolean).join(" · "),
+    note: [clockTime(created_at), t("message.length", { count: messages }), model].filter(Boolean).join(" · "),
     checked: shown,
     act: () => shown || choose(id),
   }));

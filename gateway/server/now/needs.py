@@ -186,10 +186,10 @@ def _of_provider(provider: ProviderNow, calls: int) -> Need:
     refused = "1 call was refused" if calls == 1 else f"{calls} calls were refused"
     return Need(
         "provider",
-        provider.id,
+        provider.name,
         max(1, provider.refused_keys),
         provider.since,
-        f"{provider.id} rejects {keys}",
+        f"{provider.name} rejects {keys}",
         provider.text,
         "the other keys are used" if some else f"{refused}; answers come from other models, or not at all",
         NeedAction(

@@ -88,6 +88,7 @@ class ProviderWatch:
             seen.state, seen.since = state, seen.rejected_since or now
         return ProviderNow(
             id=name,
+            name=title_of(self._gateway, name),
             circuit=state,
             text=text,
             failures=failures,
@@ -104,6 +105,15 @@ class ProviderWatch:
             tokens=limits.tokens,
             tokens_per_minute=limits.tokens_per_minute,
         )
+
+
+def title_of(gateway: Gateway, name: str) -> str:
+    """Return the display name of a provider, with its id if another one has the same name."""
+    provider = gateway.providers.get(name)
+    if provider is None:
+        return name
+    same = sum(each.name == provider.name for each in gateway.providers.list())
+    return provider.name if same == 1 else f"{provider.name} ({name})"
 
 
 def _note(seen: _Seen, calls: int, rejections: int, now: int) -> None:

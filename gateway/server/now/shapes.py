@@ -141,12 +141,15 @@ class ChannelNow(Struct, frozen=True):
 class ProviderNow(Struct, frozen=True):
     """A provider that was called: its circuit in words and numbers, and the use of its keys and limits.
 
+    ``name`` is its display name, such as OpenAI.
+
     ``circuit``: ``closed`` (works), ``failing`` (failed, and is still called), ``open`` (is skipped),
     ``testing`` (the next call tries it), or ``rejected`` (the key is). ``until`` is the end of a pause.
     Limits are null if there are none.
     """
 
     id: str
+    name: str
     circuit: Literal["closed", "failing", "open", "testing", "rejected"]
     text: str
     failures: int

@@ -24,6 +24,7 @@ from gateway.probes import PingResult, metered, ping
 from gateway.provider_http import HttpProvider
 from gateway.provider_http.leases import KeyUse
 from gateway.server.now import Observer
+from gateway.server.now.providers import title_of
 from gateway.server.now.shapes import ProviderNow
 from gateway.server.plugins.configuration import in_thread
 from gateway.server.providers.keys import KeyPlace, ProviderKeys, Way
@@ -309,7 +310,7 @@ class ProviderRoutes:
         has_key = bool(gateway.providers.configured(name).keys)
         return ProviderState(
             id=name,
-            name=name if made is None else made.name,
+            name=title_of(gateway, name),
             plugin="" if owner == "providers" else owner,
             auth_method="" if made is None else made.auth_method,
             can=[each for each in abilities if made is not None and getattr(made.capabilities, each)],

@@ -152,6 +152,19 @@ async def test_what_no_page_replaces_names_the_command(tmp_path: Path) -> None:
         assert (await browser.ask("POST", nothing, {"key": NEW}))[0] == 404
 
 
+async def test_providers_of_one_name_are_told_apart_by_their_ids(tmp_path: Path) -> None:
+    async with FakeModels() as fake:
+        own = {"base_url": fake.openai_url, "api_key": "k"}
+        providers = {"openai": own, "eu": {**own, "like": "openai"}, "groq": own}
+        async with serving(tmp_path, fake=fake, server=SERVER, providers=providers) as served:
+            owner = {"headers": {"Authorization": f"Bearer {OWNER}"}}
+            for name in providers:
+                asked = {"name": f"{name}/fake-small"}
+                assert (await served.ask("POST", "/api/models/test", json=asked, **owner))[0] == 200
+            _, found = await served.ask("GET", "/api/models/providers", **owner)
+            assert {one["name"] for one in found["providers"]} == {"OpenAI (openai)", "OpenAI (eu)", "Groq"}
+
+
 async def test_a_test_call_says_what_failed_and_what_helps(tmp_path: Path) -> None:
     async with serving(tmp_path, server=SERVER) as served, browsing(served) as browser:
         await browser.sign_in(token=OWNER)

@@ -1,5 +1,5 @@
 /** Screen Agents: who answers, with which model, tools and prompt, where this is defined, and what it costs. */
-import { h } from "/shared/dom.js";
+import { fill, h } from "/shared/dom.js";
 import { icon } from "/shared/icons.js";
 import { t } from "/shared/language.js";
 import { emptyState, failedState, showLoading } from "/shared/states.js";
@@ -46,11 +46,11 @@ class Agents {
     try {
       this.#found = await read("/api/console/agents", {}, { signal: this.#asked.signal });
       const { agents } = this.#found;
-      this.count.textContent = t(agents.length === 1 ? "agents.count_one" : "agents.count", { count: counted(agents.length) });
+      this.count.textContent = t("agents.count", { count: counted(agents.length) });
       // Once: a button that is replaced loses the focus that its dialog gives back.
       if (this.#context.isAdmin && this.#found.can_add && this.acts.children.length === 0) this.acts.append(newButton(t("agents.new"), () => fieldsOf(this.#found.agents), takeName));
       this.table.setRows(agents);
-      this.list.replaceChildren(this.table.element);
+      fill(this.list, this.table.element);
       this.#draw();
     } catch (error) {
       if (error.name !== "AbortError") this.list.replaceChildren(failedState({ text: error.message, again: () => this.#load() }));
@@ -140,8 +140,8 @@ function columns() {
   return [
     { label: t("agents.agent"), show: (row) => h("span", { class: "who" }, icon("robot"), row.name), sort: (row) => row.name },
     { label: t("agents.model"), show: (row) => h("span", { class: "mono clip", title: row.model }, row.model || "–"), sort: (row) => row.model },
-    { label: t("agents.from"), show: (row) => h("span", { class: "muted" }, t(`agents.origin.${row.origin}`)), sort: (row) => row.origin },
-    { label: t("agents.conversations"), show: (row) => counted(row.conversations), sort: (row) => row.conversations, right: true },
+    { label: t("agents.from"), show: (row) => h("span", { class: "muted" }, t(`agents.origin.${row.origin}`)), sort: (row) => row.origin, class: "more" },
+    { label: t("agents.conversations"), show: (row) => counted(row.conversations), sort: (row) => row.conversations, right: true, class: "more" },
     { label: t("agents.cost_days"), show: costOf, sort: (row) => row.usd, right: true },
   ];
 }

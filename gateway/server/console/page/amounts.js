@@ -8,6 +8,9 @@ const COUNT = number({});
 const TENTHS = number({ minimumFractionDigits: 1, maximumFractionDigits: 1 });
 const HUNDREDTHS = number({ minimumFractionDigits: 2, maximumFractionDigits: 2 });
 const CLOCK = new Intl.DateTimeFormat(locale, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+const DAY = { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
+const THIS_YEAR = new Intl.DateTimeFormat(locale, DAY);
+const OTHER_YEAR = new Intl.DateTimeFormat(locale, { ...DAY, year: "numeric" });
 const MOMENT = new Intl.DateTimeFormat(locale, { weekday: "short", day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
 
 /** Return dollars with two digits from $1, else with four. @type {(usd: number | string) => string} */
@@ -54,9 +57,11 @@ export function moment(ms) {
   return MOMENT.format(ms);
 }
 
-/** Return the time of day, with its day if it is not today. @param {number} ms since the epoch */
+/** Return the time of today with seconds; of another day the minute, and its year if that is another one. @param {number} ms since the epoch */
 export function since(ms) {
-  return new Date(ms).toDateString() === new Date().toDateString() ? clock(ms) : moment(ms);
+  const [at, now] = [new Date(ms), new Date()];
+  if (at.toDateString() === now.toDateString()) return clock(ms);
+  return (at.getFullYear() === now.getFullYear() ? THIS_YEAR : OTHER_YEAR).format(ms);
 }
 
 /** Return how long ago a time was, in one unit. @param {number} ms @param {number} [now] */

@@ -57,7 +57,7 @@ async function request(method, path, body, signal) {
   ahead = Math.abs(difference) > CLOCKS_MS ? difference : 0;
   if (response.status === 204) return null;
   const answer = await response.json().catch(() => null);
-  if (response.ok) return answer;
+  if (response.ok && answer !== null) return answer;
   if (response.status === 401 && !PROOFS.includes(path)) dispatchEvent(new CustomEvent("signed-out"));
-  throw new ApiError(response.status, answer?.error_name ?? "", answer?.message ?? response.statusText, answer);
+  throw new ApiError(response.status, answer?.error_name ?? "", answer?.message ?? t("api.foreign", { status: response.status }), answer);
 }

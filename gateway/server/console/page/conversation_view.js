@@ -9,7 +9,7 @@ import { t } from "/shared/language.js";
 import { openMenu } from "/shared/menu.js";
 import { renderedBlock } from "/shared/safe_html.js";
 import { failedState, showLoading } from "/shared/states.js";
-import { clock, counted, lasted, millions, money, since } from "./amounts.js";
+import { counted, lasted, millions, money, since } from "./amounts.js";
 import { read, send } from "./api.js";
 import { addressOf } from "./router.js";
 import { channelName, shortChannel, shortId } from "./words.js";
@@ -111,7 +111,7 @@ function download(href) {
 }
 
 function figures({ channel, agent, model, messages, usage, created_at: at }) {
-  const facts = [channelName(channel), `${t("talks.agent")} ${agent}`, model, t(messages === 1 ? "talks.message" : "talks.messages", { count: counted(messages) }), t("talks.tokens", { input: millions(usage.input_tokens), output: millions(usage.output_tokens) }), usage.cost === null ? "" : money(usage.cost), t("talks.since", { time: since(at) })];
+  const facts = [channelName(channel), `${t("talks.agent")} ${agent}`, model, t("talks.messages", { count: counted(messages) }), t("talks.tokens", { input: millions(usage.input_tokens), output: millions(usage.output_tokens) }), usage.cost === null ? "" : money(usage.cost), t("talks.since", { time: since(at) })];
   return h("p", { class: "facts-line muted num" }, ...facts.filter(Boolean).map((fact) => h("span", {}, fact)));
 }
 
@@ -137,7 +137,7 @@ function turnView({ asked, answers }) {
 function questionView(message) {
   const files = message.parts.filter(({ type }) => type === "image" || type === "file").map((part) => h("span", { class: "pill" }, part.path ?? part.alt_text ?? part.mime_type));
   const who = message.origin?.name || t("talks.person");
-  return [h("div", { class: "bubble mine", dir: "auto" }, textOf(message), ...files), h("small", { class: "muted num mine" }, `${who} · ${clock(message.created_at)}`)];
+  return [h("div", { class: "bubble mine", dir: "auto" }, textOf(message), ...files), h("small", { class: "muted num mine" }, `${who} · ${since(message.created_at)}`)];
 }
 
 function answerView(message) {
@@ -149,7 +149,7 @@ function answerView(message) {
     if (part.type === "image" || part.type === "file") return [h("span", { class: "pill" }, part.path ?? part.alt_text ?? part.mime_type)];
     return [];
   });
-  return [...shown, h("small", { class: "muted num" }, clock(message.created_at))];
+  return [...shown, h("small", { class: "muted num" }, since(message.created_at))];
 }
 
 /** Return the text of a part as the server rendered it. @param {string | undefined} html */

@@ -202,13 +202,13 @@ class Conversations {
     this.further.hidden = this.#next === null || this.table.isWindowed;
     const count = this.#rows.length;
     const words = q ? "talks.found" : "talks.count";
-    this.count.textContent = t(this.#next !== null ? `${words}_more` : !q && count === 1 ? "talks.count_one" : words, { count: counted(count) });
+    this.count.textContent = t(this.#next !== null ? `${words}_more` : words, { count: counted(count) });
     return late;
   }
 
-  /** Mark the row of the open conversation, unless the user is on another one. */
+  /** Mark the row of the open conversation. */
   #mark() {
-    if (this.#session !== null && !this.list.contains(document.activeElement)) markRow(this.table, ({ id, session }) => (session ?? id) === this.#session);
+    markRow(this.table, ({ id, session }) => (session ?? id) === this.#session);
   }
 
   #further() {
@@ -229,7 +229,7 @@ function hit({ session, title, snippet, matches, created_at: at }) {
 
 function columns() {
   const costOf = ({ usage }) => (usage.cost === null ? "–" : money(usage.cost));
-  const talk = ({ id, title, channel, agent, messages, usage }) => h("span", { class: "who" }, h("span", { class: "channel", title: channel }, shortChannel(channel)), h("span", { class: "two-lines" }, h("b", { class: "clip" }, title || shortId(id)), h("span", { class: "muted clip" }, `${agent} · ${t(messages === 1 ? "talks.message" : "talks.messages", { count: counted(messages) })}`, h("span", { class: "with-cost" }, ` · ${costOf({ usage })}`))));
+  const talk = ({ id, title, channel, agent, messages, usage }) => h("span", { class: "who" }, h("span", { class: "channel", title: channel }, shortChannel(channel)), h("span", { class: "two-lines" }, h("b", { class: "clip" }, title || shortId(id)), h("span", { class: "muted clip" }, `${agent} · ${t("talks.messages", { count: counted(messages) })}`, h("span", { class: "with-cost" }, ` · ${costOf({ usage })}`))));
   const state = ({ status, updated_at: at }) => h("span", { class: "two-lines" }, h("span", {}, since(at)), status === "idle" ? "" : h("span", { class: status === "waiting" ? "warn" : "good" }, t(`talks.status.${status}`)));
   return [
     { label: t("talks.conversation"), show: talk },

@@ -1,6 +1,6 @@
 /** Screen Dead letters: messages that were not answered after all attempts, by cause, to answer again or to drop. */
 import { fullTime } from "/shared/dates.js";
-import { h } from "/shared/dom.js";
+import { fill, h } from "/shared/dom.js";
 import { icon } from "/shared/icons.js";
 import { language, t } from "/shared/language.js";
 import { emptyState, failedState, nothingFound, showLoading } from "/shared/states.js";
@@ -9,7 +9,7 @@ import { counted, since } from "./amounts.js";
 import { read } from "./api.js";
 import { addressOf } from "./router.js";
 import { planLetters } from "./why_replay.js";
-import { shortId } from "./words.js";
+import { channelName, shortId } from "./words.js";
 
 const PAGE = 500;
 const NEAR_END_PX = 1_200;
@@ -103,14 +103,14 @@ class DeadLetters {
     const all = sum(this.#causes);
     const chosen = this.#causes.find(({ key }) => key === this.#cause);
     this.#context.setCount("dead", all);
-    this.count.textContent = all === 0 ? "" : `${t(all === 1 ? "dead.one" : "dead.count", { count: counted(all) })}, ${t(this.#causes.length === 1 ? "dead.causes_one" : "dead.causes_count", { count: this.#causes.length })}`;
+    this.count.textContent = all === 0 ? "" : `${t("dead.count", { count: counted(all) })}, ${t("dead.causes_count", { count: this.#causes.length })}`;
     this.acts.replaceChildren(...(this.#context.isAdmin && all > 0 ? this.#buttons({ all: true }, "dead.replay_all", "dead.drop_all", this.#causes.some(canReplay)) : []));
     this.causes.setRows(this.#causes);
     this.groups.hidden = all === 0;
-    this.groups.replaceChildren(this.causes.element);
+    fill(this.groups, this.causes.element);
     this.chips.replaceChildren(...(this.#cause === null ? [] : [h("button", { type: "button", class: "chip", onclick: () => this.#context.open("dead") }, t("dead.only", { cause: chosen?.text ?? this.#cause }), icon("cross"), h("span", { class: "offscreen" }, t("dead.all")))]));
     this.table.setRows(this.#letters, this.#total);
-    this.card.replaceChildren(this.#letters.length > 0 ? this.table.element : all === 0 ? emptyState({ icon: "inbox", title: t("dead.empty"), text: t("dead.empty_text") }) : nothingFound({ query: this.#cause, drop: () => this.#context.open("dead") }));
+    fill(this.card, this.#letters.length > 0 ? this.table.element : all === 0 ? emptyState({ icon: "inbox", title: t("dead.empty"), text: t("dead.empty_text") }) : nothingFound({ query: this.#cause, drop: () => this.#context.open("dead") }));
   }
 
   #causeColumns() {
@@ -130,7 +130,7 @@ class DeadLetters {
     return [
       { label: t("dead.message"), show: text, class: "wide" },
       { label: t("dead.reason"), show: ({ reason }) => h("span", { class: "clip", title: reason }, reason), class: "wide" },
-      { label: t("dead.channel"), show: ({ channel }) => channel },
+      { label: t("dead.channel"), show: ({ channel }) => channelName(channel) },
       { label: t("dead.attempts"), show: ({ attempts }) => String(attempts ?? 0), right: true },
       { label: t("dead.time"), show: time, right: true },
       ...this.#actions((row) => this.#buttons({ ids: [row.id] }, "dead.replay", "dead.drop", row.kind !== "event")),

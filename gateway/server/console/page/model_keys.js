@@ -5,6 +5,7 @@ import { icon } from "/shared/icons.js";
 import { t } from "/shared/language.js";
 import { since } from "./amounts.js";
 import { send } from "./api.js";
+import { sourceOf } from "./setting_list.js";
 
 const TONES = { usable: "good", refused: "bad", limited: "warn", missing: "bad" };
 
@@ -20,7 +21,7 @@ export function keyRow(key, isAdmin, replace) {
   const label = t(way === "terminal" ? "models.key.how" : state === "missing" ? "models.key.add" : "models.key.replace");
   const button = isAdmin && h("button", { type: "button", class: "small", "aria-label": `${label}: ${alias}`, onclick: replace }, icon(way === "terminal" ? "terminal" : "key"), label);
   const only = models.length > 0 && h("small", { class: "muted" }, ` ${t("models.key.only", { models: models.join(", ") })}`);
-  return h("li", {}, h("div", { class: "grow" }, h("b", {}, alias), " ", h("span", { class: `pill ${TONES[state]}` }, said), only, place && h("div", { class: "muted mono" }, place)), button);
+  return h("li", {}, h("div", { class: "grow" }, h("b", {}, alias), " ", h("span", { class: `pill ${TONES[state]}` }, said), only, place && h("div", { class: "muted mono" }, sourceOf({ source: place }))), button);
 }
 
 /**

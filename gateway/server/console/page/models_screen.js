@@ -1,6 +1,6 @@
 /** Screen Models: providers with their keys, limits and cost, a test call, fallback chains, and models with prices. */
 import { announce } from "/shared/announcer.js";
-import { h } from "/shared/dom.js";
+import { fill, h } from "/shared/dom.js";
 import { icon } from "/shared/icons.js";
 import { t } from "/shared/language.js";
 import { emptyState, failedState, nothingFound, showLoading } from "/shared/states.js";
@@ -13,7 +13,8 @@ import { testForm } from "./model_test.js";
 import { stateOf as stateInWords } from "./now_parts.js";
 import { isPaused, tryNow } from "./provider_try.js";
 import { addressOf } from "./router.js";
-import { sourceOf } from "./setting_list.js";
+import { markRow, sourceOf } from "./setting_list.js";
+import { word } from "./words.js";
 
 const TONES = { closed: "good", failing: "warn", open: "bad", testing: "warn", rejected: "bad" };
 
@@ -92,10 +93,10 @@ class Models {
 
   #show(focus) {
     const { providers } = this.#found;
-    const shown = providers.findIndex(({ id }) => id === this.#place.provider);
-    if (shown >= 0) this.providers.current = shown;
     this.providers.setRows(providers);
-    this.providerCard.replaceChildren(providers.length ? this.providers.element : emptyState({ icon: "chip", title: t("models.none"), text: t("models.none_text") }));
+    const shown = this.#shown;
+    markRow(this.providers, (row) => row === shown);
+    fill(this.providerCard, providers.length ? this.providers.element : emptyState({ icon: "chip", title: t("models.none"), text: t("models.none_text") }));
     this.#showChains();
     this.#showModels();
     this.#showPanel(focus);
@@ -115,14 +116,20 @@ class Models {
     const rows = this.#models.filter(({ name, model }) => words.every((one) => `${name} ${model}`.toLowerCase().includes(one))).map((one) => ({ ...one, cost: costs.get(one.model) ?? costs.get(one.model.split("/").slice(1).join("/")) }));
     this.models.setRows(rows);
     const drop = () => ((this.search.value = ""), this.#showModels());
-    this.modelBody.replaceChildren(rows.length ? this.models.element : nothingFound({ query: this.search.value, drop }));
+    fill(this.modelBody, rows.length ? this.models.element : nothingFound({ query: this.search.value, drop }));
+  }
+
+  /** The provider in the panel: that of the address, else the first. */
+  get #shown() {
+    const { providers } = this.#found;
+    return this.#place.provider === "" ? providers[0] : providers.find(({ id }) => id === this.#place.provider);
   }
 
   #showPanel(focus) {
     if (!this.#found) return;
     const { key, model, provider } = this.#place;
-    const one = this.#found.providers.find(({ id }) => id === provider) ?? (provider === "" ? this.#found.providers[0] : undefined);
-    this.panel.hidden = false;
+    const one = this.#shown;
+    this.panel.hidden = !one && provider === "";
     if (!one) return this.panel.replaceChildren(nothingFound({ query: provider, drop: () => this.#context.setQuery({}, []) }));
     const { isAdmin } = this.#context;
     const replaced = isAdmin && key !== "" && one.keys.find(({ position }) => String(position) === key);
@@ -165,7 +172,7 @@ function providerColumns() {
     { label: t("models.keys"), show: (row) => t("models.keys_of", { usable: keys(row), all: row.keys.length }), right: true, sort: keys },
     { label: t("models.limit"), show: (row) => limitOf(row.state), class: "more" },
     { label: t("money.calls"), show: (row) => counted(row.calls), sort: (row) => row.calls, right: true, class: "more" },
-    { label: t("models.month"), show: (row) => (row.unpriced === row.calls && row.calls > 0 ? t("money.no_price") : money(row.usd)), sort: (row) => row.usd, right: true },
+    { label: t("models.month"), show: (row) => (row.unpriced === row.calls && row.calls > 0 ? t("money.no_price") : money(row.usd)), sort: (row) => row.usd, right: true, class: "more" },
   ];
 }
 
@@ -175,17 +182,17 @@ function modelColumns() {
     { label: t("models.model"), show: ({ name, model }) => h("span", { class: "model-name" }, name, name === model ? null : h("small", { class: "muted" }, ` → ${model}`)), sort: ({ name }) => name },
     { label: t("models.price_in"), show: (row) => price(row.input_price), sort: (row) => row.input_price ?? -1, right: true },
     { label: t("models.price_out"), show: (row) => price(row.output_price), sort: (row) => row.output_price ?? -1, right: true },
-    { label: t("models.window"), show: (row) => (row.context_window === null ? "–" : counted(row.context_window)), sort: (row) => row.context_window ?? 0, right: true },
+    { label: t("models.window"), show: (row) => (row.context_window === null ? "–" : counted(row.context_window)), sort: (row) => row.context_window ?? 0, right: true, class: "more" },
     { label: t("models.can"), show: abilities, class: "more" },
-    { label: t("models.cost"), show: ({ cost }) => (cost ? money(cost.usd) : "–"), sort: ({ cost }) => cost?.usd ?? 0, right: true },
+    { label: t("models.cost"), show: ({ cost }) => (cost ? money(cost.usd) : "–"), sort: ({ cost }) => cost?.usd ?? 0, right: true, class: "more" },
   ];
 }
 
 /** Return what a model can do; what its provider does not say is unknown. */
 function abilities({ images, tools }) {
   const known = [
-    [images, "models.images"],
-    [tools, "models.tools"],
+    [images, "models.ability.images"],
+    [tools, "models.ability.tools"],
   ];
   const able = known.filter(([value]) => value).map(([, name]) => t(name));
   if (able.length) return able.join(", ");
@@ -198,10 +205,10 @@ function facts({ id, plugin, endpoint, auth_method: auth, can, state, problem, u
     plugin && [t("models.plugin"), plugin],
     endpoint && [t("models.endpoint"), h("code", {}, endpoint)],
     auth && [t("models.auth"), auth],
-    can.length > 0 && [t("models.can"), can.map((name) => name.replaceAll("_", " ")).join(", ")],
+    can.length > 0 && [t("models.can"), can.map((name) => word(`models.ability.${name}`, name)).join(", ")],
     state && [t("models.limit"), limitOf(state)],
     state?.until && [t("models.until"), since(state.until)],
-    [t("models.month"), `${money(usd)} · ${t(calls === 1 ? "money.count_one" : "money.count", { count: counted(calls) })}${unpriced ? ` · ${t("models.unpriced", { count: counted(unpriced) })}` : ""}`],
+    [t("models.month"), `${money(usd)} · ${t("money.count", { count: counted(calls) })}${unpriced ? ` · ${t("models.unpriced", { count: counted(unpriced) })}` : ""}`],
     problem && [t("models.problem"), h("span", { class: "bad" }, problem)],
   ].filter(Boolean);
   return h("dl", { class: "facts" }, ...rows.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));

@@ -186,7 +186,7 @@ function unpriced(rows) {
 }
 
 function callsOf(count) {
-  return t(count === 1 ? "money.count_one" : "money.count", { count: counted(count) });
+  return t("money.count", { count: counted(count) });
 }
 
 /** Return a row of buttons of which one is pressed. */

@@ -29,8 +29,8 @@ export function needRows(needs, context) {
 /** Return a need in the language of the page; what this page has no words for stays in those of the gateway. */
 function inLanguage({ kind, name, count, text, cause, effect, action }) {
   const say = (part, own) => {
-    const key = [count === 1 ? `now.need.${kind}.${part}_one` : "", `now.need.${kind}.${part}`].find(has);
-    return key === undefined ? own : t(key, { name, count: counted(count) });
+    const key = `now.need.${kind}.${part}`;
+    return has(key) ? t(key, { name: kind === "channel" ? channelName(name) : name, count: counted(count) }) : own;
   };
   return { text: say("text", text), cause: say("cause", cause), effect: say("effect", effect), action: action && { ...action, label: say("act", action.label) } };
 }
@@ -114,13 +114,13 @@ export function drawProviders(list, providers, tryNow) {
     const button = row.querySelector("button");
     if (button !== null) {
       button.hidden = !isPaused(one);
-      button.setAttribute("aria-label", t("now.try_one", { name: channelName(one.id) }));
+      button.setAttribute("aria-label", t("now.try_one", { name: one.name }));
       button.onclick = () => tryNow(one);
     }
     const [used, most, said] = limitOf(one);
     const bar = h("i", { "data-level": used >= most ? "over" : used >= most * 0.8 ? "warned" : "fine" });
     bar.style.setProperty("width", `${most ? Math.min(100, (100 * used) / most) : 0}%`);
-    row.firstElementChild.replaceChildren(h("span", {}, channelName(one.id), h("br"), h("small", { class: CIRCUITS[one.circuit] || (one.held_keys === one.keys ? "warn" : "muted"), title: one.text }, stateOf(one))), h("span", { class: "bar", "aria-hidden": "true" }, bar), h("small", { class: "num right muted" }, said));
+    row.firstElementChild.replaceChildren(h("span", {}, one.name, h("br"), h("small", { class: CIRCUITS[one.circuit] || (one.held_keys === one.keys ? "warn" : "muted"), title: one.text }, stateOf(one))), h("span", { class: "bar", "aria-hidden": "true" }, bar), h("small", { class: "num right muted" }, said));
   });
 }
 

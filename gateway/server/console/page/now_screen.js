@@ -177,7 +177,7 @@ class Now {
 
   #drawNeeds({ needs }) {
     const count = needs.length;
-    this.headline.textContent = count === 0 ? t("now.fine") : t(count === 1 ? "now.one" : "now.several", { count: counted(count) });
+    this.headline.textContent = count === 0 ? t("now.fine") : t("now.several", { count: counted(count) });
     this.needsCard.hidden = count === 0;
     const focused = [...this.needs.querySelectorAll("a, button")].indexOf(document.activeElement);
     this.needs.replaceChildren(...needRows(needs, this.#context));
@@ -187,7 +187,7 @@ class Now {
   #drawRunning({ total, rows }) {
     const now = gatewayNow();
     const shown = rows.filter(({ since, step }) => this.#filter === "all" || (this.#filter === "slow" ? now - since > SLOW_MS : WAITS.has(step.kind)));
-    this.runningCount.textContent = shown.length === total ? t(total === 1 ? "now.turn" : "now.turns", { count: counted(total) }) : t("now.turns_shown", { count: counted(total), shown: counted(shown.length) });
+    this.runningCount.textContent = shown.length === total ? t("now.turns", { count: counted(total) }) : t("now.turns_shown", { count: counted(total), shown: counted(shown.length) });
     this.idle.hidden = shown.length > 0;
     this.table.element.hidden = shown.length === 0;
     this.table.setRows(shown);

@@ -1,7 +1,7 @@
 /** Screen Plugins: the state of each, what it hooks, offers and may do, its calls, settings and log; MCP servers. */
 import { announce } from "/shared/announcer.js";
 import { openDialog } from "/shared/dialog.js";
-import { h } from "/shared/dom.js";
+import { fill, h } from "/shared/dom.js";
 import { icon } from "/shared/icons.js";
 import { language, t } from "/shared/language.js";
 import { showPluginForm } from "/shared/plugin_settings.js";
@@ -12,6 +12,7 @@ import { read, send } from "./api.js";
 import { showCommand } from "./command_dialog.js";
 import { serversCard } from "./plugin_servers.js";
 import { addressOf } from "./router.js";
+import { markRow } from "./setting_list.js";
 import { changeSetting } from "./settings_change.js";
 
 const TONES = { running: "good", starting: "warn", restarting: "warn", quarantined: "bad", failed: "bad", stopped: "", disabled: "" };
@@ -63,14 +64,13 @@ class Plugins {
   }
 
   #show(focus) {
-    const at = this.#plugins.findIndex(({ name }) => name === this.#chosen);
-    if (at >= 0) this.table.current = at;
+    const one = this.#chosen === "" ? this.#plugins[0] : this.#plugins.find(({ name }) => name === this.#chosen);
     this.table.setRows(this.#plugins);
-    this.card.replaceChildren(this.#plugins.length ? this.table.element : emptyState({ icon: "plug", title: t("extensions.none"), text: t("extensions.none_text") }));
-    const one = this.#plugins[at] ?? (this.#chosen === "" ? this.#plugins[0] : undefined);
-    this.panel.hidden = false;
+    markRow(this.table, (row) => row === one);
+    fill(this.card, this.#plugins.length ? this.table.element : emptyState({ icon: "plug", title: t("extensions.none"), text: t("extensions.none_text") }));
+    this.panel.hidden = !one && this.#chosen === "";
     if (!one) return this.panel.replaceChildren(nothingFound({ query: this.#chosen, drop: () => this.#context.setQuery({}, []) }));
-    this.panel.replaceChildren(h("header", {}, h("h2", { id: "plugins-panel", tabindex: "-1" }, one.name), pill(one)), h("div", { class: "body stack" }, ...(this.#context.isAdmin ? [this.#actions(one)] : []), facts(one), ...calls(one), ...figures(one)));
+    this.panel.replaceChildren(h("header", {}, h("h2", { id: "plugins-panel", tabindex: "-1" }, one.name), pill(one)), h("div", { class: "body stack" }, this.#context.isAdmin && this.#actions(one), facts(one), ...calls(one), ...figures(one)));
     if (!focus) return;
     this.panel.scrollIntoView({ block: "nearest" });
     this.panel.querySelector("h2").focus({ preventScroll: true });
@@ -87,7 +87,8 @@ class Plugins {
       one.kind === "confined" && button(t("extensions.trust"), "terminal", () => showCommand({ label: t("extensions.trust"), command: `trunkline config set plugins.${one.name}.trust full` })),
       one.kind === "all rights" && isOn && button(t("extensions.confine"), "hand", () => this.#confine(one.name)),
     ];
-    return h("div", { class: "acts" }, ...buttons.filter(Boolean));
+    const shown = buttons.filter(Boolean);
+    return shown.length > 0 && h("div", { class: "acts" }, ...shown);
   }
 
   /**

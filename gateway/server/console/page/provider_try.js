@@ -5,7 +5,6 @@ import { h } from "/shared/dom.js";
 import { t } from "/shared/language.js";
 import { counted, since } from "./amounts.js";
 import { send } from "./api.js";
-import { channelName } from "./words.js";
 
 /** Return whether calls skip a provider after failures, or wait for its rate limit. */
 export function isPaused(state) {
@@ -13,8 +12,7 @@ export function isPaused(state) {
 }
 
 /** Say what asking a provider now does, and do it once the user confirms. @param {import("./app.js").Context} context @returns {Promise<boolean>} whether it was done */
-export async function tryNow({ id, circuit, failures, held_keys: held, until, waiting }, context) {
-  const name = channelName(id);
+export async function tryNow({ id, name, circuit, failures, held_keys: held, until, waiting }, context) {
   const time = until ? since(until) : "";
   const texts = [circuit === "open" && t("now.try_circuit", { name, time, failures: counted(failures) }), held > 0 && t("now.try_limit", { name, time, waiting: counted(waiting) })];
   if (!(await confirmed(t("now.try_title", { name }), texts.filter(Boolean).join(" "), t("states.again"), "primary"))) return false;

@@ -1,5 +1,5 @@
 /** Screen Rooms: the chats that channels have seen, who answers there, when, for whom, and what it costs. */
-import { h } from "/shared/dom.js";
+import { fill, h } from "/shared/dom.js";
 import { t } from "/shared/language.js";
 import { emptyState, failedState, nothingFound, showLoading } from "/shared/states.js";
 import { Table } from "/shared/table.js";
@@ -78,11 +78,11 @@ class Rooms {
     const channels = [...new Set([...this.#rooms.map((room) => room.channel), channel].filter(Boolean))].sort();
     this.channel.replaceChildren(...[["", t("rooms.all")], ...channels.map((name) => [name, channelName(name)])].map(([value, label]) => h("option", { value, selected: value === channel }, label)));
     const rows = matching(this.#rooms, q, roomText).filter((room) => channel === "" || room.channel === channel);
-    this.count.textContent = t(rows.length === 1 ? "rooms.count_one" : "rooms.count", { count: counted(rows.length) });
+    this.count.textContent = t("rooms.count", { count: counted(rows.length) });
     this.table.setRows(rows);
     const drop = () => ((this.search.value = ""), this.#context.setQuery({}));
     const none = () => (this.#rooms.length === 0 ? emptyState({ icon: "hash", title: t("rooms.empty"), text: t("rooms.empty_text") }) : nothingFound({ query: q, filters: channel, drop }));
-    this.list.replaceChildren(rows.length === 0 ? none() : this.table.element);
+    fill(this.list, rows.length === 0 ? none() : this.table.element);
   }
 
   /** Show the form of the chosen room; the same one stays as it is. */
@@ -93,14 +93,14 @@ class Rooms {
     this.#shown = `${channel}\n${chat}`;
     this.#opened.abort();
     this.#opened = new AbortController();
-    if (chat === "") return this.form.replaceChildren(emptyState({ icon: "hash", title: t("rooms.none_open"), text: t("rooms.none_open_text") }));
     const room = this.#rooms.find((one) => one.channel === channel && one.chat === chat);
-    if (!room) return this.form.replaceChildren(emptyState({ icon: "hash", title: t("rooms.unknown"), text: t("rooms.unknown_text") }));
     markRow(this.table, (row) => row === room);
-    showForm(this.form);
+    if (chat === "") return this.form.replaceChildren(emptyState({ icon: "hash", title: t("rooms.none_open"), text: t("rooms.none_open_text") }));
+    if (!room) return this.form.replaceChildren(emptyState({ icon: "hash", title: t("rooms.unknown"), text: t("rooms.unknown_text") }));
     const { signal } = this.#opened;
     try {
       this.form.replaceChildren(...this.#view(room, await read("/api/console/room", { channel, chat }, { signal })));
+      showForm(this.form);
     } catch (error) {
       const again = () => ((this.#shown = ""), this.#open());
       if (error.name !== "AbortError") this.form.replaceChildren(failedState({ text: error.message, again }));
@@ -165,7 +165,7 @@ function stateOf({ state }) {
 }
 
 function writersOf({ allow }) {
-  return allow === null ? t("rooms.everyone") : t(allow === 1 ? "rooms.listed_one" : "rooms.listed", { count: counted(allow) });
+  return allow === null ? t("rooms.everyone") : t("rooms.listed", { count: counted(allow) });
 }
 
 function costOf({ usd, unpriced, calls }) {
@@ -178,10 +178,10 @@ function columns() {
   return [
     { label: t("rooms.room"), show: name, sort: (room) => nameOf(room).toLowerCase() },
     { label: t("rooms.agent"), show: (room) => room.agent, sort: (room) => room.agent },
-    { label: t("rooms.answers"), show: rule, sort: rule },
-    { label: t("rooms.writes"), show: writersOf, sort: (room) => room.allow ?? Infinity },
+    { label: t("rooms.answers"), show: rule, sort: rule, class: "more" },
+    { label: t("rooms.writes"), show: writersOf, sort: (room) => room.allow ?? Infinity, class: "more" },
     { label: t("rooms.seen"), show: (room) => (room.seen_at === null ? "–" : h("time", { datetime: new Date(room.seen_at).toISOString(), title: moment(room.seen_at) }, ago(room.seen_at))), sort: (room) => room.seen_at ?? 0, right: true },
-    { label: t("agents.cost_days"), show: costOf, sort: (room) => room.usd, right: true },
+    { label: t("agents.cost_days"), show: costOf, sort: (room) => room.usd, right: true, class: "more" },
   ];
 }
 

@@ -67,11 +67,12 @@ export function factList(facts) {
   return h("dl", { class: "facts" }, ...shown.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
 }
 
-/** Mark the row of what the form shows. @param {import("/shared/table.js").Table<any>} table @param {(row: any) => boolean} isShown */
+/** Mark the row of what is shown beside the table; the keyboard stays where it is. @param {import("/shared/table.js").Table<any>} table @param {(row: any) => boolean} isShown */
 export function markRow(table, isShown) {
-  const at = table.rows.findIndex(isShown);
-  if (at < 0) return;
-  table.current = at;
+  const { rows, current } = table;
+  const at = rows[current] && isShown(rows[current]) ? current : rows.findIndex(isShown);
+  table.shown = at < 0 ? undefined : table.keyOf(rows[at]);
+  if (at >= 0 && !table.element.contains(document.activeElement)) table.current = at;
   table.setRows(table.rows);
 }
 

@@ -64,7 +64,7 @@ async function openPlan(action, ask, done) {
     body.replaceChildren(
       h("p", {}, said.filter(Boolean).join(" ")),
       h("ul", { class: "plan", tabindex: "0", "aria-label": t("replay.list") }, ...messages.slice(0, MOST).map((message) => row(message, drops)), messages.length > MOST && h("li", { class: "muted" }, t("replay.more", { count: counted(messages.length - MOST) }))),
-      !drops && h("p", {}, h("label", { for: "replay-old" }, wider, ` ${t("replay.old")}`)),
+      ...(drops ? [] : [h("p", {}, h("label", { for: "replay-old" }, wider, ` ${t("replay.old")}`))]),
       h("div", { class: "choices" }, cancel, confirm),
     );
     cancel.focus();

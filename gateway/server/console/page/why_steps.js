@@ -3,7 +3,7 @@ import { h } from "/shared/dom.js";
 import { icon } from "/shared/icons.js";
 import { t } from "/shared/language.js";
 import { exact, lasted, money } from "./amounts.js";
-import { word } from "./words.js";
+import { channelName, word } from "./words.js";
 
 /** Kinds of work by which time is summed and bars are drawn. */
 const ORDER = ["wait", "work", "model", "tool", "failed", "sending"];
@@ -94,7 +94,7 @@ export function stepName({ kind, name, state, detail }) {
     final: () => word(`why.outcome.${detail.outcome}`, detail.outcome ?? ""),
     question: () => String(detail.answer ?? ""),
   }[kind]?.();
-  return word(`why.step.${kind}`, kind) + (name && kind !== "waited" && kind !== "final" ? ` ${name}` : "") + (tail ? `${kind === "waited" ? " " : " · "}${tail}` : "");
+  return word(`why.step.${kind}`, kind) + (name && kind !== "waited" && kind !== "final" ? ` ${kind === "received" || kind === "placement" ? channelName(name) : name}` : "") + (tail ? `${kind === "waited" ? " " : " · "}${tail}` : "");
 }
 
 /** Return the row of a step and the row with its details, which is open for the cause of a failure. */

@@ -28,9 +28,11 @@ export function shortChannel(channel) {
   return known[channel] ?? channel.slice(0, 2).toUpperCase();
 }
 
-/** Return the name of a channel or a provider, such as Telegram. @param {string} id */
+const SPELLED = { websocket: "WebSocket", whatsapp: "WhatsApp" };
+
+/** Return the name of a channel, such as Telegram. @param {string} id */
 export function channelName(id) {
-  return id.charAt(0).toUpperCase() + id.slice(1);
+  return SPELLED[id] ?? id.charAt(0).toUpperCase() + id.slice(1);
 }
 
 /** Return a long id cut in the middle. @param {string} id */

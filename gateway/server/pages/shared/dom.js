@@ -23,6 +23,12 @@ export function notTwice(act) {
   };
 }
 
+/** Show one element in a host. If it is there, it stays attached, with the focus and the place to which it is scrolled. */
+export function fill(host, element) {
+  for (const child of [...host.childNodes]) if (child !== element) child.remove();
+  if (element.parentNode !== host) host.append(element);
+}
+
 /** Set the content of a text node. If it only grew, append to it, so that a selection in it stays. */
 export function growText(node, text) {
   if (text === node.data) return;

@@ -26,7 +26,7 @@ export function cost(usd) {
 /** @param {number} count */
 export function tokens(count) {
   const text = count < 10_000 ? COUNT.format(count) : `${TENTHS.format(count / 1_000)}k`;
-  return `${text} ${t(count === 1 ? "figures.token" : "figures.tokens")}`;
+  return `${text} ${t("figures.tokens", { count })}`;
 }
 
 /** Return usage and cost of a message or session as one line. @param {import("./state.js").Usage} usage */

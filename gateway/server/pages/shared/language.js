@@ -25,9 +25,13 @@ export function addStrings(added) {
   Object.assign(STRINGS.de, added.de);
 }
 
-/** Return a string of the interface. @param {string} key @param {Record<string, string | number>} [values] of its {placeholders} */
+/**
+ * Return a string of the interface. With a `count` of 1 it is that of `KEY_one`, if there is one.
+ * @param {string} key @param {Record<string, string | number>} [values] of its {placeholders}
+ */
 export function t(key, values = {}) {
-  return strings[key].replace(/\{(\w+)\}/g, (_all, name) => String(values[name]));
+  const text = (String(values.count) === "1" && strings[`${key}_one`]) || strings[key];
+  return text.replace(/\{(\w+)\}/g, (_all, name) => String(values[name]));
 }
 
 /** Return whether the interface has a string. @param {string} key */

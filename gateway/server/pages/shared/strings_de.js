@@ -7,7 +7,7 @@ export const de = {
   "dialog.close": "Schließen",
   "ending.text": "Das Gateway ist nicht erreichbar. Deine Anmeldung endet dort, sobald dieser Browser es wieder erreicht, oder wenn du alle Fenster dieses Browsers schließt.",
   "ending.title": "Du bist in diesem Browser abgemeldet",
-  "figures.token": "Token",
+  "figures.tokens_one": "Token",
   "figures.tokens": "Token",
   "list.last_week": "Letzte 7 Tage",
   "list.pinned": "Angeheftet",

@@ -7,7 +7,7 @@ export const en = {
   "dialog.close": "Close",
   "ending.text": "The gateway cannot be reached. Your login ends there as soon as this browser reaches it again, or when you close all windows of this browser.",
   "ending.title": "You are signed out in this browser",
-  "figures.token": "token",
+  "figures.tokens_one": "token",
   "figures.tokens": "tokens",
   "list.last_week": "Last 7 days",
   "list.pinned": "Pinned",

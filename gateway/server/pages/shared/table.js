@@ -16,7 +16,7 @@ const MARGIN_ROWS = 40;
  * @property {(row: T) => string | number} [sort] the value to sort by; without it the head is not a button
  * @property {boolean} [right] for numbers
  * @property {boolean} [unnamed] the label is for screen readers alone
- * @property {string} [class] of its cells
+ * @property {string} [class] of its head and its cells; those of the class "more" are not shown on a phone
  */
 
 /** @template T */
@@ -36,6 +36,7 @@ export class Table {
     this.total = 0;
     this.sorted = { column: -1, down: false };
     this.current = 0;
+    /** Key of the row that is shown in a form or a conversation beside the table. @type {string | undefined} */ this.shown = undefined;
     this.heads = columns.map((column, index) => this.#head(column, index));
     this.body = h("tbody");
     this.above = spacer(columns.length);
@@ -86,7 +87,7 @@ export class Table {
   }
 
   #head(column, index) {
-    const attributes = { scope: "col", class: column.right && "right" };
+    const attributes = { scope: "col", class: classOf(column) };
     if (!column.sort) return h("th", attributes, column.unnamed ? h("span", { class: "offscreen" }, column.label) : column.label);
     const sort = () => {
       const down = this.sorted.column === index && !this.sorted.down;
@@ -129,7 +130,7 @@ export class Table {
 
   #update(element, row, index) {
     element.setAttribute("aria-rowindex", String(index + 2));
-    if (index === this.current) element.setAttribute("aria-current", "true");
+    if (this.keyOf(row) === this.shown) element.setAttribute("aria-current", "true");
     else element.removeAttribute("aria-current");
     const link = element.querySelector(".row-open");
     if (link) link.tabIndex = index === this.current ? 0 : -1;
@@ -143,8 +144,7 @@ export class Table {
 
   #cell(column, row, at, index) {
     const content = column.show(row);
-    const classes = [column.right && "right", column.class].filter(Boolean).join(" ");
-    const attributes = { class: classes || undefined };
+    const attributes = { class: classOf(column) };
     if (at > 0 || !(this.address || this.open)) return h("td", attributes, content);
     const own = { class: "row-open", tabindex: index === this.current ? "0" : "-1" };
     const opener = this.address ? h("a", { ...own, href: this.address(row) }, content) : h("button", { ...own, type: "button" }, content);
@@ -180,6 +180,10 @@ export class Table {
     this.current = index;
     this.#render();
   }
+}
+
+function classOf({ right, class: own }) {
+  return [right && "right", own].filter(Boolean).join(" ") || undefined;
 }
 
 function spacer(columns) {

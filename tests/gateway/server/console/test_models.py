@@ -109,6 +109,12 @@ async def test_a_failed_test_call_shows_the_original_as_text(browser: Browser, t
         assert await page.locator("#main img").count() == 0
         await page.get_by_role("searchbox", name="Search models").fill("nothing of that name")
         await expect(table).to_have_count(0)
+        # Before the first key there is nothing to show beside the table.
+        nothing = {"providers": [], "chains": [], "costs": []}
+        await page.route("**/api/models/providers", lambda route: route.fulfill(json=nothing))
+        await page.goto(f"{served.url}/console/models")
+        await expect(page.get_by_text("No provider is set up")).to_be_visible()
+        await expect(page.get_by_text("Nothing found")).to_be_hidden()
 
 
 async def test_a_viewer_sees_states_without_places(browser: Browser, tmp_path: Path) -> None:

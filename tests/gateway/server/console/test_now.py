@@ -62,7 +62,7 @@ async def test_now_is_live_in_all_tabs_by_one_stream(browser: Browser, tmp_path:
         await client.say("And now?", session="s2")
         await expect(page.get_by_role("heading", level=1)).to_contain_text("1 thing needs you.")
         needs = page.get_by_role("region", name="Needs you").get_by_role("listitem")
-        await expect(needs).to_contain_text("openai rejects a key")
+        await expect(needs).to_contain_text("OpenAI rejects a key")
         await expect(page.get_by_text("paused, 2 new")).to_be_visible()
         await expect(page.get_by_role("table", name="Running")).to_contain_text(MARKUP)
         assert len(opened) == 1
@@ -75,7 +75,7 @@ async def test_now_is_live_in_all_tabs_by_one_stream(browser: Browser, tmp_path:
         await expect(page.get_by_role("status", name="State of the data")).to_contain_text(
             "Connection lost · as of"
         )
-        await expect(needs).to_contain_text("openai rejects a key")
+        await expect(needs).to_contain_text("OpenAI rejects a key")
 
 
 async def test_now_is_accessible_in_german_at_every_width(
@@ -97,7 +97,7 @@ async def test_now_is_accessible_in_german_at_every_width(
         await expect(page.get_by_role("table", name="Läuft")).to_contain_text("Hello again")
         await expect(page.get_by_role("heading", level=1)).to_contain_text("1 Sache braucht dich.")
         need = page.get_by_role("region", name="Braucht dich").get_by_role("listitem")
-        await expect(need).to_contain_text("openai lehnt einen Schlüssel ab")
+        await expect(need).to_contain_text("OpenAI lehnt einen Schlüssel ab")
         await expect(need).to_contain_text("antworten andere Modelle oder keines")
         await expect(need.get_by_role("link")).to_have_text("Schlüssel ersetzen")
         for width in WIDTHS:
@@ -121,6 +121,9 @@ async def test_a_state_that_cannot_be_read_is_a_failure_and_durations_are_whole(
         await page.reload()
         await expect(page.get_by_role("alert")).to_contain_text("no luck")
         await expect(page.locator(".loading")).to_have_count(0)
+        await page.route("**/api/now", lambda route: route.fulfill(content_type="text/html", body="Sign in"))
+        await page.reload()
+        await expect(page.get_by_role("alert")).to_contain_text("is not the gateway (HTTP status 200)")
         await page.unroute("**/api/now")
         await expect(page.get_by_text("Nothing is being answered")).to_be_visible()
         await expect(page.get_by_role("alert")).to_have_count(0)

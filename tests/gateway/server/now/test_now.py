@@ -216,13 +216,14 @@ async def test_what_needs_a_person_is_counted_with_its_cause_and_one_action(tmp_
         found = {need["kind"]: need for need in now["needs"]}
         assert now["headline"]["text"] == f"{len(found)} things need you. Everything else works."
         assert {"provider", "channel", "budget", "dead_letter"} <= found.keys()
-        assert found["provider"]["text"] == "openai rejects the key"
+        assert found["provider"]["text"] == "OpenAI rejects the key"
         assert found["provider"]["action"]["command"] == "trunkline auth login openai"
         assert (found["channel"]["name"], found["channel"]["cause"]) == ("slack", "no token")
         assert found["budget"]["cause"] == "$0.60 of $10.00 in ever"
         assert found["dead_letter"]["count"] == 1
         [provider] = now["providers"]
         assert (provider["id"], provider["circuit"], provider["failures"]) == ("openai", "rejected", 0)
+        assert provider["name"] == "OpenAI"
         assert now["spend"]["today_usd"] == pytest.approx(0.6)
         # The next answer shows that the key works again.
         await served.gateway.parts.host.submit(written("now?"))
