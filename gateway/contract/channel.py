@@ -122,8 +122,8 @@ class InboundMessage(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=
     session for this message. ``before`` is the earlier transcript of a session that begins with this message,
     and, with an ``origin`` marked as context, earlier messages of the room. ``addressed`` is the way in which
     it addresses the bot, and ``quotes`` are the messages that it points at.
-    ``unattended``: the sender does not see approval requests, so a budget that would ask refuses at once;
-    tools wait for other viewers of the session.
+    ``unattended``: the sender does not see approval requests, so a budget that would ask refuses at once,
+    and a full queue without a notice; tools wait for other viewers of the session.
     ``sent_at`` is the platform's timestamp (ms), 0 if unknown; a revision has that of its original.
     ``in_reply_to`` is the platform's id of the message that this one replies to. ``seen`` is, for clients
     that follow the session's log, the last event shown when the message was written; 0 if unknown.

@@ -470,7 +470,8 @@ class Intake:
         if self.access.is_shared(session.id):
             entry.order_by_receipt()
         entry.refused = self._is_full(session, entry)
-        if entry.refused and session.overload_reported:
+        # A program gets a refusal as an error: it would take the notice for the answer of a model.
+        if entry.refused and (session.overload_reported or message.unattended):
             return _Arrival(session, entry, settled=True)
         session.overload_reported = entry.refused or session.overload_reported
         entry.attempts = self.dispatcher.expect(session)

@@ -31,6 +31,9 @@ log = structlog.get_logger("trunkline.openai")
 _RETRY_AFTER_MS = 5000
 """Delay that is advised for an unavailable backend that gives none."""
 
+_MAX_REFUSALS = 20
+"""Refused requests with one idempotency key after which the key is refused."""
+
 _KEEP_ALIVE_POLLS = 15
 """Number of polls without events after which a stream sends a keep-alive."""
 
@@ -85,6 +88,12 @@ class ConversationService:
             await self._models.resolve(asked.model)
         message, fresh = _message(asked)
         receipt = await self._host.accept(CHANNEL, message, fresh=fresh)
+        # Nothing was done for a refused request, so its idempotency key may be used again.
+        for number in range(_MAX_REFUSALS):
+            if not (receipt.refused and receipt.duplicate):
+                break
+            again = msgspec.structs.replace(message, dedup_key=f"{message.dedup_key}\x1f{number}")
+            receipt = await self._host.accept(CHANNEL, again)
         if receipt.refused:
             raise OverloadedError("too many messages wait in this session; retry later")
         send = self._stream if asked.stream else self._send

@@ -413,6 +413,27 @@ async def test_requests_of_one_session_are_answered_in_order(tmp_path: Path) -> 
         assert [text for _, text in await logged(served, "s")] == ["One", "First.", "Two", "Second."]
 
 
+async def test_a_request_that_was_refused_may_be_repeated_with_its_key(tmp_path: Path) -> None:
+    limits = {"session_inbox": 1, "session_backlog": 1}
+    async with serving(tmp_path, limits=limits) as served, client_of(served) as client:
+        opened = asyncio.Event()
+        served.models.then(Reply((Say("First."), Gate(opened))), Reply((Say("Second."),)))
+        named = [{"X-Session-Id": "s", "Idempotency-Key": key} for key in ("k1", "k2", "k3")]
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(ask(client, "One", extra_headers=named[0]))
+            await until(lambda: len(served.models.requests) == 1)
+            tasks.create_task(ask(client, "Two", extra_headers=named[1]))
+            await until(lambda: served.gateway.parts.dispatcher.waiting == 2)
+            for _ in range(3):
+                refused = await _refused(client, extra_headers=named[2])
+                assert (refused.status_code, refused.code) == (503, "overloaded")
+            opened.set()
+        answers = [await ask(client, "Three", extra_headers=named[2]) for _ in range(2)]
+        assert [each.choices[0].message.content for each in answers] == ["You said: Three"] * 2
+        assert answers[0].id == answers[1].id
+        assert [text for _, text in await logged(served, "s")][-2:] == ["Three", "You said: Three"]
+
+
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_client_that_leaves_ends_its_answer_and_is_no_error_in_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, stream: bool
