@@ -53,6 +53,13 @@ async def test_003_09_a_session_is_started_shown_and_stopped_over_http(tmp_path:
         assert [each["id"] for each in listed[1]["sessions"]] == [view["id"]]
         shown = await one.ask("GET", f"{BASE}/{view['short_id']}")
         assert (shown[0], shown[1]["public_status"]) == (200, "completed")
+        send = f"{BASE}/{view['id']}/send"
+        await one.ask("POST", send, json={"text": "read -p 'Overwrite it? [y/n] ' answer; echo got $answer"})
+        await until_status(session, "blocked")
+        asked = await one.ask("GET", f"{BASE}/{view['id']}")
+        assert asked[1]["question"]["prompt"] == "Overwrite it? [y/n]"
+        await one.ask("POST", send, json={"text": "y"})
+        await until_shown(session, "got y")
         stopped = await one.ask("POST", f"{BASE}/{view['id']}/stop", json={"force": True})
         assert (stopped[0], stopped[1]["status"]) == (200, "stopped")
 
