@@ -660,6 +660,13 @@ _WORDS: dict[str, Choice] = {"y": "once", "yes": "once", "n": "deny", "no": "den
 """Texts that answer an open question instead of being typed."""
 
 
+def log_event(session: Session, event: machine.Event | None) -> None:
+    """Log an event without its text, which may have secrets."""
+    if event is not None:
+        name, record = type(event).__name__, session.record
+        log.info("event of a session", name=name, status=record.status, session=record.id)
+
+
 def restored(record: SessionRecord, fresh: MachineState) -> MachineState:
     """Return the machine's state of a stored session; rules and settings are those of ``fresh``."""
     if not record.machine:

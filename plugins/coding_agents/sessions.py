@@ -50,7 +50,7 @@ from plugins.coding_agents.keeper_client import (
 )
 from plugins.coding_agents.machine import MachineState, configured_rules
 from plugins.coding_agents.records import AskedQuestion, Choice, SessionRecord
-from plugins.coding_agents.session import AWAY_MS, Session, SessionParts, restored
+from plugins.coding_agents.session import AWAY_MS, Session, SessionParts, log_event, restored
 from plugins.coding_agents.settings import CodingAgentSettings
 from plugins.coding_agents.side_channel import (
     Intake,
@@ -535,6 +535,8 @@ class Sessions:
         """Run an attached session, and notify its observers."""
         self._running[session.record.id] = session
         session.subscribe(lambda event: self._heard(session, event))
+        if self.settings.debug:
+            session.subscribe(lambda event: log_event(session, event))
         for observer in self.observers:
             observer(session)
         self._tasks.create_task(self._run(session), name=f"session {session.record.id}")

@@ -253,7 +253,7 @@ class CodingAgentSettings(Section):
         description="A cheap model that judges screens without change for 8 s; without one they are shown "
         "after 60 s",
     )
-    debug: bool = Field(default=False, description="Log each state of each session")
+    debug: bool = Field(default=False, description="Log each event and status of each session")
     agents: dict[str, AgentSettings] = Field(default={}, description="Settings of each program, by name")
 
     def of(self, agent: str) -> AgentSettings:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from gateway import Answer
 from gateway.app import Gateway
@@ -189,6 +190,20 @@ async def test_003_10_running_blocked_and_completed_are_observed(tmp_path: Path)
         await session.stop()
         ordered = list(dict.fromkeys(seen))
         assert ordered == ["running", "blocked", "completed"]
+
+
+@pytest.mark.parametrize("debug", [False, True])
+async def test_003_20_debug_logs_each_state_of_a_session(debug: bool, tmp_path: Path) -> None:
+    with capture_logs() as logs:
+        async with agents(tmp_path, debug=debug) as rig:
+            session = await rig.spawn("echo secret")
+            await until(session, lambda: session.record.task_done)
+            await session.stop()
+    logged = [one for one in logs if one["event"] == "event of a session"]
+    told = [(one["name"], one["status"]) for one in logged]
+    wanted = [("Ready", "ready"), ("StatusChanged", "busy"), ("TaskDone", "ready"), ("Exited", "stopped")]
+    assert [one for one in told if one in wanted] == (wanted if debug else [])
+    assert "secret" not in str(logged)
 
 
 async def test_003_11_the_initial_task_is_delivered_once_when_the_agent_is_ready(tmp_path: Path) -> None:
