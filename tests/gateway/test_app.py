@@ -188,7 +188,7 @@ async def refused_start(gateway: Gateway) -> TrunklineError:
 
 @pytest.mark.parametrize(
     ("plugin", "why"),
-    [(Broken("bad"), "failed to activate: no"), (Dawdling("bad"), "no result within 0.05 s")],
+    [(Broken("bad"), "failed to activate: ValueError: no"), (Dawdling("bad"), "no result within 0.05 s")],
 )
 async def test_a_plugin_that_does_not_activate_stops_the_start_for_a_later_one(
     tmp_path: Path, plugin: Plugin, why: str
@@ -245,7 +245,7 @@ async def test_an_optional_plugin_that_fails_is_skipped_and_health_is_red(tmp_pa
     gateway = Gateway(settings_for(tmp_path, plugins=listed), resolve_plugin=resolve)
     async with gateway.running():
         assert names(gateway) == ["well"]
-        assert gateway.health()["plugin bad"] == (False, "plugin 'bad' failed to activate: no")
+        assert gateway.health()["plugin bad"] == (False, "plugin 'bad' failed to activate: ValueError: no")
         assert gateway.health()["plugin gone"][0] is False
 
 

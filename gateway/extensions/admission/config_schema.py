@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from gateway.contract.errors import PluginError
+from gateway.contract.errors import PluginError, ToolError
 from gateway.settings import PluginSettings, Settings
 from gateway.settings.entries import KeyPath, dotted
 from gateway.settings.secrets import sounds_secret
@@ -27,17 +27,38 @@ def check_schema(schema: Mapping[str, Any]) -> Iterator[str]:
     for name in _table(schema, "properties"):
         if name in _RESERVED:
             yield f"properties.{name}: the gateway uses this name itself; choose another one"
-    if problem := schema_problem(schema):
+    if problem := validator_problem(schema):
         yield problem
 
 
 def schema_problem(schema: Mapping[str, Any]) -> str:
-    """Return why something is not a JSON Schema, without its subject; "" if it is one."""
+    """Return why something is not a JSON Schema (2020-12), without its subject; "" if it is one.
+
+    Patterns and references are not read: those of other dialects are no problem for what only models get.
+    """
+    import jsonschema_rs
+
+    try:
+        # Without the dialect: the library would fetch an unknown one.
+        jsonschema_rs.meta.validate({name: value for name, value in schema.items() if name != "$schema"})
+    except jsonschema_rs.ValidationError as error:
+        return f"is not a JSON Schema: {error.message.splitlines()[0]}"
+    return ""
+
+
+def validator_problem(schema: Mapping[str, Any]) -> str:
+    """Return why values cannot be checked with a schema, without its subject; "" if they can."""
     try:
         validator(schema)
     except Exception as error:  # noqa: BLE001 - the library has several classes without a common one
         return f"is not a JSON Schema: {str(error).splitlines()[0]}"
     return ""
+
+
+def check_arguments(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
+    """Raise ToolError for arguments of a call that the schema of the tool does not allow."""
+    for error in validator(schema).iter_errors(dict(arguments)):
+        raise ToolError(f"wrong arguments: {str(error.message).splitlines()[0]}")
 
 
 def plugin_config(settings: Settings, names: Sequence[str], schema: Mapping[str, Any]) -> Mapping[str, Any]:

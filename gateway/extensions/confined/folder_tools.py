@@ -22,7 +22,7 @@ from gateway.contract.messages import to_json
 from gateway.contract.provider import ToolDefinition
 from gateway.contract.tool import Tool, ToolContext, ToolOutput
 from gateway.extensions.admission import fields
-from gateway.extensions.admission.config_schema import schema_problem, validator
+from gateway.extensions.admission.config_schema import check_arguments, validator_problem
 from gateway.extensions.admission.fields import Reader, Report, Wrong
 from gateway.extensions.admission.manifest import MANIFEST, Admitted
 from gateway.extensions.admission.yaml_tree import Node, parse_yaml
@@ -162,8 +162,7 @@ def _check(report: Report, given: Collection[str], found: Mapping[str, Any]) -> 
 async def _execute(
     tool: FolderTool, run: RunTool, args: Mapping[str, Any], context: ToolContext
 ) -> ToolOutput:
-    for error in validator(tool.schema).iter_errors(dict(args)):
-        raise ToolError(f"wrong arguments: {str(error.message).splitlines()[0]}")
+    check_arguments(tool.schema, args)
     text = to_json(dict(args)).decode()
     asked = ToolRun(tool.argv(args), text, tool.timeout, context.session, tool.image, tool.script)
     done = await run(asked)
@@ -206,7 +205,7 @@ def _schema(_report: Report, node: Node, _key: str) -> Mapping[str, Any]:
     schema = cast("object", node.plain())
     if not isinstance(schema, dict) or cast("dict[str, Any]", schema).get("type") != "object":
         raise Wrong("must be a JSON Schema with type: object, like {type: object, properties: {…}}")
-    if problem := schema_problem(cast("dict[str, Any]", schema)):
+    if problem := validator_problem(cast("dict[str, Any]", schema)):
         raise Wrong(problem)
     return cast("dict[str, Any]", schema)
 

@@ -40,6 +40,7 @@ from gateway.contract.services import TaskService
 from gateway.contract.tool import Tool, ToolContext, ToolOutput
 from gateway.events.types import FileDeleted, FileModified
 from gateway.extensions.admission.capabilities import Grant
+from gateway.extensions.admission.config_schema import check_arguments, validator_problem
 from gateway.extensions.admission.manifest import ALIASES, Admitted, Schedule
 from gateway.extensions.confined import answers
 from gateway.extensions.confined.events import DECIDING, Access, kind_of, payload_of
@@ -400,6 +401,9 @@ class ConfinedPlugin(Plugin):
             if twice := next((each.name for each in found.tools if each.name in names), None):
                 raise PluginError(f"its code and its folder tools/ both have the tool {twice!r}; rename one")
             _compare("tools", manifest.tools, [*names, *(each.name for each in found.tools)])
+        for tool in found.tools:
+            if problem := validator_problem(tool.schema):
+                raise PluginError(f"the schema of its tool {tool.name!r} {problem}")
         if manifest.commands is not None:
             _compare("commands", manifest.commands, [each.name for each in found.commands])
 
@@ -608,13 +612,16 @@ class ConfinedPlugin(Plugin):
     def _tool(self, declared: DeclaredTool) -> Tool:
         return Tool(
             definition=ToolDefinition(declared.name, declared.description, declared.schema),
-            execute=partial(self._run_tool, declared.name),
+            execute=partial(self._run_tool, declared),
             match_key=lambda given: to_json(dict(sorted(given.items()))).decode(),
         )
 
-    async def _run_tool(self, name: str, args: Mapping[str, Any], context: ToolContext) -> ToolOutput:
+    async def _run_tool(
+        self, tool: DeclaredTool, args: Mapping[str, Any], context: ToolContext
+    ) -> ToolOutput:
+        check_arguments(tool.schema, args)
         params = {
-            "name": name,
+            "name": tool.name,
             "args": args,
             "session": context.session,
             "user": context.user,

@@ -468,7 +468,7 @@ plugin = Failing()
     [
         ("import no_such_module", 2, "cannot be loaded: ModuleNotFoundError"),
         ("this is no Python", 2, "cannot be loaded: SyntaxError"),
-        (FAILING, 75, "failed to activate: the service is not there"),
+        (FAILING, 75, "failed to activate: OSError: the service is not there"),
     ],
 )
 def test_a_plugin_that_fails_stops_the_start_unless_it_is_optional(

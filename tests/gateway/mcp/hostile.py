@@ -57,7 +57,8 @@ def tools() -> list[dict[str, Any]]:
         ]
         found += [tool("big", "x" * 70_000), tool("hidden", "a\u200b\u202eb")]
         found[-1]["annotations"] = {"readOnlyHint": True}
-        free = {"type": "object", "additionalProperties": {"type": "string"}}
+        # Patterns of other dialects, as generators write for e-mail addresses, are no mistake.
+        free = {"type": "object", "additionalProperties": {"type": "string", "pattern": "^(?!\\.).*$"}}
         found += [{"name": "free", "inputSchema": free}, tool("wrong", a={"type": "any"})]
     if BEHAVIOUR == "schema":
         endless = {"type": "object", "properties": {"said": {"type": "string", "pattern": "^(a+)+$"}}}

@@ -158,8 +158,9 @@ async def test_001_15_tools_run_in_the_process_and_return_success_data_or_an_err
         bad = await outcome(chat, Use("scan", '{"path": "bad"}'))
         assert (bad.output, bad.is_error) == ("no such path", True)
         missing = await outcome(chat, Use("scan", "{}"))
-        assert missing.is_error
-        assert "KeyError" in missing.output
+        assert missing.output == 'Error: wrong arguments: "path" is a required property'
+        wrong = await outcome(chat, Use("scan", '{"path": ["a"]}'))
+        assert wrong.output == 'Error: wrong arguments: ["a"] is not of type "string"'
     [(method, params)] = broker.calls
     assert method == "kv.set"
     assert (params["key"], params["value"], params["session"]) == ("last", "a/b", "s")
