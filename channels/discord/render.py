@@ -223,7 +223,10 @@ def pages(message: Message, style: Style, *, final: bool) -> list[Page]:
     if len(texts) > style.max_pages:
         uploads = [Upload("answer.md", message.text.encode(errors="replace"), "text/markdown"), *uploads]
         texts = [_shortened(texts[0])]
-    return _with_files(texts, uploads) or [Page("_There was nothing to say._")]
+    found = _with_files(texts, uploads)
+    # Never nothing, also for a stopped answer: a command shows "… is thinking" until it is replaced.
+    stopped = message.metadata.stop_reason == "cancelled"
+    return found or [Page("_Stopped._" if stopped else "_There was nothing to say._")]
 
 
 def _with_files(texts: Sequence[str], uploads: Sequence[Upload]) -> list[Page]:

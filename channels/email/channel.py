@@ -13,6 +13,8 @@ from channels.email.imap import ImapError, LoginError, RefusedError, connected
 from channels.email.inflow import Inflow, LoopGuard, largest_mail
 from channels.email.options import LOGIN_ADVICE, Options, unencrypted
 from channels.email.parse import Bot, session_of
+from channels.email.render import is_silent
+from gateway import Message
 from gateway.channel import (
     Address,
     Backoff,
@@ -59,6 +61,10 @@ class EmailChannel:
     async def send(self, outbound: OutboundMessage) -> Placed:
         """Send an answer as a mail."""
         return await self._delivery.send(outbound)
+
+    def pages(self, message: Message, *, final: bool) -> Sequence[None]:
+        """Return one page, the whole mail; none for an answer that was stopped before its first word."""
+        return [None] if final and not is_silent(message) else []
 
     async def find(self, outbound: OutboundMessage) -> Placed | None:
         """Return the answer after an uncertain send, if the folder of sent mail has it."""

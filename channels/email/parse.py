@@ -162,6 +162,7 @@ def parse_mail(
     if begins and subject and not own.startswith("/"):
         own = f"{subject}\n\n{own}".strip()
     is_command = own.startswith("/")
+    people = message.address.chat.split(",")
     # The session has what was quoted if the bot has written in the thread.
     before = _ID.findall(f"{header(mail, 'References')} {header(mail, 'In-Reply-To')}")
     is_new = not any(map(bot.wrote, before))
@@ -172,6 +173,9 @@ def parse_mail(
     for said, parts in islice(filter(any, map(_forwarded, leaves)), _MOST_FILES):
         attached += [(part, len(quotes)) for part in parts]
         quotes.append(Quoted("forward", _cut(said)))
+    if len(people) > 1 and own:
+        readers = f"This mail is from or to {', '.join(people)}. All of them get the answer."
+        quotes.append(Quoted("room", readers, message.sender))
     addressed: Addressing = message.addressed
     if is_command and message.address.group and addressed != "direct":
         addressed = "command"

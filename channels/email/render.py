@@ -10,6 +10,7 @@ from functools import cache
 
 from markdown_it import MarkdownIt
 
+from gateway import Message
 from gateway.channel import OutboundMessage, answer_files, answer_markdown, one_line
 from gateway.markdown import bound_tables
 
@@ -31,6 +32,12 @@ class _Ids(UnstructuredHeader, BaseHeader):
 def has_files(outbound: OutboundMessage) -> bool:
     """Return whether the mail of an answer has files."""
     return any(True for _ in answer_files(outbound.message))
+
+
+def is_silent(message: Message) -> bool:
+    """Return whether an answer was stopped before it had content: no mail is sent then."""
+    stopped = message.metadata.stop_reason == "cancelled"
+    return stopped and not (answer_markdown(message.parts).strip() or any(answer_files(message)))
 
 
 def mail_of(outbound: OutboundMessage, sender: str, message_id: str, refused: str = "") -> bytes:

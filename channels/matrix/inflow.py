@@ -192,7 +192,11 @@ class Inflow:
             redacted = parse.event_id(event.redacts or event.content.get("redacts"))
             self._delivery.note_redacted(redacted)
             given = self._known.get(("reaction", room, redacted))
-            taken = Withdrawal(self._bot.me, redacted) if given is None else replace(given, value="none")
+            taken = (
+                Withdrawal(self._bot.me, redacted)
+                if given is None
+                else replace(given, value="none", stops=False)
+            )
             self._batch[2].append(taken)
         elif event.type == "m.room.encrypted" and self._attention(room, event.sender) == "answer":
             await self._cached(("notified", room), lambda: self._notify_encrypted(room))
@@ -238,8 +242,9 @@ class Inflow:
         related = parse.relation(event.content)
         key = as_text(as_object(event.content.get("m.relates_to")).get("key"))
         value = feedback_value([key])
-        if related.kind == "m.annotation" and value != "none":
-            given = Feedback(self._bot.me, room, related.event, event.sender, value, sign=key)
+        stops = key != "" and key.replace("\ufe0f", "") == self._options.stop_reaction.replace("\ufe0f", "")
+        if related.kind == "m.annotation" and (value != "none" or stops):
+            given = Feedback(self._bot.me, room, related.event, event.sender, value, stops, key)
             self._remember(("reaction", room, event.event_id), given)
             self._batch[2].append(given)
 

@@ -11,6 +11,7 @@ from pydantic import Field, SecretStr, field_validator
 from gateway.channel import SharedOptions
 
 _ROOM = re.compile(r"![^\s:]+(:\S+)?")
+_MOST_EMOJI = 10
 _USER = re.compile(r"@[^\s:]*:\S+")
 
 
@@ -19,6 +20,12 @@ class Options(SharedOptions):
 
     homeserver: str = Field(description="Base URL of the homeserver's client-server API; required")
     access_token: SecretStr = Field(description="Access token of the bot's account; required")
+    stop_reaction: str = Field(
+        default="🛑",
+        max_length=_MOST_EMOJI,
+        description="Emoji reaction that stops an answer while it is generated, set by a user on one of its "
+        "messages; none if empty; default 🛑",
+    )
     file_bytes: int = Field(
         default=10_000_000,
         ge=0,

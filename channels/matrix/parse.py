@@ -16,6 +16,11 @@ from gateway.channel import Address, Addressing, InboundMessage, Sender, Session
 Json = dict[str, Any]
 
 MESSAGE = "m.room.message"
+_DESCRIBED = {
+    "m.sticker": ("sticker", "body"),
+    "org.matrix.msc3381.poll.start": ("poll", "org.matrix.msc1767.text"),
+}
+"""Events that are messages in other words: what they are, and the field of their text."""
 _FILES = ("m.image", "m.file", "m.audio", "m.video")
 _URI = re.compile(r"mxc://([A-Za-z0-9.:\[\]-]{1,255})/([A-Za-z0-9_=-]{1,255})")
 _EVENT = re.compile(r"\$[\x21-\x7e]{1,254}")
@@ -78,12 +83,13 @@ class Bot(Struct, frozen=True):
 
 
 def event_of(raw: object) -> Event:
-    """Return an event; a sticker as a message with its description. Raises ValueError."""
+    """Return an event; a sticker or a poll as a message with its description. Raises ValueError."""
     event = msgspec.convert(raw, Event)
-    if event.type != "m.sticker" or not event.content:
+    kind, field = _DESCRIBED.get(event.type, ("", ""))
+    if not kind or not event.content:
         return event
-    described = " ".join(as_text(event.content.get("body")).split())
-    content = {**event.content, "msgtype": "m.text", "body": f"[sticker: {described}]"}
+    described = " ".join(as_text(event.content.get(field)).split())
+    content = {**event.content, "msgtype": "m.text", "body": f"[{kind}: {described}]"}
     return replace(event, type=MESSAGE, content=content)
 
 

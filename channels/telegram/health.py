@@ -92,11 +92,15 @@ async def probe(options: Options) -> Sequence[Health]:
         me, webhook = await client.call("getMe"), await client.call("getWebhookInfo")
     except CallError as error:
         return [Health(ok=False, detail=_meaning(error)[0])]
-    about = [f"signed in as @{me.get('username')}"]
+    about, unheard = [f"signed in as @{me.get('username')}"], ""
     if not me.get("can_read_all_group_messages"):
         about.append(
             "privacy mode is on: in groups it gets only commands, mentions and replies; to change it, "
             "send /setprivacy to @BotFather, and add the bot to its groups again"
+        )
+        unheard = (
+            "privacy mode is on: send /setprivacy to @BotFather and add the bot to its groups again, or make "
+            "it an administrator of the group"
         )
     off = [
         Health(
@@ -113,4 +117,4 @@ async def probe(options: Options) -> Sequence[Health]:
         return [Health(ok=False, detail=f"Telegram could not deliver to {url}: {said}")]
     if url and options.mode == "polling":
         about.append(f"the start removes the webhook {url}")
-    return off or [Health(ok=True, detail="; ".join(about))]
+    return off or [Health(ok=True, detail="; ".join(about), addressed_only=unheard)]

@@ -74,7 +74,7 @@ _MAX_DIFF = 1_500
 _VOICE_TYPES = ("audio/mpeg", "audio/mp3", "audio/mp4", "audio/m4a", "audio/x-m4a")
 """Audio types sent as voice messages, in addition to Opus in an Ogg file."""
 _FULL_ANSWER = "answer.md"
-_EMPTY_ANSWER = "(There is nothing to say.)"
+_EMPTY_ANSWER = "(There was nothing to say.)"
 # Not the opening brackets: a backslash before them begins a formula.
 _SPECIAL = re.compile(r"([\\`*_{}\])#+.!~|<>&$-])")
 _TERMINAL = re.compile(

@@ -28,8 +28,11 @@ not address the bot.
 """
 Attention = Literal["answer", "remember", "ignore"]
 """The gateway's treatment of a message: answered, kept in memory as context, or dropped."""
-QuoteKind = Literal["reply", "quote", "forward", "share"]
-"""A message that is replied to, a selected part of one, a forwarded message, or a shared message."""
+QuoteKind = Literal["reply", "quote", "forward", "share", "room"]
+"""A message that is replied to, a selected part of one, a forwarded message, or a shared message.
+
+``room`` is no message, but what the sender's message says about the room, such as who else reads it.
+"""
 
 
 class SessionKey(Struct, frozen=True):
@@ -563,7 +566,12 @@ class ReportsHealth(Protocol):
 
 
 class Health(Struct, frozen=True):
-    """The state of a component, shown at ``/readyz``."""
+    """The state of a component, shown at ``/readyz``.
+
+    A probe says in ``addressed_only`` why the platform passes on no other messages of rooms than those for
+    the bot, and how to change that. The doctor warns where ``groups = "always"`` asks for them.
+    """
 
     ok: bool
     detail: str = ""
+    addressed_only: str = ""

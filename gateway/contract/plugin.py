@@ -407,7 +407,7 @@ class Plugin:
         """Change the messages or options of this model call; the session's transcript is unaffected.
 
         Of ChatOptions these fields count: ``temperature``, ``top_p``, ``seed``, ``max_tokens``,
-        ``stop_sequences``, ``response_format`` and ``system_prompt``.
+        ``stop_sequences``, ``response_format``, ``effort`` and ``system_prompt``.
         """
 
     async def after_llm_call(self, result: TurnResult, ctx: TurnContext) -> TurnResult | None:

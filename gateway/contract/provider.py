@@ -13,6 +13,8 @@ from gateway.contract.errors import ProviderError
 from gateway.contract.messages import Message
 
 AuthMethod = Literal["api_key", "oauth", "custom"]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+"""How much a model reasons before it answers; ``none`` disables it."""
 
 
 class Capabilities(Struct, frozen=True):
@@ -167,6 +169,7 @@ class TurnOptions(Struct, frozen=True, omit_defaults=True, kw_only=True):
     max_tokens: int | None = None
     stop_sequences: tuple[str, ...] | None = None
     response_format: Literal["text", "json"] | None = None
+    effort: Effort | None = None
     tools: tuple[ToolDefinition, ...] | None = None
     tool_choice: ToolChoice = "auto"
     server_retries: int | None = None
@@ -196,11 +199,12 @@ class ChatOptions(Struct, frozen=True, kw_only=True):
     ``message_id`` and ``first_part`` name the message and the part at which the deltas begin; ``call_ids``
     are the call ids that the message already has. ``ask`` is for backends that run tools themselves; None
     allows none. ``capabilities`` are the model's, if they differ from its provider's. An option without a
-    parameter in the vendor's API is left out and logged at debug. ``max_tokens`` None is the provider's
-    default; ``output_limit`` is the model's limit, if known. ``server_retries`` is as in TurnOptions.
-    ``on_retry`` is called for each failure that is followed by another attempt, ``on_lease`` for
-    each lease of a shared key. ``allowed_tools`` is for backends with their own tools, ``BACKEND:TOOL``:
-    those of the agent and the room; None allows all.
+    parameter in the vendor's API is left out and logged at debug. ``max_tokens`` and ``effort`` None are the
+    provider's default; ``output_limit`` is the model's limit, if known. ``summarize`` asks for a summary of
+    reasoning that the vendor hides. ``server_retries`` is as in TurnOptions. ``on_retry`` is called for each
+    failure that is followed by another attempt, ``on_lease`` for each lease of a shared key.
+    ``allowed_tools`` is for backends with their own tools, ``BACKEND:TOOL``: those of the agent and the
+    room; None allows all.
     """
 
     model: str
@@ -214,6 +218,8 @@ class ChatOptions(Struct, frozen=True, kw_only=True):
     system_prompt: str = ""
     stop_sequences: tuple[str, ...] = ()
     response_format: Literal["text", "json"] = "text"
+    effort: Effort | None = None
+    summarize: bool = True
     message_id: str = ""
     first_part: int = 0
     call_ids: frozenset[str] = frozenset()

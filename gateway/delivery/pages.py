@@ -58,6 +58,8 @@ _COSTLY, _EXTRA_COST = "*_~[`|\n", 9
 """Characters that may begin markup, a table cell or a line; each costs the parser ten times as much."""
 _UNDONE = "↩ undone"
 """Text of pages that cannot be deleted."""
+_LONG_WAIT = 60.0
+"""Seconds from which a wait that a platform asks for is logged: Telegram may ask for hours."""
 _MAX_UNEXPECTED = 4
 """Number of retries after errors that a channel must not raise, such as a malformed response; about 4 s."""
 
@@ -218,6 +220,10 @@ class AnswerPages:
                 # A rate limit is not a failure: it neither counts nor lengthens the backoff.
                 if deferred.seconds is not None:
                     trail.await_next("platform", deferred.seconds)
+                    if deferred.seconds >= _LONG_WAIT:
+                        log.warning(
+                            "an answer waits", channel=channel, seconds=deferred.seconds, reason=str(deferred)
+                        )
                     await asyncio.sleep(deferred.seconds)
                     continue
                 trail.fail_to_place(channel, "waiting", "PlacementDeferred", failures + 1, str(deferred))

@@ -9,7 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 import structlog
 from msgspec import Struct
 
-from gateway.contract.errors import AlreadyRegisteredError, ProviderResolutionError, SettingsError
+from gateway.contract.errors import (
+    CATCHABLE,
+    AlreadyRegisteredError,
+    ProviderResolutionError,
+    SettingsError,
+    TrunklineError,
+    is_cancellation_requested,
+)
 from gateway.contract.provider import Provider, ProviderConfig, ReloadsCredentials
 from gateway.contract.services import Unregister
 from gateway.extensions.registry import Registry
@@ -202,7 +209,7 @@ class ProviderRegistry(Registry[Provider]):
     async def make_apart(self, config: ProviderConfig) -> Provider:
         """Create a provider with its own configuration, for a trial. The caller closes it.
 
-        Raises ProviderResolutionError, and the errors of the provider's code.
+        Raises ProviderResolutionError, and the errors of the gateway that the provider's code raises.
         """
         entry = self._entry(config)
         if entry is None:
@@ -252,6 +259,13 @@ def _has_credentials(config: ProviderConfig) -> bool:
 
 
 async def _made(factory: ProviderFactory, config: ProviderConfig) -> Provider:
-    provider = factory(config)
-    await provider.initialize(config)
+    """Create a provider. Raises ProviderResolutionError for a failure of its code, so that others answer."""
+    try:
+        provider = factory(config)
+        await provider.initialize(config)
+    except CATCHABLE as error:
+        if isinstance(error, TrunklineError) or is_cancellation_requested(error):
+            raise
+        reason = f"{type(error).__name__}: {error}"
+        raise ProviderResolutionError(f"provider {config.id!r} cannot be created: {reason}") from error
     return provider

@@ -118,6 +118,7 @@ SETTABLE = (
     "max_tokens",
     "stop_sequences",
     "response_format",
+    "effort",
     "system_prompt",
 )
 """The fields of ChatOptions that a hook may change; the gateway sets the others."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import Context
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import structlog
 
@@ -21,6 +21,7 @@ from gateway.contract.errors import (
     PluginActivationError,
     PluginError,
     SettingsError,
+    TrunklineError,
     is_cancellation_requested,
 )
 from gateway.contract.messages import Display, Message, TextPart
@@ -49,6 +50,7 @@ from gateway.settings import PluginSettings, table_of
 
 log = structlog.get_logger("trunkline.registry")
 
+_COMMAND_NAME = re.compile(r"[^\s/]\S*")
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _DEACTIVATE_SECONDS = 5
 """Time limit of ``Plugin.deactivate``."""
@@ -66,6 +68,7 @@ class Named(Protocol):
 
 
 N = TypeVar("N", bound=Named)
+T = TypeVar("T")
 
 
 class Registry(Generic[N]):
@@ -283,7 +286,7 @@ class PluginRegistry:
         Raises AlreadyRegisteredError for a tool that another one has, and PluginError for a misspelt hook.
         """
         check_names(plugin)
-        self._check_tools(plugin, instead_of, built_in=built_in)
+        self._check_offers(plugin, instead_of, built_in=built_in)
         scope = Scope(plugin.name, self.task_group, is_open=instead_of is None)
         context = self._context(self, plugin, scope)
         return ActivePlugin(plugin, context, scope, self._settings(plugin.name), built_in=built_in)
@@ -297,7 +300,7 @@ class PluginRegistry:
             is_active = True
             new.routes = check_routes(plugin.name, plugin.routes(), plugin.api_prefixes)
             # Again: many plugins know their tools only now, and those in a process of their own always.
-            self._check_tools(plugin, instead_of, built_in=new.built_in)
+            self._check_offers(plugin, instead_of, built_in=new.built_in)
         except CATCHABLE as error:
             if is_active:
                 await self._end(new)
@@ -308,8 +311,9 @@ class PluginRegistry:
             if is_cancellation_requested(error):
                 raise
             lasting = isinstance(error, SettingsError | PluginError)
+            reason = error if isinstance(error, TrunklineError) else f"{type(error).__name__}: {error}"
             kind = PluginError if lasting else PluginActivationError
-            raise kind(f"plugin {plugin.name!r} failed to activate: {error}") from error
+            raise kind(f"plugin {plugin.name!r} failed to activate: {reason}") from error
 
     def _exchange(self, old: ActivePlugin, new: ActivePlugin) -> None:
         if self._active.get(old.name) is not old:
@@ -484,12 +488,18 @@ class PluginRegistry:
         """Call ``end`` when a plugin is removed or replaced. The result takes that back."""
         return self._active[plugin].scope.add(lambda: end)
 
-    def _check_tools(self, plugin: Plugin, instead_of: ActivePlugin | None, *, built_in: bool) -> None:
-        """Raise PluginError for a tool with which model providers would refuse every request."""
+    def _check_offers(self, plugin: Plugin, instead_of: ActivePlugin | None, *, built_in: bool) -> None:
+        """Raise PluginError for a command that cannot be typed or a tool that providers would refuse."""
         others = [one for one in self._active.values() if one is not instead_of]
         check_prefixes(plugin, {prefix: one.name for one in others for prefix in one.plugin.api_prefixes})
+        for command in _listed(plugin, "commands", SlashCommand):
+            if not _COMMAND_NAME.fullmatch(command.name):
+                raise PluginError(
+                    f"plugin {plugin.name!r}: the command {command.name!r} cannot be typed; its name is one "
+                    "word, without the slash"
+                )
         taken = {tool.name: one.name for one in others for tool in one.tools()}
-        for tool in offered(plugin, plugin.tools):
+        for tool in _listed(plugin, "tools", Tool):
             if tool.name in taken:
                 detail = f"tool {tool.name!r} is already registered by {taken[tool.name]!r}"
                 raise AlreadyRegisteredError(f"plugin {plugin.name!r}: {detail}")
@@ -502,6 +512,16 @@ class PluginRegistry:
             if not built_in and (problem := schema_problem(tool.definition.parameters)):
                 raise PluginError(f"plugin {plugin.name!r}: the schema of the tool {tool.name!r} {problem}")
             taken[tool.name] = plugin.name
+
+
+def _listed(plugin: Plugin, method: str, kind: type[T]) -> Sequence[T]:
+    """Return what a method of a plugin lists. Raises PluginError if that is no list of this kind."""
+    found: object = offered(plugin, getattr(plugin, method))
+    listed = cast("Sequence[object]", found) if isinstance(found, list | tuple) else (found,)
+    kept = [each for each in listed if isinstance(each, kind)]
+    if len(kept) < len(listed):
+        raise PluginError(f"plugin {plugin.name!r}: {method}() must return a list of {kind.__name__}")
+    return kept
 
 
 def _label(display: Display) -> str:

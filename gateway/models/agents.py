@@ -16,6 +16,7 @@ import structlog
 from msgspec import Struct, structs
 
 from gateway.contract.errors import SettingsError
+from gateway.contract.provider import Effort
 from gateway.contract.services import Unregister
 from gateway.extensions.backends import ProviderRegistry
 from gateway.models.fallback import Fallback
@@ -115,6 +116,7 @@ class Profile(Struct, frozen=True):
     tools: frozenset[str] | None = None
     response_format: Literal["text", "json"] = "text"
     stop_sequences: tuple[str, ...] = ()
+    effort: Effort | None = None
     small_model: str | None = None
     """Model for titles and summaries, or None for the model of the session."""
     compaction: float | Literal[False] = 0.9
@@ -164,6 +166,7 @@ class Agents:
             settings.temperature,
             settings.max_tokens,
             stop_sequences=settings.stop_sequences,
+            effort=settings.effort,
             small_model=settings.small_model,
             compaction=settings.compaction,
             skills=None if settings.skills is None else frozenset(settings.skills),
@@ -306,6 +309,7 @@ def _profile(name: str, said: AgentSettings, main: Profile) -> Profile:
         None if said.tools is None else frozenset(said.tools),
         said.response_format,
         main.stop_sequences if said.stop_sequences is None else said.stop_sequences,
+        said.effort or main.effort,
         said.small_model or main.small_model,
         main.compaction if said.compaction is None else said.compaction,
         said.mode,

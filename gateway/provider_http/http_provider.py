@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import re
+import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import TypeVar
@@ -63,6 +65,17 @@ log = structlog.get_logger("trunkline.provider")
 T = TypeVar("T")
 
 _KNOWN_TOKENS = 5
+_REFUSED_SECONDS = 3600.0
+"""Seconds after which an option that a model refused is sent to it again."""
+_MOST_REFUSED = 256
+_UNKNOWN_FIELD = re.compile(
+    r"extra_forbidden|extra (inputs|fields)|unknown|unrecognized|unsupported|additional propert",
+    re.IGNORECASE,
+)
+"""The words of a server that refuses the fields of reasoning, and not only what is in them."""
+_ABOUT_EFFORT = re.compile(r"think|reason|output_config")
+_REASONING = "the reasoning so far"
+_SUMMARY = "a summary of the reasoning"
 
 AuthorizerFor = Callable[[ProviderConfig], Authorizer | None]
 """Makes the authorizer that replaces the API key, if the settings have one. Raises SettingsError."""
@@ -92,6 +105,8 @@ class HttpProvider:
         """Of a plugin, the latest last; servers repeat in errors what they reject."""
         self._configure(config)
         self._variants: dict[Capabilities, ProviderAdapter] = {}
+        self._refused: dict[tuple[str, str], float] = {}
+        """Until when not to send an option (or the ``reasoning`` of the conversation) to a model."""
 
     @property
     def id(self) -> str:
@@ -250,20 +265,49 @@ class HttpProvider:
         # The credentials may have changed while the call waited for its lease.
         config = lease.config if lease is not None and lease.config.api_key in own.keys else own
         adapter = self._adapter_for(options)
+        if self._is_refused(options.model, _REASONING):
+            messages = _without_reasoning(messages)
+        options = self._without_refused(options)
         request = adapter.build_chat_request(messages, options, config)
         try:
             return await self._open_call(adapter, request, options, lease)
         except ProviderError as error:
             failure = redact(error, own, self._tokens)
         failure.key = config.key_name
-        plain = [message.with_state_of() for message in messages]
-        if isinstance(failure, BadRequestError) and plain != messages:
-            # For example, another account cannot read it; the conversation goes on without it.
-            log.info("asking again without the reasoning so far", provider=self.id, model=options.model)
-            return await self._attempt(plain, options, lease)
+        if isinstance(failure, BadRequestError) and (refused := _refused_option(options, failure, messages)):
+            self._record_refused(options, refused, failure)
+            messages = _without_reasoning(messages) if refused == _REASONING else messages
+            return await self._attempt(messages, options, lease)
         if lease is None and isinstance(failure, RateLimitError) and failure.retry_after:
             self._require_scheduler().record_failure(1, options.model, failure)
         return failure
+
+    def _is_refused(self, model: str, option: str) -> bool:
+        return self._refused.get((model, option), 0.0) > time.monotonic()
+
+    def _without_refused(self, options: ChatOptions) -> ChatOptions:
+        """Return the options without those that the model refused."""
+        if not self._refused:
+            return options
+        if self._is_refused(options.model, f"effort {options.effort}"):
+            options = msgspec.structs.replace(options, effort=None)
+        if self._is_refused(options.model, _SUMMARY):
+            options = msgspec.structs.replace(options, summarize=False)
+        return options
+
+    def _record_refused(self, options: ChatOptions, option: str, failure: ProviderError) -> None:
+        log.info(
+            "asking again without what the model refused",
+            provider=self.id,
+            model=options.model,
+            refused=option,
+            reason=failure.original,
+        )
+        # A server that cannot read the reasoning of another account reads that of this one.
+        if option != _REASONING or _UNKNOWN_FIELD.search(failure.original):
+            if len(self._refused) >= _MOST_REFUSED:
+                self._refused.clear()
+            self._refused[options.model, option] = time.monotonic() + _REFUSED_SECONDS
 
     async def _open_call(
         self, adapter: ProviderAdapter, request: RequestSpec, options: ChatOptions, lease: KeyLease | None
@@ -412,6 +456,26 @@ async def _check_streams(response: HttpResponse) -> None:
         if error.message:
             raise error.to_exception()
         raise DeltaParseError(f"the server answered with {kind} instead of a stream")
+
+
+def _without_reasoning(messages: Sequence[Message]) -> list[Message]:
+    return [message.with_state_of() for message in messages]
+
+
+def _refused_option(
+    options: ChatOptions, failure: BadRequestError, messages: Sequence[Message]
+) -> str | None:
+    """Return what the model refused, if the request can be repeated without it."""
+    words = failure.original.lower()
+    if options.summarize and "summar" in words:
+        return _SUMMARY
+    if options.effort is not None and "effort" in words:
+        return f"effort {options.effort}"
+    if messages != _without_reasoning(messages):
+        return _REASONING
+    if options.effort is not None and _ABOUT_EFFORT.search(words):
+        return f"effort {options.effort}"
+    return None
 
 
 def _report(options: ChatOptions, failure: ProviderError, attempt: int, seconds: float | None) -> None:

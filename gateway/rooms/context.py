@@ -270,7 +270,7 @@ def _limited(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 def _as_earlier(message: InboundMessage) -> Earlier:
     names = tuple(part.path for part in message.parts if isinstance(part, FilePart))
-    quoted = "\n".join(quote.text for quote in message.quotes if quote.kind != "reply")
+    quoted = "\n".join(quote.text for quote in message.quotes if quote.kind not in ("reply", "room"))
     return Earlier(
         key=message.original,
         sender=message.sender,

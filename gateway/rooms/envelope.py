@@ -84,7 +84,8 @@ class Envelopes:
         origin = message.origin
         style = "full" if origin is None else self._style(origin)
         if style == "off":
-            return replace(message, parts=tuple(_joined(map(_quote_as_text, message.parts))))
+            said = (part for part in message.parts if not _is_about_room(part))
+            return replace(message, parts=tuple(_joined(map(_quote_as_text, said))))
         header = "" if origin is None or not origin.group else self._header(origin, style, origin.at)
         parts: list[Part] = [TextPart(header)] if header else []
         for part in message.parts:
@@ -140,7 +141,7 @@ def quote_header(kind: str, name: str, username: str, *, own: bool) -> str:
     if author and not own and _clean(username) not in ("", author):
         author += f" (@{_clean(username)})"
     verb, link = _VERBS[kind]
-    return f"{verb} {link} {author}" if author else verb
+    return f"{verb} {link} {author}" if author and link else verb
 
 
 _VERBS = {
@@ -148,7 +149,13 @@ _VERBS = {
     "quote": ("Selected text", "of"),
     "forward": ("Forwarded", "from"),
     "share": ("Shared", "from"),
+    "room": ("About this room", ""),
 }
+
+
+def _is_about_room(part: Part) -> bool:
+    header = _VERBS["room"][0]
+    return isinstance(part, TextPart) and part.kind == "quote" and part.content.startswith(f"{header}\n")
 
 
 def _quote_as_text(part: Part) -> Part:

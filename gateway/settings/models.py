@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
+from gateway.contract.provider import Effort
 from gateway.settings.secrets import Secret
 from gateway.settings.section import Milliseconds, Section
 
@@ -186,6 +187,9 @@ class AgentSettings(Section):
     )
     stop_sequences: StopSequences | None = Field(
         default=None, description="Texts that end an answer, at most 4; the gateway's if unset"
+    )
+    effort: Effort | None = Field(
+        default=None, description="How much the model reasons; the gateway's if unset"
     )
     compaction: Compaction | None = Field(
         default=None,

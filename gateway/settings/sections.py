@@ -26,6 +26,7 @@ from pydantic import (
 from pydantic_core.core_schema import ValidationInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from gateway.contract.provider import Effort
 from gateway.settings.channels import AccountSettings, ChannelRules, ChannelSettings
 from gateway.settings.entries import Entry, KeyPath, Layer, dotted, flat
 from gateway.settings.layers.remote import RemoteFile
@@ -273,8 +274,7 @@ class LogSettings(Section):
         default="info", description="Lowest level to log; default info"
     )
     format: Literal["auto", "console", "json"] = Field(
-        default="auto",
-        description="auto: console on a terminal, JSON otherwise; default auto",
+        default="auto", description="auto: console on a terminal, JSON otherwise; default auto"
     )
     file: bool = Field(
         default=True, description="Also write logs to data_dir/logs, for `trunkline logs`; default true"
@@ -402,8 +402,7 @@ class Settings(BaseSettings):
         description="Cheap model as provider/name for titles and summaries; the session's model if unset",
     )
     fallback: tuple[str, ...] = Field(
-        default=(),
-        description="Fallback chain, in order: provider or provider/model; default empty",
+        default=(), description="Fallback chain, in order: provider or provider/model; default empty"
     )
     fallback_triggers: tuple[Trigger, ...] = Field(
         default=("rate_limit", "auth_failure", "server_error", "stall"),
@@ -421,6 +420,7 @@ class Settings(BaseSettings):
     stop_sequences: StopSequences = Field(
         default=(), description="Texts that end an answer, at most 4; default none"
     )
+    effort: Effort | None = Field(default=None, description="How much a model reasons; its default if unset")
     skills: tuple[str, ...] | None = Field(
         default=None, description="Skills that the agent may use, by name; all if unset"
     )

@@ -102,7 +102,7 @@ def suggestion(
     if advice is not None:
         return advice
     names = [*here.model_fields, *(shared if wrong == 0 else ())]
-    near = get_close_matches(path[wrong].lower(), names, n=1)
+    near = get_close_matches(path[wrong].lower(), names, n=1, cutoff=0.65)
     if near:
         return f"did you mean {under}{dotted((*path[:wrong], near[0]))}?"
     elsewhere = [known for known in known_keys(model) if known[-1] == path[-1]]

@@ -101,15 +101,19 @@ class Git:
         settings: Sequence[str] = (),
         seconds: float = GIT_SECONDS,
         wrap: Wrap | None = None,
+        errors: str = "replace",
     ) -> str:
-        """Run a command to its end and return its output without the last line ends. Raises GitError."""
+        """Run a command to its end and return its output without the last line ends. Raises GitError.
+
+        ``errors`` is for bytes that are not UTF-8, as in ``bytes.decode``.
+        """
         output = await self.capture(
             *arguments, folder=folder, env=env, settings=settings, seconds=seconds, wrap=wrap
         )
         if output.code != 0:
             reason = "; ".join(output.errors)[-_REASON_LETTERS:]
             raise GitError(arguments[0], reason or f"exit status {output.code}", output.code)
-        return output.text.rstrip("\n")
+        return output.data.decode(errors=errors).rstrip("\n")
 
     async def filters_off(self, folder: str, env: Mapping[str, str] | None = None) -> Sequence[str]:
         """Return settings that switch off the filters which the settings of a repository define."""
@@ -150,7 +154,9 @@ class Git:
 
 async def _gitlinks(run: Callable[..., Awaitable[str]]) -> dict[str, str]:
     """Return the repositories that the index has, by path, each with its commit."""
-    entries = [entry.partition("\t") for entry in (await run("ls-files", "--stage", "-z")).split("\0")]
+    # The paths become arguments again: the same bytes, also those that are not UTF-8.
+    listed = await run("ls-files", "--stage", "-z", errors="surrogateescape")
+    entries = [entry.partition("\t") for entry in listed.split("\0")]
     return {path: entry.split(" ")[1] for entry, _, path in entries if entry.startswith("160000 ")}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -44,12 +43,14 @@ from gateway.provider_http import (
     without_large_images,
 )
 from plugins.providers.protocol import (
+    CLAUDE_THINKS,
     CLAUDE_WITHOUT_SAMPLING,
     OPENING,
     Block,
     EventParser,
     ProtocolAdapter,
     accepted_choice,
+    claude_effort,
     content_blocks,
     decode_event,
     decode_models,
@@ -71,10 +72,8 @@ CAPABILITIES = Capabilities(reasoning=True)
 
 _FORM = "anthropic"
 _CACHED = {"type": "ephemeral"}
-_THINKS = re.compile(r"claude-((opus|sonnet|haiku)-[5-9]|fable|mythos)(?!\d)")
-"""Models that think unless the request disables it, but with a forced tool not always."""
 _THINKING = {"type": "adaptive", "display": "summarized"}
-"""Their default, but with its text, which also reports between tool calls; the text is omitted otherwise."""
+"""The default of models that think, but with its text, which also reports between tool calls."""
 _STOP_REASONS: dict[str, StopReason] = {
     "max_tokens": "max_tokens",
     "model_context_window_exceeded": "max_tokens",
@@ -164,8 +163,9 @@ def _head(options: ChatOptions, config: ProviderConfig) -> bytes:
         head["stop_sequences"] = options.stop_sequences
     if _is_own(config):
         head["cache_control"] = _CACHED
-        if _THINKS.search(options.model) and accepted_choice(options)[0] == "auto":
+        if CLAUDE_THINKS.search(options.model) and accepted_choice(options)[0] == "auto":
             head["thinking"] = _THINKING
+    head.update(claude_effort(options))
     return msgspec.json.encode(head)
 
 

@@ -31,6 +31,7 @@ from gateway.provider_http import (
     StreamEvent,
     ToolDefinition,
     create_provider,
+    log_unsupported,
     output_text,
     wire_id,
 )
@@ -95,6 +96,8 @@ class CohereAdapter(ProtocolAdapter):
         history = self._histories[self.capabilities_of(options.model).images].join(messages)
         if prompt := _prompt(options):
             history = b",".join(filter(None, (self._system.get(prompt), history)))
+        if options.effort != "none":
+            log_unsupported(config.id, options, "effort")
         pieces = [_head(options)[:-1], b',"messages":[', history, b"]"]
         if options.tools:
             pieces += [b',"tools":', self._tools.get(_offered(options))]
@@ -142,6 +145,8 @@ def _head(options: ChatOptions) -> bytes:
         head["p"] = min(max(options.top_p, 0.01), 0.99)  # the range of the API
     if options.seed is not None:
         head["seed"] = options.seed
+    if options.effort == "none":
+        head["thinking"] = {"type": "disabled"}
     if options.response_format == "json" and not options.tools:
         head["response_format"] = {"type": "json_object"}
     return msgspec.json.encode(head)

@@ -49,6 +49,10 @@ EMPTY_OUTPUT = "(no output)"
 """The text of an empty tool result, for protocols that refuse an empty text."""
 CLAUDE_WITHOUT_SAMPLING = re.compile(r"claude-(opus-(4-[7-9]|[5-9])|(sonnet|haiku)-[5-9]|fable|mythos)")
 """Claude models that refuse ``temperature`` and ``top_p`` in every version of the API."""
+CLAUDE_THINKS = re.compile(r"claude-((opus|sonnet|haiku)-[5-9]|fable|mythos)(?!\d)")
+"""Claude models that think unless the request disables it, but with a forced tool not always."""
+_CLAUDE_MAY_THINK = re.compile(r"claude-(opus|sonnet)-4[-.][6-9]")
+"""Claude models that think only if the request asks for it."""
 _CLAUDE_UNFORCED = re.compile(
     r"claude-((opus|sonnet)-(5[-.][5-9]|[6-9])|(fable|mythos)-(5[-.][1-9]|[6-9]))(?!\d)"
 )
@@ -149,6 +153,19 @@ def accepted_choice(options: ChatOptions) -> tuple[ToolChoice, str]:
         return choice, ""
     wanted = f"the tool `{choice.name}`" if isinstance(choice, OneTool) else "at least one of your tools"
     return "auto", f"Call {wanted} before you answer."
+
+
+def claude_effort(options: ChatOptions) -> Block:
+    """Return the fields of a request to a Claude model for the effort of its reasoning."""
+    effort, model = options.effort, options.model
+    if effort is None:
+        return {}
+    if effort == "none":
+        return {"thinking": {"type": "disabled"}} if CLAUDE_THINKS.search(model) else {}
+    config: Block = {"output_config": {"effort": "low" if effort == "minimal" else effort}}
+    if _CLAUDE_MAY_THINK.search(model) and options.tool_choice == "auto":
+        config["thinking"] = {"type": "adaptive"}
+    return config
 
 
 def content_blocks(

@@ -42,6 +42,12 @@ async def test_telegram_is_asked_for_the_bot_and_its_webhook(tmp_path: Path) -> 
         ((status, detail),) = await probe(tmp_path, "telegram", options)
         assert (status, detail.split(";")[0]) == ("ok", "signed in as @fake_bot")
         assert "privacy mode is on" in detail
+        rooms = {"groups": "always", "rooms": {"-1001": {"groups": "always"}, "-1002": {"groups": "reply"}}}
+        _, *unheard = await probe(tmp_path, "telegram", options | rooms)
+        assert unheard == [
+            ("warn", f'groups = "always" of [{table}] has no effect')
+            for table in ("channels.telegram", 'channels.telegram.rooms."-1001"')
+        ]
         wrong = await probe(tmp_path, "telegram", options | {"token": "1:wrong"})
         wished = {"token": fake.token, "api_base_url": fake.url, "inline": True, "business": ["1"]}
         off = await telegram.probe(telegram.Options.model_validate(wished))

@@ -114,7 +114,23 @@ async def _probe(settings: Settings, name: str, account: str | None, channel_id:
         f"check the network and [{table_of(channel_id)}]; channels/README.md has the steps at the platform"
     )
     findings = [ok(title, each.detail) if each.ok else fail(title, each.detail, advice) for each in found]
-    return [*findings, *_unencrypted(channel_options(settings, name, account), channel_id)]
+    unheard = [
+        warn(title, f'groups = "always" of {place} has no effect', each.addressed_only)
+        for each in found
+        if each.addressed_only
+        for place in _hears_all(settings, channel_id)
+    ]
+    return [*findings, *unheard, *_unencrypted(channel_options(settings, name, account), channel_id)]
+
+
+def _hears_all(settings: Settings, channel_id: str) -> Iterator[str]:
+    """Yield the tables in which a channel is to answer every message of a room."""
+    rules, table = settings.rules(channel_id), table_of(channel_id)
+    if rules is not None and rules.groups == "always":
+        yield f"[{table}]"
+    for name, room in rules.rooms.named.items() if rules is not None else ():
+        if room.groups == "always":
+            yield f'[{table}.rooms."{name}"]'
 
 
 _ADDRESSES = ("api_base_url", "homeserver", "gateway_url")

@@ -32,7 +32,15 @@ _OWN = ("description", "mode", "response_format", "tools", "provider")
 """Keys that an agent does not inherit from the settings outside of its table."""
 _ORDER = (
     *("description", "model", "provider", "fallback", "fallback_triggers", "mode", "tools", "skills"),
-    *("temperature", "max_tokens", "stop_sequences", "response_format", "small_model", "compaction"),
+    *(
+        "temperature",
+        "max_tokens",
+        "effort",
+        "stop_sequences",
+        "response_format",
+        "small_model",
+        "compaction",
+    ),
 )
 
 

@@ -1,7 +1,7 @@
 """Requests to ``/v1/chat/completions``.
 
 Unsupported parameters that would change the answer are refused by name. Those that only inform
-(``user``, ``metadata``, ``store``, ``parallel_tool_calls``, hints about cost or effort) are ignored.
+(``user``, ``metadata``, ``store``, ``parallel_tool_calls``, hints about cost) are ignored.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from gateway.contract.errors import InvalidRequestError
-from gateway.contract.provider import OneTool, ToolChoice, ToolDefinition, TurnOptions
+from gateway.contract.provider import Effort, OneTool, ToolChoice, ToolDefinition, TurnOptions
 
 
 class TextContent(Struct, frozen=True, tag_field="type", tag="text"):
@@ -154,6 +154,7 @@ class ChatRequest(Struct, frozen=True):
         | None
     ) = None
     response_format: ResponseFormat | None = None
+    reasoning_effort: Effort | None = None
     n: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
@@ -201,6 +202,7 @@ def turn_options(body: ChatRequest) -> TurnOptions:
         max_tokens=min(filter(None, (body.max_tokens, body.max_completion_tokens)), default=None),
         stop_sequences=_stop(body.stop),
         response_format=answer_format(body.response_format, "response_format"),
+        effort=body.reasoning_effort,
         tools=tools,
         tool_choice=choice,
         server_retries=1,

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, assert_never
 from msgspec import Meta, Struct
 
 from gateway.contract.errors import InvalidRequestError, NotFoundError
-from gateway.contract.provider import TurnOptions
+from gateway.contract.provider import Effort, TurnOptions
 from gateway.server.openai.chat import (
     AssistantMessage,
     CalledFunction,
@@ -74,6 +74,12 @@ class TextOptions(Struct, frozen=True):
     format: ResponseFormat | None = None
 
 
+class ReasoningOptions(Struct, frozen=True):
+    """Options of the reasoning before the answer."""
+
+    effort: Effort | None = None
+
+
 class ResponseRequest(Struct, frozen=True):
     """A conversation to answer. ``previous_response_id`` continues the session of an earlier answer.
 
@@ -90,6 +96,7 @@ class ResponseRequest(Struct, frozen=True):
     background: Literal[False] | None = None
     tool_choice: Literal["auto", "none"] | None = None
     text: TextOptions | None = None
+    reasoning: ReasoningOptions | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     max_output_tokens: Annotated[int, Meta(ge=1)] | None = None
@@ -118,6 +125,7 @@ def response_options(request: ResponseRequest) -> TurnOptions:
         top_p=request.top_p,
         max_tokens=request.max_output_tokens,
         response_format=answer_format(request.text and request.text.format, "text.format"),
+        effort=request.reasoning and request.reasoning.effort,
         server_retries=1,
     )
 

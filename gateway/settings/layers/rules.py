@@ -28,6 +28,7 @@ ORGANIZATION_KEYS: tuple[KeyPath, ...] = (
             "aliases",
             "budgets",
             "compaction",
+            "effort",
             "fallback",
             "fallback_triggers",
             "history_window",

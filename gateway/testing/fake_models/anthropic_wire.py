@@ -43,6 +43,7 @@ _OPTIONAL = (
     "tool_choice",
     "cache_control",
     "thinking",
+    "output_config",
 )
 _NO_SAMPLING = re.compile(r"claude-(opus-(4-[7-9]|[5-9])|(sonnet|haiku)-[5-9]|fable|mythos)")
 _ADAPTIVE = re.compile(r"claude-(opus-4-[6-8]|sonnet-4-6|(opus|sonnet|haiku)-[5-9]|fable|mythos)(?!\d)")

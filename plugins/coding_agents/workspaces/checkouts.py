@@ -332,12 +332,18 @@ class Checkout:
         return name
 
     def _hand_over_index(self) -> None:
-        """Give the agent's git the index that fits to the files: a copy, which replaces a link too."""
+        """Give the agent's git the index that fits to the files: a copy, which replaces a link too.
+
+        Raises GitError on a full disk, and if the agent has put a folder there.
+        """
         fresh = self._admin / "index.trunkline"
-        fresh.unlink(missing_ok=True)
-        with fresh.open("xb") as file:
-            file.write((self.own / "index").read_bytes())
-        fresh.replace(self._admin / "index")
+        try:
+            fresh.unlink(missing_ok=True)
+            with fresh.open("xb") as file:
+                file.write((self.own / "index").read_bytes())
+            fresh.replace(self._admin / "index")
+        except OSError as error:
+            raise GitError("update-index", f"the index of the agent cannot be replaced: {error}") from None
 
 
 def name_at_origin(ref: str) -> str:

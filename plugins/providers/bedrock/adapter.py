@@ -36,6 +36,7 @@ from plugins.providers.protocol import (
     CLAUDE_WITHOUT_SAMPLING,
     ProtocolAdapter,
     accepted_choice,
+    claude_effort,
     decode_models,
     json_headers,
     system_texts,
@@ -86,7 +87,12 @@ class BedrockAdapter(ProtocolAdapter):
                 # The choice is a field of the object with the tools.
                 pieces[-1] = pieces[-1][:-1]
                 pieces += [b',"toolChoice":', _tool_choice(choice), b"}"]
-        log_unsupported(config.id, options, "seed", *_unsupported(options))
+        is_claude = "claude" in options.model
+        log_unsupported(
+            config.id, options, "seed", *_unsupported(options), *(() if is_claude else ("effort",))
+        )
+        if is_claude and (effort := claude_effort(options)):
+            pieces += [b',"additionalModelRequestFields":', msgspec.json.encode(effort)]
         if inference := _inference(options):
             pieces += [b',"inferenceConfig":', msgspec.json.encode(inference)]
         pieces.append(b"}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -39,6 +39,11 @@ from plugins.providers.protocol import (
 BASE_URL = "https://generativelanguage.googleapis.com"
 CAPABILITIES = Capabilities(reasoning=True)
 
+_LEVELS: Mapping[str, str] = {"none": "minimal", "xhigh": "high", "max": "high"}
+"""The levels of Gemini 3 and newer models, if they have another name."""
+_BUDGETS: Mapping[str, int] = {"none": 0, "minimal": 512, "low": 1024, "medium": 8192}
+"""Tokens for the reasoning of Gemini 2.5, as Google's own compatible API translates the efforts."""
+_MOST_BUDGET = 24_576
 _THINKS = re.compile(r"gemini-(2\.5|(?![12]\b))")
 _SPECIAL = re.compile(r"image|tts|live|audio|embedding|robotics|banana|omni")
 
@@ -175,5 +180,14 @@ def _generation(options: ChatOptions, *, as_json: bool) -> dict[str, Any]:
         made["responseMimeType"] = "application/json"
     # Models that do not reason refuse a request for their thoughts.
     if _THINKS.search(options.model) and not _SPECIAL.search(options.model):
-        made["thinkingConfig"] = {"includeThoughts": True}
+        made["thinkingConfig"] = {"includeThoughts": True, **_thinking(options)}
     return made
+
+
+def _thinking(options: ChatOptions) -> dict[str, Any]:
+    effort = options.effort
+    if effort is None:
+        return {}
+    if GEMINI_SIGNED.search(options.model):
+        return {"thinkingLevel": _LEVELS.get(effort, effort)}
+    return {"thinkingBudget": _BUDGETS.get(effort, _MOST_BUDGET)}

@@ -88,7 +88,9 @@ class CompletionsAdapter(ProtocolAdapter):
                 self._address(config, "/responses"),
                 "POST",
                 self._headers(config, "text/event-stream"),
-                self._responses.body(messages, options, refused),
+                self._responses.body(
+                    messages, options, refused, summarize=options.summarize and self._profile.summarizes
+                ),
             )
         history = self._history(options.model).join(messages)
         if self._profile.alternates:
@@ -175,8 +177,8 @@ class CompletionsAdapter(ProtocolAdapter):
         """Return the encoded fields of the request other than messages and tools."""
         stops = tuple(options.stop_sequences or ())  # a hook may have set a list
         sampling = (options.temperature, options.top_p, options.seed, stops)
-        others = (options.max_tokens, bool(options.tools), options.response_format, config.base_url)
-        key = (options.model, *sampling, *others)
+        others = (options.max_tokens, bool(options.tools), options.response_format, options.effort)
+        key = (options.model, *sampling, *others, config.base_url)
         head = self._heads.get(key)
         if head is None:
             if len(self._heads) >= _MAX_HEADS:
@@ -203,6 +205,8 @@ class CompletionsAdapter(ProtocolAdapter):
         log_unsupported(config.id, options, *refused)
         if limit := options.max_tokens or profile.default_limit:
             head[self._limit(config)] = limit
+        if options.effort is not None:
+            head["reasoning_effort"] = options.effort
         pattern = profile.unreasoned_tools
         if options.tools and pattern and re.search(pattern, options.model):
             head["reasoning_effort"] = "none"

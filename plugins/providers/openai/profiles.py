@@ -32,6 +32,7 @@ class Profile(Struct, frozen=True):
     - ``refuses_stop``: a pattern of the models that refuse stop sequences.
     - ``responses``: a pattern of the models that keep their reasoning between tool calls only in the
       Responses protocol.
+    - ``summarizes``: it summarizes hidden reasoning on request, in the Responses protocol.
     - ``unreasoned_tools``: a pattern of the models that accept tools only with reasoning disabled.
     - ``reasoning``: the field of reasoning in a request, for services that accept a model's own one back.
     - ``has_costs``: the usage has the cost in US dollars.
@@ -60,6 +61,7 @@ class Profile(Struct, frozen=True):
     seed: str = "seed"
     refuses_stop: str = ""
     responses: str = ""
+    summarizes: bool = False
     unreasoned_tools: str = ""
     reasoning: str = ""
     has_costs: bool = False
@@ -79,6 +81,7 @@ _PROFILES = (
         limit="max_completion_tokens",
         limit_elsewhere="max_tokens",
         responses=_GPT_WITH_TOOLS,
+        summarizes=True,
     ),
     Profile(
         "mistral",
@@ -139,6 +142,7 @@ _PROFILES = (
         limit="max_completion_tokens",
         deployments=True,
         responses=_GPT_WITH_TOOLS,
+        summarizes=True,
     ),
     Profile(
         "copilot",

@@ -46,7 +46,9 @@ _INCLUDED = ("reasoning.encrypted_content",)
 
 
 class Responses:
-    """Builds the bodies of requests. ``refused`` are fields of ChatOptions that the model refuses."""
+    """Builds the bodies of requests. ``refused`` are fields of ChatOptions that the model refuses;
+    ``summarize`` asks for a summary of the reasoning.
+    """
 
     def __init__(self, capabilities: Capabilities) -> None:
         self._history = FragmentCache(
@@ -54,14 +56,21 @@ class Responses:
         )
         self._tools: RecentEncodings[tuple[ToolDefinition, ...]] = RecentEncodings(_encode_tools)
 
-    def body(self, messages: Sequence[Message], options: ChatOptions, refused: Collection[str]) -> bytes:
+    def body(
+        self,
+        messages: Sequence[Message],
+        options: ChatOptions,
+        refused: Collection[str],
+        *,
+        summarize: bool,
+    ) -> bytes:
         """Encode the body of a request for a streamed answer."""
         as_json = options.response_format == "json"
         texts = (options.system_prompt, JSON_ONLY if as_json else "", accepted_choice(options)[1])
         prompt = "\n\n".join(filter(None, texts))
         system = msgspec.json.encode({"role": "system", "content": prompt}) if prompt else b""
         history = b",".join(filter(None, (system, self._history.join(messages))))
-        pieces = [_head(options, refused)[:-1], b',"input":[', history, b"]"]
+        pieces = [_head(options, refused, summarize=summarize)[:-1], b',"input":[', history, b"]"]
         if options.tools:
             pieces += [b',"tools":', self._tools.get(options.tools)]
             choice, _ = accepted_choice(options)
@@ -70,7 +79,7 @@ class Responses:
         return b"".join((*pieces, b"}"))
 
 
-def _head(options: ChatOptions, refused: Collection[str]) -> bytes:
+def _head(options: ChatOptions, refused: Collection[str], *, summarize: bool) -> bytes:
     head: dict[str, Any] = {"model": options.model, "stream": True, "store": False, "include": _INCLUDED}
     for name in ("temperature", "top_p"):
         if name not in refused and (value := getattr(options, name)) is not None:
@@ -79,6 +88,9 @@ def _head(options: ChatOptions, refused: Collection[str]) -> bytes:
         head["max_output_tokens"] = options.max_tokens
     if options.response_format == "json":
         head["text"] = {"format": {"type": "json_object"}}
+    effort = {} if options.effort is None else {"effort": options.effort}
+    if reasoning := effort | ({"summary": "auto"} if summarize else {}):
+        head["reasoning"] = reasoning
     return msgspec.json.encode(head)
 
 

@@ -18,6 +18,7 @@ from gateway import (
     FilePart,
     ImagePart,
     Message,
+    Metadata,
     Part,
     TextPart,
     ToolCallPart,
@@ -54,6 +55,13 @@ def test_all_six_parts_show() -> None:
     for words in ("**Look:**", "shell", "search", "⚠️ slow down please", "elsewhere.bin"):
         assert words in page.text
     assert len(page.files) == 3
+
+
+def test_an_answer_without_content_says_why() -> None:
+    stopped = Message(session_id="s", role="assistant", metadata=Metadata(stop_reason="cancelled"))
+    assert [page.text for page in shown(TextPart(" "))] == ["_There was nothing to say._"]
+    assert [page.text for page in pages(stopped, Style(), final=True)] == ["_Stopped._"]
+    assert pages(stopped, Style(), final=False) == []
 
 
 @pytest.mark.parametrize(

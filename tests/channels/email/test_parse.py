@@ -151,6 +151,10 @@ def test_several_recipients_are_a_room() -> None:
     assert head(mail("hi", Cc=ben, In_Reply_To=OWN)).addressed == "reply"
     assert (head(mail("hi")).address.group, head(mail("hi")).addressed) == (False, "direct")
     assert whole(mail("/status", to=ben, Cc=ADDRESS)).addressed == "command"
+    [told] = whole(mail("hi", Cc=ben)).quotes
+    assert (told.kind, told.sender) == ("room", named.sender)
+    assert "ada@example.com, ben@example.com. All of them get the answer." in told.text
+    assert whole(mail("hi")).quotes == whole(mail("/status", Cc=ben)).quotes == ()
 
 
 def test_other_addresses_of_the_mailbox_are_the_bot() -> None:

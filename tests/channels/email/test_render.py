@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import base64
 
-from channels.email.render import mail_of
-from gateway import ErrorPart, FilePart, ImagePart, Message, Part, TextPart, ToolCallPart, ToolResultPart
+from channels.email.render import is_silent, mail_of
+from gateway import (
+    ErrorPart,
+    FilePart,
+    ImagePart,
+    Message,
+    Metadata,
+    Part,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+)
 from gateway.channel import Address, OutboundMessage
 from gateway.contract.messages import Attachment
 from tests.channels.email.mail_servers import read
@@ -64,4 +74,7 @@ def test_a_title_cannot_add_a_header() -> None:
 
 def test_an_answer_without_content_is_said_to_be_one() -> None:
     made = read(rendered(TextPart("  ")))
+    stopped = Metadata(stop_reason="cancelled")
+    for parts, silent in (((), True), ((TextPart("Half"),), False), ((ErrorPart("E", "It failed."),), False)):
+        assert is_silent(Message(session_id="s", role="assistant", parts=parts, metadata=stopped)) == silent
     assert made.get_body(("plain",)).get_content().strip() == "_There was nothing to say._"  # type: ignore[union-attr]

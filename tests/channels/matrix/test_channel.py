@@ -371,14 +371,17 @@ async def test_a_reply_brings_what_it_replies_to_with_its_file(tmp_path: Path) -
         await until(lambda: len(texts(room)) == 2)
 
 
-async def test_a_sticker_is_described(tmp_path: Path) -> None:
+async def test_stickers_and_polls_are_described(tmp_path: Path) -> None:
     async with running(tmp_path) as (made, platform, gateway):
         direct, content = platform.fake.direct, {"body": "a cat\nwaves", "url": "mxc://fake.example/cat"}
         sticker = direct.put("m.sticker", ADA, {**content, "info": {}})
         await made.shows("You said: [sticker: a cat waves]")
+        poll = {"org.matrix.msc1767.text": "Tea?\n1. Yes\n2. No", "org.matrix.msc3381.poll.start": {}}
+        direct.put("org.matrix.msc3381.poll.start", ADA, poll)
+        await made.shows("You said: [sticker: a cat waves]", "You said: [poll: Tea? 1. Yes 2. No]")
         related = {"m.relates_to": {"m.in_reply_to": {"event_id": sticker["event_id"]}}}
         platform.fake.say("what is that?", **related)
-        await until(lambda: len(texts(direct)) == 2)
+        await until(lambda: len(texts(direct)) == 3)
         await settled(gateway)
         assert "> \\\\[sticker: a cat waves]" in str(made.models.requests[-1].body)
 
@@ -555,6 +558,27 @@ async def test_a_reaction_is_feedback(tmp_path: Path) -> None:
         await until(lambda: stored() == ["none"])
         fake.react(answer["event_id"], "👎")
         await until(lambda: sorted(stored()) == ["down", "none"])
+
+
+async def test_a_stop_reaction_ends_the_answer_and_its_removal_nothing(tmp_path: Path) -> None:
+    gate = asyncio.Event()
+    async with running(tmp_path) as (made, platform, gateway):
+        fake = platform.fake
+        made.models.then(Reply((Say("Once upon"), Gate(asyncio.Event()))), Reply((Say("Twice"), Gate(gate))))
+        platform.write("a story")
+        await until(lambda: texts(fake.direct) == ["Once upon"])
+        [answer] = fake.direct.messages()[1:]
+        reaction = fake.react(answer["id"], "\N{OCTAGONAL SIGN}")
+        await settled(gateway)
+        platform.write("another")
+        await until(lambda: texts(fake.direct) == ["Once upon", "Twice"])
+        fake.direct.redact(reaction, ADA)
+        fake.react(answer["id"], "\N{EYES}")
+        platform.write("the end")
+        await until(lambda: gateway.parts.dispatcher.waiting == 2)
+        gate.set()
+        await settled(gateway)
+        assert texts(fake.direct) == ["Once upon", "Twice", "You said: the end"]
 
 
 async def test_commands_have_the_prefix_of_matrix(tmp_path: Path) -> None:

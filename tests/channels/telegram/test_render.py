@@ -383,7 +383,7 @@ def test_orders_to_terminals_are_left_out() -> None:
 def test_nothing_to_say_is_said_unless_it_was_stopped() -> None:
     assert pages_of(answer(), final=False) == []
     assert [page.text for page in pages_of(answer(), final=True) if isinstance(page, TextPage)] == [
-        "(There is nothing to say.)"
+        "(There was nothing to say.)"
     ]
     assert pages_of(answer(stop="cancelled"), final=True) == []
 

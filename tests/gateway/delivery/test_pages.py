@@ -149,6 +149,20 @@ async def test_waits_that_the_platform_asked_for_are_not_failures(store: Store) 
     assert (list(board.room.values()), len(board.sent)) == (["hi"], 1)
 
 
+async def test_a_long_wait_that_the_platform_asked_for_is_logged(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    board = Board(("before", PlacementDeferred("Too Many Requests", 3_600.0)))
+    desk = await desk_for(store, board)
+    finishing = asyncio.create_task(desk.finish(await desk.pages(), "hi"))
+    out = ""
+    async with asyncio.timeout(60):
+        while "seconds=3600" not in (out := out + capsys.readouterr().out):
+            await asyncio.sleep(0.01)
+    finishing.cancel()
+    assert "Too Many Requests" in out
+
+
 async def test_a_long_answer_is_several_messages_in_order(store: Store) -> None:
     board = Board(("before", PlacementDeferred("slow down", 0.0)))
     desk = await desk_for(store, board)

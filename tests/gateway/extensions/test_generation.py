@@ -79,7 +79,7 @@ async def test_a_plugin_that_cannot_be_activated_replaces_nothing() -> None:
     old = Noted("a")
     async with registry_of(old) as registry:
         before = registry.current
-        with pytest.raises(PluginError, match="plugin 'a' failed to activate: no"):
+        with pytest.raises(PluginError, match="plugin 'a' failed to activate: RuntimeError: no"):
             await registry.replace("a", Failing("a"))
         with pytest.raises(PluginError, match="'x' is not registered"):
             await registry.replace("x", Noted("x"))

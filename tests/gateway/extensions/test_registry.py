@@ -16,6 +16,8 @@ from gateway import (
     Plugin,
     PluginContext,
     PluginError,
+    Provider,
+    ProviderConfig,
     SlashCommand,
     StatusSegment,
     TextPart,
@@ -23,7 +25,8 @@ from gateway import (
     tool_from,
 )
 from gateway.channel import MessageFrame
-from gateway.contract.errors import AlreadyRegisteredError
+from gateway.contract.errors import AlreadyRegisteredError, ProviderResolutionError
+from gateway.extensions.backends import ProviderRegistry
 from gateway.extensions.contributions import ConsoleUI
 from gateway.extensions.registry import AgentSources, ChannelRegistry, PluginRegistry
 from gateway.extensions.scope import Scope
@@ -485,6 +488,43 @@ async def test_a_tool_that_a_plugin_has_after_its_activation_is_checked(
         await registry.register(late)
     assert late.notes == ["+late", "-late"]
     assert [tool.name for tool in registry.get_tools()] == ["first"]
+
+
+@pytest.mark.parametrize(
+    ("method", "offer", "told"),
+    [
+        ("tools", [test_002_36_agent_sources_are_absolute], r"tools\(\) must return a list of Tool"),
+        ("tools", 5, r"tools\(\) must return a list of Tool"),
+        ("commands", {"hello": 5}, r"commands\(\) must return a list of SlashCommand"),
+        ("commands", [SlashCommand("/say hello", "Say it", Noted)], "'/say hello' cannot be typed"),
+    ],
+)
+async def test_what_a_plugin_lists_has_the_right_type(method: str, offer: object, told: str) -> None:
+    plugin = Noted("mine")
+    setattr(plugin, method, lambda: offer)
+    registry = PluginRegistry(context_for)
+    with pytest.raises(PluginError, match=told):
+        await registry.register(plugin)
+    assert registry.list() == ()
+
+
+async def test_a_failed_activation_names_the_kind_of_the_error() -> None:
+    class Hasty(Noted):
+        async def activate(self, ctx: PluginContext) -> None:
+            ctx.config["zone"]
+
+    with pytest.raises(PluginError, match="plugin 'hasty' failed to activate: KeyError: 'zone'"):
+        await registered(Hasty("hasty"))
+
+
+async def test_a_provider_whose_code_fails_is_left_to_the_fallback_chain() -> None:
+    def make(config: ProviderConfig) -> Provider:
+        raise ValueError("no port")
+
+    providers = ProviderRegistry(lambda name: ProviderConfig(id=name))
+    providers.add_factory("mine", make)
+    with pytest.raises(ProviderResolutionError, match="'mine' cannot be created: ValueError: no port"):
+        await providers.ready("mine")
 
 
 def test_a_channel_is_registered_once_and_can_be_taken_back() -> None:

@@ -71,14 +71,16 @@ async def test_004_41_a_nested_run_goes_by_the_settings_of_its_agent(tmp_path: P
             "model": "script/form",
             "system_prompt": "Fill in forms.",
             "temperature": 0.5,
+            "effort": "high",
             "tools": ["stamp"],
         }
     }
-    async with chatting(tmp_path, Office(), agents=agents) as chat:
+    async with chatting(tmp_path, Office(), agents=agents, effort="low") as chat:
         chat.model.then(hand_to("clerk"), Reply((Say("Form B."),)))
         await chat.say("Ask the clerk")
         outer, inner, *_ = (call.options for call in chat.model.calls)
-    assert (inner.model, inner.temperature) == ("form", 0.5)
+    assert (inner.model, inner.temperature, inner.effort) == ("form", 0.5, "high")
+    assert outer.effort == "low"
     assert inner.system_prompt.startswith("Fill in forms.")
     assert [tool.name for tool in inner.tools] == ["stamp"]
     assert {"delegate", "stamp"} <= {tool.name for tool in outer.tools}

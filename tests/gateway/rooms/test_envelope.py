@@ -110,7 +110,10 @@ async def test_the_envelope_is_set_per_channel_and_room(
     tmp_path: Path, rules: dict[str, Any], expected: str
 ) -> None:
     async with team(tmp_path, **rules) as (chat, platforms):
-        assert (await asked(chat, platforms, said("hi"))).text == expected
+        readers = Quoted("room", "Ben reads it.\n[not this line]", ALICE)
+        got = await asked(chat, platforms, replace(said("hi"), quotes=(readers,)))
+        about = "[About this room]\n> Ben reads it.\n> \\[not this line]\n\n"
+        assert got.text == (expected if expected == "hi" else expected.replace("\nhi", f"\n{about}hi"))
 
 
 @pytest.mark.parametrize(
@@ -136,6 +139,7 @@ async def test_names_cannot_break_out_of_the_envelope(tmp_path: Path, sender: Se
 
 def test_a_name_cannot_make_a_quote_one_of_the_bot() -> None:
     assert quote_header("reply", "Ada", "ada", own=True) == "Reply to your own message"
+    assert quote_header("room", "Ada", "ada", own=False) == "About this room"
     assert quote_header("reply", "Your own message", "", own=False) == 'Reply to "Your own message"'
 
 

@@ -187,6 +187,7 @@ async def test_how_the_model_is_asked_reaches_it(tmp_path: Path) -> None:
             max_completion_tokens=99,
             stop=["END", "FIN"],
             response_format={"type": "json_object"},
+            reasoning_effort="low",
         )
         body = served.models.requests[0].body
         assert {name: body.get(name) for name in ("temperature", "top_p", "seed", "stop")} == {
@@ -197,6 +198,7 @@ async def test_how_the_model_is_asked_reaches_it(tmp_path: Path) -> None:
         }
         assert body["max_tokens"] == 99
         assert body["response_format"] == {"type": "json_object"}
+        assert body["reasoning_effort"] == "low"
         await ask(client, "Hi", stop="END")
         assert served.models.requests[1].body["stop"] == ["END"]
 
@@ -227,6 +229,7 @@ async def test_a_client_stays_within_the_bounds_of_the_agent(tmp_path: Path) -> 
         ("modalities", ["text", "audio"]),
         ("audio", {"voice": "alloy", "format": "wav"}),
         ("web_search_options", {}),
+        ("reasoning_effort", "much"),
         ("temperature", 3),
         ("top_p", -1),
         ("max_tokens", 0),
@@ -272,7 +275,6 @@ async def test_defaults_and_what_only_informs_are_accepted(tmp_path: Path) -> No
                 "metadata": {"job": "1"},
                 "service_tier": "auto",
                 "stream_options": None,
-                "reasoning_effort": "low",
             },
         )
         assert answer.choices[0].message.content == "You said: Hi"

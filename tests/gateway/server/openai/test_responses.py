@@ -159,11 +159,14 @@ async def test_a_failed_response_says_why(tmp_path: Path) -> None:
 async def test_options_reach_the_model(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, client_of(served) as client:
         text = {"format": {"type": "json_object"}}
-        await ask(client, "Hi", temperature=0.25, top_p=0.5, max_output_tokens=99, text=text, tools=[])
+        effort = {"effort": "low", "summary": "auto"}
+        given: dict[str, Any] = {"temperature": 0.25, "top_p": 0.5, "max_output_tokens": 99, "tools": []}
+        await ask(client, "Hi", text=text, reasoning=effort, **given)
         body = served.models.requests[0].body
         assert (body["temperature"], body["top_p"]) == (0.25, 0.5)
         assert 99 in (body.get("max_tokens"), body.get("max_completion_tokens"))
         assert body["response_format"] == {"type": "json_object"}
+        assert body["reasoning_effort"] == "low"
 
 
 @pytest.mark.parametrize(

@@ -37,9 +37,8 @@ ENV = {
 def run_git(folder: Path, *arguments: str) -> str:
     """Run git as a user would."""
     argv = ["git", "-c", "init.defaultBranch=main", *arguments]
-    return subprocess.run(
-        argv, cwd=folder, env=ENV, check=True, capture_output=True, text=True
-    ).stdout.strip()
+    done = subprocess.run(argv, cwd=folder, env=ENV, check=True, capture_output=True)
+    return done.stdout.decode().strip()
 
 
 class Hub:

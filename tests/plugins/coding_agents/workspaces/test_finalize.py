@@ -147,6 +147,19 @@ async def test_003_18_a_crash_after_any_step_makes_no_second_commit_or_pull_requ
     assert await again.recover() == []
 
 
+async def test_a_commit_that_cannot_be_handed_over_names_the_cause_and_is_repeated(desk: Desk) -> None:
+    workspaces, record, _ = await changed(desk)
+    blocked = workspaces.places.repository(record.id) / f"worktrees/{record.id}/index.trunkline"
+    blocked.mkdir()  # by the agent; a full disk is reported likewise
+    with pytest.raises(FinalizeError, match=r"index.* cannot be replaced") as failed:
+        await workspaces.finalize(record.id, "ada", message="Fix")
+    assert failed.value.step == "commit"
+    assert workspaces.get(record.id, "ada").status == "ready"
+    blocked.rmdir()
+    await workspaces.finalize(record.id, "ada", message="Again")
+    assert desk.hub.log("work") == ["Fix", "First"], "the commit of the first attempt"
+
+
 async def test_003_18_a_refused_push_names_the_step_and_the_cause(desk: Desk) -> None:
     workspaces, record, tree = await changed(desk)
     hook = desk.hub.bare() / "hooks/pre-receive"

@@ -239,7 +239,7 @@ async def test_repositories_within_a_worktree_run_nothing_and_are_in_no_commit(
     workspaces = await desk.open()
     record = await workspaces.provision("ada", desk.url, branch="work")
     tree = workspaces.places.tree(record.id)
-    nested = tree / "nested"
+    nested = tree / os.fsdecode(b"nest\xe9d")  # a name that is not UTF-8
     nested.mkdir()
     run_git(nested, "init", "-q")
     (nested / "file").write_text("x\n")
@@ -254,17 +254,21 @@ async def test_repositories_within_a_worktree_run_nothing_and_are_in_no_commit(
         found = await workspaces.changes(record.id, "ada")
         assert [c.path for c in found.files] == ["own"]
     # Also where a commit of the agent has it.
-    run_git(tree, "-c", "advice.addEmbeddedRepo=false", "add", "nested")
+    run_git(tree, "-c", "advice.addEmbeddedRepo=false", "add", nested.name)
     run_git(tree, "commit", "-q", "-m", "With a repository")
     (nested / "file").write_text("y\n")
     (tmp_path / "trapped").unlink(missing_ok=True)  # of the agent's own git
     await workspaces.changes(record.id, "ada")
-    await workspaces.checkpoint(record.id, "ada")
+    kept = await workspaces.checkpoint(record.id, "ada")
+    listed = run_git(tree, "ls-tree", kept.commit).splitlines()
+    assert [line for line in listed if " commit " in line] == [
+        line for line in run_git(tree, "ls-tree", "HEAD").splitlines() if " commit " in line
+    ]
     assert not (tmp_path / "trapped").exists()
     shutil.rmtree(nested / ".git")
     (nested / ".gitattributes").unlink()
     found = await workspaces.changes(record.id, "ada")
-    assert [(c.path, c.status) for c in found.files] == [("nested/file", "A"), ("own", "A")]
+    assert [(c.path, c.status) for c in found.files] == [("nest\ufffdd/file", "A"), ("own", "A")]
 
 
 async def test_links_do_not_lead_out_of_the_workspace(desk: Desk, tmp_path: Path) -> None:
