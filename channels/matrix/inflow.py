@@ -209,7 +209,7 @@ class Inflow:
             if found is None or found.sender != event.sender:
                 return
             original, content = found, as_object(content.get("m.new_content"))
-        if "m.notice" in (content.get("msgtype"), original.content.get("msgtype")):
+        if any(one.get("msgtype") in parse.NOT_FOR_BOTS for one in (content, original.content)):
             return
         place = await self._place(room, event.sender)
         message = parse.message_of(event, original, content, self._bot, place, self._order)

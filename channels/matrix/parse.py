@@ -21,7 +21,10 @@ _DESCRIBED = {
     "org.matrix.msc3381.poll.start": ("poll", "org.matrix.msc1767.text"),
 }
 """Events that are messages in other words: what they are, and the field of their text."""
+NOT_FOR_BOTS = ("m.notice", "m.key.verification.request")
+"""Types of messages that are not answered: those of bots, and what Element sends to compare keys."""
 _FILES = ("m.image", "m.file", "m.audio", "m.video")
+_PLACE = re.compile(r"geo:(-?\d{1,3}(?:\.\d{1,20})?),(-?\d{1,3}(?:\.\d{1,20})?)")
 _URI = re.compile(r"mxc://([A-Za-z0-9.:\[\]-]{1,255})/([A-Za-z0-9_=-]{1,255})")
 _EVENT = re.compile(r"\$[\x21-\x7e]{1,254}")
 _FALLBACK = re.compile(r"> <[^\n]*(\n>[^\n]*)*\n*")
@@ -110,12 +113,17 @@ def latest(event: Event) -> Json:
 
 
 def text_of(content: Json, reply: bool) -> str:
-    """Return what the user wrote: of a file its caption, of a reply the text without the quote."""
+    """Return what the user wrote: of a file its caption, of a reply the text without the quote.
+
+    A location is its coordinates; clients write anything beside them.
+    """
     body = content.get("body")
     if not isinstance(body, str):
         raise ValueError("the body is not a text")
     if content.get("msgtype") in _FILES and content.get("filename") in (None, body):
         return ""
+    if content.get("msgtype") == "m.location" and (place := _PLACE.match(as_text(content.get("geo_uri")))):
+        return f"[location: {place[1]}, {place[2]}]"
     return _FALLBACK.sub("", body, count=1) if reply and _FALLBACK.match(body) else body
 
 

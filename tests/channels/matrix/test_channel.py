@@ -262,6 +262,7 @@ async def test_own_messages_notices_and_edits_of_others_are_ignored(tmp_path: Pa
         await made.shows("You said: one")
         fake.direct.put("m.room.message", BOT, {"msgtype": "m.text", "body": "mine"})
         fake.say("a notice", msgtype="m.notice")
+        fake.say("Ada wants to verify", msgtype="m.key.verification.request")
         fake.join(fake.direct, BEN)
         fake.edit(first, "forged", user="ben")
         fake.edit("$unknown", "forged")

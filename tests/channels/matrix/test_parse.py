@@ -98,6 +98,9 @@ def test_the_quote_of_a_reply_is_removed() -> None:
 def test_a_file_has_a_caption_only_if_it_has_a_name_of_its_own() -> None:
     file = {"msgtype": "m.image", "url": "mxc://hs.test/abc", "info": {"mimetype": "image/png"}}
     assert text_of({**file, "body": "a.png"}, False) == ""
+    here = {"msgtype": "m.location", "body": "My location"}
+    assert text_of({**here, "geo_uri": "geo:52.5,-13.405;u=35"}, False) == "[location: 52.5, -13.405]"
+    assert text_of({**here, "geo_uri": "geo:here"}, False) == "My location"
     assert text_of({**file, "body": "look", "filename": "a.png"}, False) == "look"
     found = file_of({**file, "body": "look", "filename": "a.png"})
     assert found is not None
