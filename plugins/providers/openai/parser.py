@@ -75,6 +75,7 @@ class _Delta(Struct):
 
 class _PromptDetails(Struct, gc=False):
     cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
 
 
 class _OutputDetails(Struct, gc=False):
@@ -266,10 +267,11 @@ class CompletionParser(EventParser):
     def _usage(self, usage: _Usage) -> None:
         details = usage.prompt_tokens_details
         cached = (details and details.cached_tokens) or usage.prompt_cache_hit_tokens or 0
+        written = (details and details.cache_write_tokens) or 0
         output = usage.completion_tokens or 0
         if self._reasoning_apart and usage.completion_tokens_details is not None:
             output += usage.completion_tokens_details.reasoning_tokens or 0
-        self._writer.usage(usage.prompt_tokens or 0, output, cached)
+        self._writer.usage(usage.prompt_tokens or 0, output, cached, written)
 
     def _cost(self, data: bytes) -> None:
         try:

@@ -156,6 +156,7 @@ class _Item(Struct, omit_defaults=True):
 
 class _Details(Struct, gc=False):
     cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
     reasoning_tokens: int | None = None
 
 
@@ -254,5 +255,5 @@ class ResponsesParser(EventParser):
         given, output = usage.input_tokens or 0, usage.output_tokens or 0
         # xAI counts reasoning beside the output, OpenAI as a part of it; the total tells which.
         output = max(output, (usage.total_tokens or 0) - given)
-        cached = usage.input_tokens_details and usage.input_tokens_details.cached_tokens
-        self._writer.usage(given, output, cached or 0)
+        details = usage.input_tokens_details or _Details()
+        self._writer.usage(given, output, details.cached_tokens or 0, details.cache_write_tokens or 0)

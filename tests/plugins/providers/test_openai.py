@@ -59,6 +59,30 @@ async def test_002_30_an_answer_streams_through_the_adapter() -> None:
         ]
 
 
+@pytest.mark.parametrize(
+    ("model", "ending"),
+    [
+        (
+            "gpt-5.4",
+            b'data: {"choices":[],"usage":{"prompt_tokens":100,"completion_tokens":7,'
+            b'"prompt_tokens_details":{"cached_tokens":20,"cache_write_tokens":50}}}\n\ndata: [DONE]\n\n',
+        ),
+        (
+            "gpt-5.6",
+            b'data: {"type":"response.completed","response":{"usage":{"input_tokens":100,"output_tokens":7,'
+            b'"input_tokens_details":{"cached_tokens":20,"cache_write_tokens":50}}}}\n\n',
+        ),
+    ],
+)
+async def test_tokens_that_are_written_to_the_cache_are_reported(model: str, ending: bytes) -> None:
+    options = msgspec.structs.replace(OPTIONS, model=model)
+    async with FakeModels() as fake, connected(create, fake.openai_url, like="openai") as provider:
+        fake.then(Reply((Say("Hi"), Bytes(ending))))
+        reports = [d for d in await deltas_of(provider, options=options) if isinstance(d, MetadataDelta)]
+    last = reports[-1]
+    assert (last.input_tokens, last.cached_tokens, last.cache_write_tokens) == (100, 20, 50)
+
+
 async def test_002_19_cached_tokens_are_reported_once_and_zero_if_there_are_none() -> None:
     async with FakeModels() as fake, connected(create, fake.openai_url) as provider:
         fake.then(Reply((Say("a"),), tokens=Tokens(100, 2, 80)), Reply((Say("b"),)))
