@@ -1,4 +1,4 @@
-"""Work status: the running tools in the status line, and a note after an answer that took long.
+"""Work status: what runs, in the status line, and a note after an answer that took long.
 
 In: ``[plugins.work_status]``. Out: a status segment and a key that hides it, notes in the session, a line for
 the model after a stopped answer, and metrics. The plugin loader imports it.
@@ -26,7 +26,7 @@ from gateway import (
     UsageEvent,
 )
 from gateway.api import Display, Figure
-from gateway.events import TurnFinished
+from gateway.events import SubAgentEvent, TurnFinished
 
 NOTE = "work_status.note"
 """The type of the messages that the plugin appends."""
@@ -73,6 +73,8 @@ class WorkStatus(Plugin):
         """``clock`` returns seconds."""
         self._clock = clock
         self._tools: Counter[str] = Counter()
+        self._nested: dict[str, str] = {}
+        """The agents of the nested runs, by the id of the run."""
         self._runs: defaultdict[str, list[_Run]] = defaultdict(list)
         self._hidden = False
         self._finished: Counter[str] = Counter()
@@ -86,20 +88,30 @@ class WorkStatus(Plugin):
         ctx.register_message_renderer(NOTE, lambda message: f"*{message.text}*")
         if ctx.activity is not None:
             ctx.activity.subscribe(self._hear)
+            ctx.activity.subscribe_sub_agent(self._step)
         if ctx.events is not None:
             ctx.events.subscribe(TurnFinished, self._count)
 
     def figures(self) -> Sequence[Figure]:
-        """Return the running tools, and the number and the duration of the answers."""
+        """Return the running tools and nested agents, and the number and the duration of the answers."""
         tools = [
             Figure("running_tools", "Running calls", count, labels={"tool": name})
             for name, count in sorted((+self._tools).items())
+        ]
+        agents = [
+            Figure("nested_runs", "Running nested agents", count, labels={"agent": name})
+            for name, count in sorted(Counter(self._nested.values()).items())
         ]
         outcomes = [
             Figure("answers", "Finished answers", count, "counter", {"outcome": name})
             for name, count in sorted(self._finished.items())
         ]
-        return [*tools, *outcomes, Figure("seconds", "Time spent on answers", self._seconds, "counter")]
+        return [
+            *tools,
+            *agents,
+            *outcomes,
+            Figure("seconds", "Time spent on answers", self._seconds, "counter"),
+        ]
 
     def _count(self, finished: TurnFinished) -> None:
         self._finished[finished.outcome] += 1
@@ -131,6 +143,15 @@ class WorkStatus(Plugin):
             self._tools[activity.source] += 1 if activity.kind == "tool_start" else -1
             self._show()
 
+    def _step(self, step: SubAgentEvent) -> None:
+        if step.kind == "invocation_start":
+            self._nested[step.run_id] = step.agent_id
+        elif step.kind == "invocation_end":
+            self._nested.pop(step.run_id, None)
+        else:
+            return
+        self._show()
+
     def _begin(self, session_id: str) -> None:
         run = _Run(self._clock())
         session = self._ctx.sessions.get(session_id) if self._ctx.sessions else None
@@ -144,7 +165,8 @@ class WorkStatus(Plugin):
 
     def _show(self) -> None:
         self._tools = +self._tools
-        names = [name if count == 1 else f"{count} {name}" for name, count in sorted(self._tools.items())]
+        running = self._tools + Counter(f"agent {name}" for name in self._nested.values())
+        names = [name if count == 1 else f"{count} {name}" for name, count in sorted(running.items())]
         tools = ", ".join(names)
         shown = StatusSegment(f"running {tools}", dim=True, texts={"de": f"läuft: {tools}"})
         self._ctx.set_status_line([shown] if names and not self._hidden else [])

@@ -37,6 +37,22 @@ class Digger(Plugin):
         return "a hole"
 
 
+class Delegator(Plugin):
+    """A plugin with a tool that starts a nested run."""
+
+    name = "delegator"
+
+    def __init__(self) -> None:
+        self._tools = [tool_from(self.delegate)]
+
+    def tools(self) -> Sequence[Tool]:
+        return self._tools
+
+    async def delegate(self, context: ToolContext) -> str:
+        """Hand a task on."""
+        return await context.run_nested("think about it")
+
+
 class Clock:
     """A clock that a test advances."""
 
@@ -123,12 +139,6 @@ async def test_a_long_answer_is_followed_by_a_note(tmp_path: Path) -> None:
 
 
 async def test_a_nested_run_has_no_note_of_its_own(tmp_path: Path) -> None:
-    class Delegator(Plugin):
-        name = "delegator"
-
-        def tools(self) -> Sequence[Tool]:
-            return [DELEGATE]
-
     settings = {"plugins": {"work_status": {"note_after_seconds": 0}}}
     async with chatting(tmp_path, Delegator(), WorkStatus(), **settings) as chat:
         chat.model.then(Reply((Use("delegate"),), "tools"), Reply((Say("nested"),)), Reply((Say("done"),)))
@@ -137,12 +147,19 @@ async def test_a_nested_run_has_no_note_of_its_own(tmp_path: Path) -> None:
     assert len([message for message in kept if message.custom_type == NOTE]) == 1
 
 
-async def delegate(context: ToolContext) -> str:
-    """Hand a task on."""
-    return await context.run_nested("think about it")
-
-
-DELEGATE = tool_from(delegate)
+async def test_nested_agents_are_shown_while_they_run(tmp_path: Path) -> None:
+    gate, plugin, begun = Gate(asyncio.Event()), WorkStatus(), asyncio.Event()
+    async with chatting(tmp_path, Delegator(), plugin) as chat:
+        chat.gateway.activity.subscribe_sub_agent(lambda step: begun.set() if "text" in step.kind else None)
+        chat.model.then(Reply((Use("delegate"),), "tools"), Reply((Say("nested"), gate)))
+        accepted = await chat.accept("go")
+        await begun.wait()
+        assert status(chat) == ["running agent sub, delegate"]
+        figures = [(one.name, one.value, one.labels) for one in plugin.figures() if one.name == "nested_runs"]
+        assert figures == [("nested_runs", 1, {"agent": "sub"})]
+        gate.opened.set()
+        await chat.answer(accepted)
+        assert status(chat) == []
 
 
 async def test_the_model_learns_that_its_answer_was_stopped(tmp_path: Path) -> None:
