@@ -141,4 +141,5 @@ def _silent(url: str, error: Exception) -> str:
 
 
 def _reason(error: Exception) -> str:
-    return str(error.reason if isinstance(error, urllib.error.URLError) else error) or type(error).__name__
+    reason = error.reason if isinstance(error, urllib.error.URLError) else error
+    return getattr(reason, "strerror", None) or str(reason) or type(error).__name__

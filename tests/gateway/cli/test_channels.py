@@ -36,6 +36,7 @@ def test_without_a_gateway_it_says_so(tmp_path: Path) -> None:
     done = trunkline("channels", "status", home=tmp_path, TRUNKLINE_SERVER__PORT="1")
     assert done.returncode == 1
     assert "no gateway responds at" in done.stderr
+    assert "(Connection refused)" in done.stderr
     assert "start one: trunkline run" in done.stderr
 
 
