@@ -10,6 +10,7 @@ import asyncio
 import sys
 import uuid
 from collections import OrderedDict
+from collections.abc import Sequence
 
 import structlog
 
@@ -36,7 +37,7 @@ _SEND, _EDIT = Limit(12, 60.0, burst=10), Limit(6, 60.0, burst=4)
 """The limit of Synapse for messages of a user, and the half of it that previews may use."""
 _TYPING_MS = 20_000
 _EDIT_NOTE = 200
-_MOST_ORDERS, _ORDER_SECONDS = 1_000, 20.0
+_MOST_ORDERS, _ORDER_SECONDS = 1_000, 65.0
 
 
 class Delivery:
@@ -100,8 +101,23 @@ class Delivery:
         if len(self._redacted) > _MOST_ORDERS:
             self._redacted.popitem(last=False)
 
+    @property
+    def awaited(self) -> Sequence[str]:
+        """The events of this account whose order is not known yet."""
+        return tuple(self._awaited)
+
+    def settle(self, events: Sequence[str], order: int) -> None:
+        """Give events that ``/sync`` does not return any more the order of its position.
+
+        They were sent before an answer of it was asked for, and that answer does not have them: an earlier
+        process took them.
+        """
+        for event in events:
+            if event in self._awaited and not self._awaited[event].done():
+                self._awaited[event].set_result(order)
+
     async def order_of(self, event: str) -> int:
-        """Return the order of a message among all messages; 0 if ``/sync`` does not return it in time."""
+        """Return the order of a message among all messages; 0 if ``/sync`` does not answer in time."""
         if event in self._orders:
             return self._orders[event]
         awaited = self._awaited[event] = asyncio.get_running_loop().create_future()

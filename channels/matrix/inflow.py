@@ -99,6 +99,7 @@ class Inflow:
             wanted: Json = {"room": rooms, "presence": none, "account_data": {"types": ["m.direct"]}}
             query: Json = {"since": self._since} if self._since else {}
             query |= {"filter": json.dumps(wanted), "timeout": wait}
+            awaited = self._delivery.awaited
             try:
                 found = await self._api.read("sync", seconds=_POLL_SECONDS, **query)
             except TooLargeError:
@@ -108,10 +109,13 @@ class Inflow:
                 continue
             ready()
             self._limit, wait = _TIMELINE, _POLL_MS
-            await self._take(found)
+            await self._take(found, awaited)
 
-    async def _take(self, sync: Json) -> None:
-        """Take the events of one answer, and then its position."""
+    async def _take(self, sync: Json, awaited: Sequence[str]) -> None:
+        """Take the events of one answer, and then its position.
+
+        ``awaited`` are events of the bot that were sent before the answer was asked for.
+        """
         token, rooms, order = as_text(sync.get("next_batch")), as_object(sync.get("rooms")), self._order
         if not token:
             raise PlacementUncertain("sync: the answer has no position")
@@ -123,6 +127,7 @@ class Inflow:
             return  # The next answer, from the same position, has what was written since the invitation.
         for room, found in as_object(rooms.get("join")).items() if self._since else ():
             await self._take_room(room, as_object(as_object(found).get("timeline")))
+        self._delivery.settle(awaited, order)
         if token != self._since or self._order != order:
             await self._flush(Cursor(self._bot.me, f"{self._order} {token}"))
             self._since = token
@@ -281,6 +286,7 @@ class Inflow:
             # The events after this position come again if the process ends, and perhaps in another order of
             # rooms: their orders have to continue behind those that are stored.
             cursor = Cursor(self._bot.me, f"{self._order} {self._since}")
+        await asyncio.sleep(0)  # A question that these messages answer learns its place before them.
         while True:
             try:
                 receipts = await self._receive(*messages, cursor=cursor, rejected=rejected, signals=signals)

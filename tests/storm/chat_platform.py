@@ -116,6 +116,10 @@ class Platform(ABC):
         """Delete a message as its writer."""
         raise LookupError(f"{self.name} tells of no deletions")
 
+    async def answer(self, http: aiohttp.ClientSession, question: Question, person: str, text: str) -> str:
+        """Write as a person, as an answer to a question. Returns the message's id."""
+        return await self.say(http, question.room, person, text)
+
     async def deletions(self, http: aiohttp.ClientSession) -> Mapping[str, float]:
         """Return when the gateway confirmed each deletion, by room:message, in monotonic seconds.
 

@@ -41,13 +41,17 @@ class MatrixRooms(Platform):
         self, http: aiohttp.ClientSession, room: str, person: str, text: str, file: str | None = None
     ) -> str:
         chat, _, root = room.partition("/")
-        said: Json = {"room": chat, "user": person, "text": text}
-        if root:
-            said["m.relates_to"] = {"rel_type": "m.thread", "event_id": root}
+        said: Json = {"room": chat, "user": person, "text": text, "m.relates_to": _relation(root)}
         if file is not None:
             uri = await self._act(http, "keep", mime_type="text/plain", data=encoded(file))
             said |= {"msgtype": "m.file", "filename": file, "url": uri, "info": {"mimetype": "text/plain"}}
         return await self._act(http, "say", **said)
+
+    async def answer(self, http: aiohttp.ClientSession, question: Question, person: str, text: str) -> str:
+        # As a reply: a plain text answers a question only if no other one is open.
+        chat, _, root = question.room.partition("/")
+        related = {**_relation(root), "m.in_reply_to": {"event_id": question.id}}
+        return await self._act(http, "say", room=chat, user=person, text=text, **{"m.relates_to": related})
 
     async def edit(
         self, http: aiohttp.ClientSession, room: str, person: str, message: str, text: str
@@ -100,6 +104,10 @@ class MatrixRooms(Platform):
 
     async def _act(self, http: aiohttp.ClientSession, what: str, **given: object) -> str:
         return str((await self._post(http, f"_fake/{what}", **given))["result"])
+
+
+def _relation(root: str) -> Json:
+    return {"rel_type": "m.thread", "event_id": root} if root else {}
 
 
 def _place(room: str, said: Mapping[str, Any]) -> str:

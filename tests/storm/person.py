@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Sequence
 
 import aiohttp
-from chat_platform import Platform, ShownMessage
+from chat_platform import Platform, Question, ShownMessage
 from client import Sent, next_message, think
 from model import is_slow
 
@@ -94,10 +94,10 @@ class Person:
         """Return whether their messages need no bot name in front, so that they can answer a question."""
         return not self._called
 
-    async def type(self, http: aiohttp.ClientSession, word: str, text: str) -> None:
+    async def type(self, http: aiohttp.ClientSession, question: Question, word: str, text: str) -> None:
         """Answer an inquiry by typing."""
         self.typed.append(word)
-        await self.platform.say(http, self.room, self.name, text)
+        await self.platform.answer(http, question, self.name, text)
 
     async def write_and_revise(self, http: aiohttp.ClientSession) -> None:
         """Write a message with a slow answer, and edit or delete it while the answer grows."""

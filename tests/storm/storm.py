@@ -419,7 +419,7 @@ class Storm:
                     elif not is_choice(question.inquiry) and self._types(person):
                         word = self._next_word(person, question.inquiry)
                         if word is not None:
-                            tasks.create_task(person.type(http, word, typed_answer(word)))
+                            tasks.create_task(person.type(http, question, word, typed_answer(word)))
                         continue
                     tasks.create_task(self._press(http, question, person))
             await asyncio.sleep(0.2 if self._wants_press() else 1)

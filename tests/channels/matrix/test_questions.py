@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,33 @@ async def test_a_question_is_answered_after_a_restart_and_sent_once(tmp_path: Pa
             await until(lambda: gateway.parts.questions._held[asked].shown)
         async with running(desk, models, tmp_path, second):
             assert len(desk.texts()) == 2
+            desk.say("blue")
+            await until(lambda: second.ended)
+    assert [(answer.question_id, answer.values) for answer in second.ended] == [(asked, ("blue",))]
+
+
+async def test_a_question_whose_place_a_crash_lost_is_answered_by_a_text(tmp_path: Path) -> None:
+    """The position of /sync is behind the question, so no answer of the homeserver has it any more."""
+    desk, first, second = Matrix(), Painter(), Painter()
+
+    def run(statement: str) -> list[Any]:
+        with sqlite3.connect(tmp_path / "trunkline.db") as database:
+            rows = database.execute(statement).fetchall()
+        database.close()
+        return rows
+
+    async with opened(desk) as models:
+        async with running(desk, models, tmp_path, first) as gateway:
+            there = await place(desk, first)
+            asked = await first.ask(there)
+            await until(lambda: gateway.parts.questions._held[asked].shown)
+            behind = f"s{desk.platform.fake.position}"
+            await until(lambda: behind in run("select value from cursor where channel = 'matrix'")[0][0])
+        run("update question set shown = ''")
+        sent = len(desk.platform.fake.transcript.of("send"))
+        async with running(desk, models, tmp_path, second) as gateway:
+            await until(lambda: len(desk.platform.fake.transcript.of("send")) > sent)
+            await settled(gateway)
             desk.say("blue")
             await until(lambda: second.ended)
     assert [(answer.question_id, answer.values) for answer in second.ended] == [(asked, ("blue",))]
