@@ -216,12 +216,7 @@ class ProviderError(TrunklineError):
     """A model provider failed. ``provider`` is its id, ``status`` its HTTP status."""
 
     def __init__(
-        self,
-        message: str,
-        *,
-        provider: str = "",
-        status: int | None = None,
-        retry_after: float | None = None,
+        self, message: str, *, provider: str = "", status: int | None = None, retry_after: float | None = None
     ) -> None:
         super().__init__(message)
         self.provider = provider

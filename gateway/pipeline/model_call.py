@@ -7,6 +7,7 @@ that readers keep what they saw. Each call is metered.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -25,14 +26,7 @@ from gateway.contract.errors import (
     fallback_notice,
 )
 from gateway.contract.events import UsageEvent
-from gateway.contract.messages import (
-    Message,
-    Part,
-    TextPart,
-    ToolCallPart,
-    ToolResultPart,
-    is_notice,
-)
+from gateway.contract.messages import Message, Part, TextPart, ToolCallPart, ToolResultPart, is_notice
 from gateway.contract.provider import ChatOptions, ToolDefinition
 from gateway.contract.tool import Tool
 from gateway.counters import Counters, observe
@@ -268,6 +262,8 @@ class ModelCaller:
             first = turn.writer.next_index
             async with aclosing(route.provider.stream(messages, meter.options)) as stream:
                 async for delta in stream:
+                    if turn.aborted:  # the provider hid the cancellation
+                        raise asyncio.CancelledError
                     if waiting and not isinstance(delta, MetadataDelta):
                         waiting = False
                         observe(counters.first_piece, key, time.monotonic() - begun)
@@ -286,6 +282,8 @@ class ModelCaller:
                         if not turn.delta_count % _ESTIMATE_EVERY and turn.usage_is_due:
                             _emit_usage(turn, meter.cost_so_far(usage, _count_written(turn, first)))
         except ProviderError as error:
+            if turn.aborted:  # no other provider is called for a turn that was stopped
+                raise asyncio.CancelledError from error
             counters.failures[*key, error.name] += 1
             raise
         finally:

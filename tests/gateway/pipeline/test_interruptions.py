@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import select, update
 
-from gateway import Plugin, Tool, ToolCallPart, ToolResultPart, tool_from
+from gateway import (
+    ChatOptions,
+    Message,
+    Plugin,
+    PluginContext,
+    Tool,
+    ToolCallPart,
+    ToolResultPart,
+    tool_from,
+)
 from gateway.app import Gateway
 from gateway.channel import Cursor, StopRequest, Withdrawal
+from gateway.contract.deltas import Delta, TextDelta
+from gateway.contract.errors import StreamAbortedError
 from gateway.contract.events import ChatMessage
 from gateway.contract.messages import now_ms
 from gateway.pipeline.tools import ToolCalls
@@ -20,7 +31,7 @@ from gateway.session import Turn
 from gateway.store import schema as t
 from gateway.store.inbox import Entry
 from gateway.store.steps import Steps
-from gateway.testing.chat import Chat, chatting, written
+from gateway.testing.chat import Chat, ScriptedModel, chatting, written
 from gateway.testing.fake_models.script import Gate, Reply, Say, Use, UseTogether
 from gateway.testing.served import until
 from tests.gateway.session.test_bus import bus_of, note, texts
@@ -275,6 +286,49 @@ async def test_a_stop_is_not_lost_in_a_tool_that_hides_it(tmp_path: Path, end: s
         worker = chat.gateway.parts.dispatcher.worker("s")
         assert worker is None or not worker.cancelling()
         assert (await chat.say("and now?")).text
+
+
+class DeafModel(ScriptedModel):
+    """A provider that goes on when its call is cancelled: it raises, or it says more and calls a tool."""
+
+    id = "deaf"
+
+    def __init__(self, end: str) -> None:
+        super().__init__()
+        self.end = end
+
+    async def stream(self, messages: Sequence[Message], options: ChatOptions) -> AsyncGenerator[Delta]:
+        self.then(Reply((Say("Hel"),)) if not self.calls else Reply((Say("Later."),)))
+        async for delta in super().stream(messages, options):
+            yield delta
+            if len(self.calls) == 1 and isinstance(delta, TextDelta):
+                try:
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    if self.end == "raises":
+                        raise StreamAbortedError("the connection is gone") from None
+                    yield TextDelta(options.message_id, delta.part_index, "lo", 5)
+
+
+@pytest.mark.parametrize("end", ["raises", "goes on"])
+async def test_a_stop_is_not_lost_in_a_provider_that_hides_it(tmp_path: Path, end: str) -> None:
+    deaf = DeafModel(end)
+
+    class Registering(Plugin):
+        name = "registering"
+
+        async def activate(self, ctx: PluginContext) -> None:
+            assert ctx.providers is not None
+            ctx.providers.register(deaf)
+
+    async with chatting(tmp_path, Registering(), model="deaf/one", fallback=["script/one"]) as chat:
+        answer_id = await chat.accept("go")
+        await until(lambda: deaf.calls)
+        assert (await chat.say("/stop")).text == "Stopped."
+        answer = await chat.answer(answer_id)
+        assert (answer.metadata.stop_reason, answer.text) == ("cancelled", "Hel")
+        assert (len(deaf.calls), chat.model.calls) == (1, [])
+        assert (await chat.say("and now?")).text == "Later."
 
 
 async def test_a_stop_for_nothing_is_none(tmp_path: Path) -> None:
