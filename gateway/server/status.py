@@ -8,7 +8,6 @@ from aiohttp import web
 from msgspec import Meta, Struct
 
 from gateway.app import Gateway
-from gateway.contract.channel import Health
 from gateway.contract.errors import ForbiddenError
 from gateway.conversations import AgentChoice, ModelChoice, Selection
 from gateway.models.report import UsageQuery, UsageReport, usage_report, usage_table
@@ -29,6 +28,13 @@ class Readiness(Struct, frozen=True):
     parts: dict[str, bool]
 
 
+class ChannelState(Struct, frozen=True):
+    """Whether a channel works, and why not."""
+
+    ok: bool
+    detail: str = ""
+
+
 class GatewayStatus(Struct, frozen=True):
     """Status of the gateway. ``uptime`` is in seconds; ``waiting`` counts messages without an answer."""
 
@@ -39,7 +45,7 @@ class GatewayStatus(Struct, frozen=True):
     sessions: int
     running: int
     clients: dict[str, int]
-    channels: dict[str, Health]
+    channels: dict[str, ChannelState]
 
 
 class ModelChoices(Struct, frozen=True):
@@ -143,7 +149,7 @@ class StatusRoutes:
     async def _status(self, _call: PlainCall) -> GatewayStatus:
         gateway = self._gateway
         live = gateway.parts.sessions.live()
-        channels = {name: Health(ok=ok, detail=detail) for name, (ok, detail) in gateway.health().items()}
+        channels = {name: ChannelState(ok, detail) for name, (ok, detail) in gateway.health().items()}
         for part in ("gateway", "store"):
             channels.pop(part, None)
         return GatewayStatus(
