@@ -212,7 +212,7 @@ def _to_json(event: Event) -> str:
     """Encode an event; values of other types by their ``repr``."""
     try:
         return _encode(event).decode()
-    except (TypeError, ValueError, RecursionError):  # such as lone surrogates, or keys that are no text
+    except (TypeError, ValueError, RecursionError):  # such as lone surrogates, or keys that are not text
         return str(structlog.processors.JSONRenderer()(None, "", event))
 
 

@@ -26,10 +26,14 @@ if TYPE_CHECKING:
     from playwright.async_api import Browser
     from sqlalchemy import URL
 
-# The same examples every time, as long as the same modules are imported: constants of theirs are mixed in.
-# What is new is looked for with --hypothesis-profile=default, not by chance.
+# The same examples every time, as long as the same modules are imported: constants of theirs are mixed in. So
+# few are enough. What is new is looked for with --hypothesis-profile=default, not by chance.
 hypothesis.settings.register_profile(
-    "steady", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "steady",
+    derandomize=True,
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("steady")
 

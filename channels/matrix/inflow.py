@@ -284,7 +284,7 @@ class Inflow:
         (messages, rejected, signals), self._batch = self._batch, ([], [], [])
         if cursor is None and self._since:
             # The events after this position come again if the process ends, and perhaps in another order of
-            # rooms: their orders have to continue behind those that are stored.
+            # rooms: their orders have to continue after those that are stored.
             cursor = Cursor(self._bot.me, f"{self._order} {self._since}")
         await asyncio.sleep(0)  # A question that these messages answer learns its place before them.
         while True:

@@ -250,7 +250,7 @@ def _parse_message(
     if not said and not files:
         return None
     if message.forward_origin is not None:
-        # The words are another user's: they are no command, no mention and no answer to a question.
+        # The words are another user's: they are not a command, a mention or an answer to a question.
         words, call, to_another = "", "", False
         quoted, files = forwarded(message, said, bot.id), ()
     else:

@@ -178,7 +178,7 @@ async def _run_nothing(_run: ToolRun) -> ProgramResult:
 
 class _Listed(ConfinedPlugin):
     async def find_problem(self) -> str:
-        # It is no problem that it does not run: plugins that are only listed never do.
+        # That it does not run is not a problem: plugins that are only listed never do.
         return ""
 
 

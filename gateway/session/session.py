@@ -304,7 +304,7 @@ class Session:
         changed: Sequence[tuple[int, Message]] = ()
         if 0 < after < self._changed_at:
             changed = await self._store.read(lambda c: read_changed(c, self.id, after))
-            # Not those of a node that took over meanwhile: the reader would resume behind others of it.
+            # Not those of a node that took over meanwhile: the reader would resume after others of it.
             changed = [entry for entry in changed if entry[0] <= self.seq]
         # Joined only after the reads: the replay below then holds everything shown while they ran.
         if feed not in self._sinks:

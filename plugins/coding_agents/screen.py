@@ -264,7 +264,7 @@ class Screen:
         # A row has entries for what was written alone; to ask for the others costs ten times as much.
         cells = [" "] * self.columns
         for column, cell in self._grid.buffer[row].items():
-            if column < self.columns:  # half of a wide character may be behind the end
+            if column < self.columns:  # half of a wide character may be beyond the end
                 cells[column] = cell.data
         text = "".join(cells)
         if len(text) == len(cells) and text.isascii():

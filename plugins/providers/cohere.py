@@ -174,7 +174,7 @@ def _text(text: str) -> Block:
 def _step(step: Step, types: Collection[str]) -> list[Block]:
     said: Block = {"role": "assistant"}
     if step.returned and step.calls:
-        # The model made this reasoning itself, and goes on from it after its calls.
+        # The model made this reasoning itself, and continues from it after its calls.
         said["content"] = [{"type": "thinking", "thinking": step.reasoning}]
     if step.text:
         # Text before tool calls has its own field.

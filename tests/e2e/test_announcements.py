@@ -116,7 +116,7 @@ class Frozen(Editor):
         await asyncio.Event().wait()
 
 
-async def test_the_path_of_a_changed_announcement_goes_on_where_it_ended(tmp_path: Path) -> None:
+async def test_the_path_of_a_changed_announcement_continues_where_it_ended(tmp_path: Path) -> None:
     """The new content resets the number of attempts, also in the next process."""
 
     async def entry(gateway: Gateway) -> str:

@@ -237,7 +237,7 @@ async def test_a_gateway_that_is_killed_within_a_pull_request_opens_one(home: Pa
     assert sum("PR #5" in one for one in texts) == 1, texts
 
 
-async def test_a_suspended_gateway_delays_no_program_and_goes_on_with_it(home: Path) -> None:
+async def test_a_suspended_gateway_delays_no_program_and_continues_with_it(home: Path) -> None:
     shown = home / "shown"
     async with (
         phone_on("websocket") as phone,

@@ -313,7 +313,7 @@ async def test_uploads_show_their_progress_and_can_be_removed(browser: Browser) 
         assert [server.uploads[one]["name"] for one in sent["uploads"]] == ["a.txt"]
 
 
-async def test_an_upload_goes_on_while_another_conversation_is_open(browser: Browser) -> None:
+async def test_an_upload_continues_while_another_conversation_is_open(browser: Browser) -> None:
     server = PageServer(answering("Nice."))
     async with server.running(), chat(browser, server.url) as page:
         await say(page, "first talk")

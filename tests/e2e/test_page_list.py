@@ -70,7 +70,7 @@ async def test_conversations_are_grouped_by_the_day_of_their_last_message(
             )
 
 
-async def test_a_conversation_is_renamed_in_place_and_pinned_for_good(
+async def test_a_conversation_is_renamed_in_place_and_pinned_permanently(
     browser: Browser, tmp_path: Path
 ) -> None:
     async with serving(tmp_path) as served, chat(browser, served.url) as page:

@@ -166,7 +166,7 @@ async def test_002_25_a_mention_is_completed_by_the_keyboard(browser: Browser, t
             await expect(answers(page)).to_have_count(1)
 
 
-async def test_002_25_agents_are_offered_behind_their_command(browser: Browser, tmp_path: Path) -> None:
+async def test_002_25_agents_are_offered_after_their_command(browser: Browser, tmp_path: Path) -> None:
     agents = {"poet": {"description": "Writes verse"}}
     async with serving(tmp_path, agents=agents) as served, chat(browser, served.url) as page:
         await message_field(page).press_sequentially("/agent po")

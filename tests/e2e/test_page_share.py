@@ -64,7 +64,7 @@ async def test_a_link_is_created_copied_opened_counted_and_revoked(
         assert answer.status == 404
 
 
-async def test_a_wide_formula_has_a_scrollbar_of_its_own(browser: Browser, tmp_path: Path) -> None:
+async def test_a_wide_formula_has_its_own_scrollbar(browser: Browser, tmp_path: Path) -> None:
     async with serving(tmp_path, share=SHARE) as served, served.socket() as client:
         terms = " + ".join(f"a_{{{number}}}" for number in range(60))
         served.models.then(Reply((Say(f"$$\n{terms}\n$$\n"),)))

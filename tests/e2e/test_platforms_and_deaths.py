@@ -128,7 +128,7 @@ async def test_what_is_written_during_an_outage_is_answered_once_after_it(tmp_pa
 
 
 @pytest.mark.timeout(120)
-async def test_a_conversation_begun_in_telegram_goes_on_in_slack_and_knows_what_was_said(
+async def test_a_conversation_begun_in_telegram_continues_in_slack_and_knows_what_was_said(
     tmp_path: Path,
 ) -> None:
     async with (

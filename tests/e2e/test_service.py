@@ -98,7 +98,7 @@ async def serving(gateway: GatewayProcess) -> AsyncGenerator[Service]:
 
 
 @pytest.mark.timeout(120)
-async def test_a_service_goes_on_after_kills_and_stops_for_a_wrong_setting(tmp_path: Path) -> None:
+async def test_a_service_continues_after_kills_and_stops_for_a_wrong_setting(tmp_path: Path) -> None:
     async with (
         FakeModels() as models,
         GatewayProcess(tmp_path, models.openai_url) as gateway,

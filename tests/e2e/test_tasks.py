@@ -126,7 +126,7 @@ async def test_004_t05_a_task_that_ended_before_its_result_was_recorded_is_not_r
         await _check(gateway, ["inside"], "The inside is noted.")
 
 
-async def test_004_t05_an_unfinished_task_goes_on_from_its_recorded_steps(tmp_path: Path) -> None:
+async def test_004_t05_an_unfinished_task_continues_from_its_recorded_steps(tmp_path: Path) -> None:
     """The gateway dies in the second call of the task; the first one is not made again."""
     replies = (
         Reply((task("first"),), "tools"),

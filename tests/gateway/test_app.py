@@ -210,7 +210,7 @@ async def test_a_plugin_that_cannot_be_loaded_stops_the_start(tmp_path: Path) ->
     assert f'optional = true in [plugins."{tmp_path}/gone.py"]' in str(error)
 
 
-async def test_settings_that_a_plugin_refuses_stop_the_start_for_good(tmp_path: Path) -> None:
+async def test_settings_that_a_plugin_refuses_stop_the_start_permanently(tmp_path: Path) -> None:
     class Choosy(Noted):
         async def activate(self, ctx: PluginContext) -> None:
             raise SettingsError("plugins.bad.colour: red is none")

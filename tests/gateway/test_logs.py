@@ -128,7 +128,7 @@ def test_a_full_disk_is_reported_once(tmp_path: Path) -> None:
     assert len(lines) == 4
 
 
-def test_a_file_that_another_program_moved_is_made_anew(tmp_path: Path) -> None:
+def test_a_file_that_another_program_moved_is_made_again(tmp_path: Path) -> None:
     code = CODE.format(level="info", format="json", folder=str(tmp_path), size=100_000, node=None)
     current = log_files(tmp_path)[-1]
     moved = f"{code}\nPath({str(current)!r}).rename({str(tmp_path / 'moved')!r})\nlog.info('after')"

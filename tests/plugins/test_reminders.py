@@ -239,7 +239,7 @@ async def test_reminders_at_a_time_of_day_follow_the_zone(tmp_path: Path) -> Non
         assert (await room.say("/remind at 08:59 run")).startswith("Reminder 2: Sat 16 Jan 2027, 08:59.")
 
 
-async def test_users_have_reminders_of_their_own_and_not_too_many(tmp_path: Path) -> None:
+async def test_users_have_their_own_reminders_and_not_too_many(tmp_path: Path) -> None:
     clock = Clock()
     reminders = Reminders(clock)
     plugins = {"reminders": {"most": 1}}

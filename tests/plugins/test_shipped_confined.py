@@ -63,7 +63,7 @@ def test_security_audit_knows_three_patterns(command: str, blocked: bool) -> Non
     assert any(pattern.search(command) for pattern in patterns) is blocked
 
 
-async def test_001_40_security_audit_blocks_in_a_process_of_its_own(tmp_path: Path) -> None:
+async def test_001_40_security_audit_blocks_in_its_own_process(tmp_path: Path) -> None:
     async with chatting(tmp_path, plugins={"enabled": ["security-audit"]}) as chat:
         blocked = await result_of(chat, "rm -rf /")
         assert blocked.output == (

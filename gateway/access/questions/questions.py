@@ -661,7 +661,7 @@ class Questions:
 
     async def _show(self, held: Held) -> None:
         """Show a question through its channel, again until the platform accepts or refuses it."""
-        # A turn that waits for its own question must not wait for an announcement behind it.
+        # A turn that waits for its own question must not wait for an announcement after it.
         while not held.inbox_id and (worker := self.announcing(held.question.session)) is not None:
             await asyncio.wait([worker, held.settled], return_when=asyncio.FIRST_COMPLETED)
             if held.settled.done():

@@ -317,7 +317,7 @@ def _extracted(archive: tarfile.TarFile, folder: Path, kept: Path, kind: str) ->
             others.append(inner)
             (kept / inner).parent.mkdir(exist_ok=True)
             _extract(archive, member, kept / inner)
-    # The checksum is behind the last member.
+    # The checksum follows the last member.
     assert archive.fileobj is not None, "an archive that was opened has a file"
     while archive.fileobj.read(1 << 20):
         pass

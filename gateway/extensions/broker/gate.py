@@ -99,7 +99,7 @@ class Gate:
             log.warning("a plugin was denied a capability", plugin=self._name, reason=str(denied))
             raise
         except (AddressRefusedError, BudgetExceededError):
-            # Not counted: these refusals are no sign of a plugin that tries what it may not do.
+            # Not counted: these refusals do not show that a plugin tries what it may not do.
             allowed = False
             raise
         finally:

@@ -101,7 +101,7 @@ def _tool_choice(choice: ToolChoice) -> bytes:
 
 
 def _encode_tools(tools: tuple[ToolDefinition, ...]) -> bytes:
-    # Tools are strict unless told otherwise, and most schemas do not meet the rules for that.
+    # Tools are strict by default, and most schemas do not meet the rules for that.
     specs = tool_specs(tools, "parameters")
     return msgspec.json.encode([{"type": "function", **spec, "strict": False} for spec in specs])
 

@@ -41,7 +41,7 @@ from tests.recordings import MP3, SILENCE, Speaking, ogg_opus
 SPOKEN = Speaking(("audio/ogg", ogg_opus(), "said.ogg"))
 
 
-async def test_answers_open_a_thread_where_the_conversation_goes_on(
+async def test_answers_open_a_thread_where_the_conversation_continues(
     fake: FakeDiscord, tmp_path: Path
 ) -> None:
     async with gateway_at(fake, tmp_path, threads="open") as gateway:

@@ -317,7 +317,7 @@ def test_wrong_settings_are_refused(wrong: dict[str, str]) -> None:
         Options.model_validate({"token": "t", **wrong})
 
 
-def test_each_account_has_a_path_of_its_own() -> None:
+def test_each_account_has_its_own_path() -> None:
     options = Options.model_validate({"token": "t"})
     assert options.route("discord") == "/discord/interactions"
     assert options.route("discord.two") == "/discord/two/interactions"

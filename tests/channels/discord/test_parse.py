@@ -457,7 +457,7 @@ def taken(name: str, payload: Any) -> InboundMessage | None:
     return None
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(mangled())
 def test_a_mangled_event_is_read_or_put_aside(event: tuple[str, Any]) -> None:
     try:

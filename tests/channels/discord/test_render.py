@@ -216,7 +216,7 @@ PARTS = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(PARTS, max_size=6), st.booleans())
 def test_every_limit_is_kept(parts: list[Part], final: bool) -> None:
     made = shown(*parts, final=final)

@@ -286,7 +286,7 @@ async def test_only_the_author_can_edit_a_message(tmp_path: Path) -> None:
         assert made.asked() == ["one", "two"]
 
 
-async def test_the_order_of_messages_goes_on_after_a_restart(tmp_path: Path) -> None:
+async def test_the_order_of_messages_continues_after_a_restart(tmp_path: Path) -> None:
     platform = MatrixPlatform()
     async with trial(platform, tmp_path) as made:
         shown: list[str] = []
@@ -311,7 +311,7 @@ async def test_edits_can_be_ignored(tmp_path: Path) -> None:
         await made.shows("You said: one", "You said: two")
 
 
-async def test_a_thread_goes_on_without_a_mention_and_has_its_history(tmp_path: Path) -> None:
+async def test_a_thread_continues_without_a_mention_and_has_its_history(tmp_path: Path) -> None:
     async with running(tmp_path) as (made, platform, gateway):
         fake, room = platform.fake, platform.fake.room
         root = fake.say("lunch?", user="ben", room=room)

@@ -95,7 +95,7 @@ def test_the_quote_of_a_reply_is_removed() -> None:
     assert text_of({"body": "> my own quote\n\nwhat?"}, True) == "> my own quote\n\nwhat?"
 
 
-def test_a_file_has_a_caption_only_if_it_has_a_name_of_its_own() -> None:
+def test_a_file_has_a_caption_only_if_it_has_its_own_name() -> None:
     file = {"msgtype": "m.image", "url": "mxc://hs.test/abc", "info": {"mimetype": "image/png"}}
     assert text_of({**file, "body": "a.png"}, False) == ""
     here = {"msgtype": "m.location", "body": "My location"}

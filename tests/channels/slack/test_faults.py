@@ -57,7 +57,7 @@ async def test_a_message_that_was_placed_when_the_gateway_died_is_found_again(
     fake.transcript.check()
 
 
-async def test_a_stream_that_slack_ended_goes_on_as_edits(tmp_path: Path) -> None:
+async def test_a_stream_that_slack_ended_continues_as_edits(tmp_path: Path) -> None:
     first, second = asyncio.Event(), asyncio.Event()
     async with FakeSlack() as fake, FakeModels() as models, gateway_at(fake, tmp_path, models) as gateway:
         models.then(Reply((Say("One "), Gate(first), Say("two "), Gate(second), Say("three."))))

@@ -79,7 +79,7 @@ async def test_an_answer_that_takes_long_reaches_its_author_after_a_restart(tmp_
     assert [one for one in fake.transcript.problems if "after 30 minutes" not in one] == []
 
 
-async def test_a_question_behind_the_command_needs_no_form(tmp_path: Path) -> None:
+async def test_a_question_after_the_command_needs_no_form(tmp_path: Path) -> None:
     async with FakeSlack() as fake, gateway_at(fake, tmp_path) as gateway:
         await fake.command("@ada", "/ask what is new?").settled()
         await settled(gateway, "done")

@@ -269,7 +269,7 @@ def texts_of_section(section: Any) -> Iterator[str]:
         yield element.get("text", "")
 
 
-def test_lists_go_on_behind_what_is_nested() -> None:
+def test_lists_continue_after_what_is_nested() -> None:
     elements: Any = blocks("3. one\n   - deep\n4. two")[0]["elements"]
     kinds = [(one["style"], one["indent"], one.get("offset", 0)) for one in elements]
     assert kinds == [("ordered", 0, 2), ("bullet", 1, 0), ("ordered", 0, 3)]

@@ -229,7 +229,7 @@ async def test_a_group_that_becomes_a_supergroup_is_followed(tmp_path: Path, fak
 
 
 @pytest.mark.parametrize("strategy", ["thread", "chat_user"])
-async def test_a_conversation_goes_on_when_its_group_becomes_a_supergroup(
+async def test_a_conversation_continues_when_its_group_becomes_a_supergroup(
     tmp_path: Path, fake: FakeTelegram, strategy: str
 ) -> None:
     group = fake.group("Lab", "Ada", kind="group", admin=True)

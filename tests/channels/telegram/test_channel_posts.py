@@ -99,7 +99,7 @@ async def test_an_answer_grows_by_edits_and_without_an_indicator(tmp_path: Path,
     fake.transcript.check()
 
 
-async def test_a_channel_can_have_a_table_of_its_own(tmp_path: Path, fake: FakeTelegram) -> None:
+async def test_a_channel_can_have_its_own_table(tmp_path: Path, fake: FakeTelegram) -> None:
     news = fake.group("News", "Ada", kind="channel", admin=True)
     rooms = {"default": "deny", f"channel:{news}": {"groups": "always", "allow": [str(news)]}}
     async with lab(tmp_path, fake, **posts([], rooms=rooms)) as running:

@@ -49,7 +49,7 @@ def test_a_change_names_what_it_changes() -> None:
     assert parse_update(payload("edited"), BotIdentity("telegram", 123456789, edits=False)) is None
 
 
-def test_a_mention_is_found_behind_characters_of_two_units() -> None:
+def test_a_mention_is_found_after_characters_of_two_units() -> None:
     message = heard("mention").inbound
     assert message.text == "😀 @Fake_Bot what time is it?"
     assert (message.address.group, message.address.title) == (True, "Lab")

@@ -146,7 +146,7 @@ async def test_a_chain_of_replies_comes_with_the_first_message_of_a_session(
     fake.transcript.check()
 
 
-async def test_a_topic_that_the_bot_was_called_into_goes_on_without_a_mention(
+async def test_a_topic_that_the_bot_was_called_into_continues_without_a_mention(
     tmp_path: Path, fake: FakeTelegram
 ) -> None:
     forum = fake.group("Forum", "Ada", "Eve", forum=True, admin=True)

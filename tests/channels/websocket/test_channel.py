@@ -185,7 +185,7 @@ async def test_a_client_with_a_number_that_was_never_given_reads_from_the_start(
         ]
 
 
-async def test_004_27_an_answer_goes_on_without_its_reader_and_is_replayed(tmp_path: Path) -> None:
+async def test_004_27_an_answer_continues_without_its_reader_and_is_replayed(tmp_path: Path) -> None:
     gate = asyncio.Event()
     async with serving(tmp_path) as served:
         served.models.then(Reply((Say("all "), Gate(gate), Say("of it"))))
@@ -429,7 +429,7 @@ async def test_004_22_a_slow_reader_gets_the_same_text_in_fewer_pieces(tmp_path:
         assert served.gateway.counters.dropped == 0
 
 
-async def test_004_27_a_reader_that_stops_reading_is_dropped_and_its_answer_goes_on(tmp_path: Path) -> None:
+async def test_004_27_a_reader_that_stops_reading_is_dropped_and_its_answer_continues(tmp_path: Path) -> None:
     limits = {"websocket_queue": 1, "tool_output_bytes": 100_000_000}
     async with serving(tmp_path, Chatterbox(), limits=limits) as served, served.lazy_socket() as client:
         served.models.then(Reply((Use("chatter"),), "tools"), Reply((Say("end"),)))

@@ -127,7 +127,7 @@ async def test_the_focus_stays_in_the_conversation_when_its_version_changes(
         await expect(page.locator("body")).not_to_be_focused()
 
 
-async def test_each_version_has_a_draft_of_its_own(tmp_path: Path, browser: Browser) -> None:
+async def test_each_version_has_its_own_draft(tmp_path: Path, browser: Browser) -> None:
     async with serving(tmp_path) as served, chat(browser, served.url) as page:
         await say(page, "one")
         await expect_talk(page, "one", "You said: one")
@@ -162,7 +162,7 @@ async def test_each_version_has_a_draft_of_its_own(tmp_path: Path, browser: Brow
         assert kept == []
 
 
-async def test_a_version_inside_of_a_version_has_a_draft_of_its_own(tmp_path: Path, browser: Browser) -> None:
+async def test_a_version_inside_of_a_version_has_its_own_draft(tmp_path: Path, browser: Browser) -> None:
     async with serving(tmp_path) as served, chat(browser, served.url) as page:
         await say(page, "one")
         await expect_talk(page, "one", "You said: one")

@@ -79,7 +79,7 @@ def test_answers_of_two_sessions_are_rendered_apart() -> None:
         assert [block["html"] for block in blocks] == [f"<p><em>{word}</em></p>\n", "<p>.</p>\n"]
 
 
-def test_the_parts_of_an_answer_have_blocks_of_their_own() -> None:
+def test_the_parts_of_an_answer_have_their_own_blocks() -> None:
     write = DeltaWriter("m")
     thought = write.text("*hm*", "reasoning")
     call = write.tool_call("c", "clock")

@@ -163,7 +163,7 @@ async def test_another_user_cannot_take_over_a_conversation(tmp_path: Path) -> N
         )
 
 
-async def test_each_conversation_has_a_code_of_its_own(tmp_path: Path) -> None:
+async def test_each_conversation_has_its_own_code(tmp_path: Path) -> None:
     async with guarded(tmp_path) as (chat, platforms):
         one, two = [code_in(await platforms.room(name).ask("ada", "/move")) for name in ("1", "2")]
         assert one != two

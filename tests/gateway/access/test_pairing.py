@@ -295,7 +295,7 @@ async def test_the_owner_may_make_admins(access: Access) -> None:
     assert role_of(access, "home") == "admin"
 
 
-async def test_who_is_let_out_is_a_stranger_at_once_and_for_good(access: Access, store: Store) -> None:
+async def test_who_is_let_out_is_a_stranger_at_once_and_permanently(access: Access, store: Store) -> None:
     await access.pairing.approve(await code_for(access), THE_OWNER, "admin")
     told: list[AccessRevoked] = []
     access.events.subscribe(AccessRevoked, told.append)

@@ -65,7 +65,7 @@ async def running(
         ({"npm *": "allow"}, "rm -rf ~", "deny"),
     ],
 )
-async def test_only_a_rule_of_its_own_allows_an_action(
+async def test_only_its_own_rule_allows_an_action(
     tmp_path: Path, rule: Rule | None, text: str, expected: str
 ) -> None:
     async with running(tmp_path, {} if rule is None else {NAME: rule}) as (_, permissions):

@@ -34,7 +34,7 @@ def test_what_a_user_wrote_is_one_piece_as_it_was_typed() -> None:
     assert talk.entries["u"].pieces() == ([Said("*hi*")], [])
 
 
-def test_nothing_is_final_behind_a_tool_that_runs() -> None:
+def test_nothing_is_final_after_a_tool_that_runs() -> None:
     talk, write = conversation()
     talk.take(write.text("Let me see."))
     call = write.tool_call("c", "clock")

@@ -140,7 +140,7 @@ async def test_a_chosen_model_stays_chosen_after_a_fallback(tmp_path: Path) -> N
     assert asked(chat.model) == ["two", "rhyme"]
 
 
-async def test_a_channel_and_an_account_of_it_have_agents_of_their_own(tmp_path: Path) -> None:
+async def test_a_channel_and_an_account_of_it_have_their_own_agents(tmp_path: Path) -> None:
     channels = {
         "phone": {"enabled": False, "agent": "poet", "accounts": {"desk": {"agent": "clerk"}, "shop": {}}}
     }
@@ -154,7 +154,7 @@ async def test_a_channel_and_an_account_of_it_have_agents_of_their_own(tmp_path:
     assert asked(chat.model) == ["rhyme", "form", "rhyme", "one", "one", "rhyme"]
 
 
-async def test_004_35_an_agent_has_a_chain_of_its_own(tmp_path: Path) -> None:
+async def test_004_35_an_agent_has_its_own_chain(tmp_path: Path) -> None:
     backups = Backups()
     settings: dict[str, Any] = {
         "fallback": ["second/big"],

@@ -388,7 +388,7 @@ expected_metadata = Metadata(output_tokens=9)
 
 
 @given(messages, st.randoms(use_true_random=False))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_004_24_the_message_does_not_depend_on_how_it_is_cut(parts: tuple[Part, ...], dice: random.Random):
     first, second = whole_stream(parts, dice), whole_stream(parts, dice)
     assert assembled(first) == assembled(second)

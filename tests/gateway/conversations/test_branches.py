@@ -169,7 +169,7 @@ async def test_another_answer_is_another_version(tmp_path: Path) -> None:
         assert await writer.versions() == [["look", "look", "*look again"]]
 
 
-async def test_a_version_has_versions_of_its_own(tmp_path: Path) -> None:
+async def test_a_version_has_its_own_versions(tmp_path: Path) -> None:
     async with chatting(tmp_path) as chat:
         writer = Writer(chat)
         await writer.say("one")
@@ -451,7 +451,7 @@ async def test_branches_on_postgresql_are_the_same(tmp_path: Path, migrated_post
 STEPS = ("say", "edit", "regenerate", "switch", "undo", "redo", "/new", "compact", "fork", "look")
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), steps=st.lists(st.sampled_from((*STEPS, "edit", "switch")), min_size=4, max_size=16))
 async def test_any_order_of_steps_keeps_every_version(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, steps: list[str]

@@ -207,7 +207,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 async def test_forks_in_any_order_keep_every_log_and_view(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]

@@ -405,7 +405,7 @@ class Person:
 STEPS = ("prompt", "undo", "redo", "edit", "fork", "/compact", "/new", "/status", "look")
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(st.sampled_from((*STEPS, "prompt", "undo", "undo", "redo")), min_size=4, max_size=16))
 async def test_any_order_of_steps_keeps_the_log_and_all_views(
     tmp_path_factory: pytest.TempPathFactory, steps: list[str]

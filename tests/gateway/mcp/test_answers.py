@@ -172,7 +172,7 @@ def heard() -> Iterator[list[str]]:
         logger.removeHandler(ear)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.binary(max_size=300) | JSON.map(lambda value: json.dumps(value).encode()))
 def test_any_line_is_a_message_or_junk(line: bytes) -> None:
     async def take() -> None:

@@ -124,7 +124,7 @@ async def test_004_34_an_agent_may_say_the_provider_of_its_model(
     assert [call.options.model for call in chat.model.calls] == [model]
 
 
-async def test_a_provider_that_nobody_brings_is_refused_at_the_start(tmp_path: Path) -> None:
+async def test_a_provider_that_no_plugin_brings_is_refused_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as caught:
         async with chatting(tmp_path, agents={"clerk": {"provider": "scrpt"}}):
             pass

@@ -64,7 +64,7 @@ def test_a_cost_is_decimal_and_exact() -> None:
     assert prices.cost("local", "llama3", call(1, 0)) == 0
 
 
-def test_004_T12_what_is_written_to_a_cache_has_a_price_of_its_own() -> None:
+def test_004_T12_what_is_written_to_a_cache_has_its_own_price() -> None:
     prices, model = Prices(Catalog()), "claude-sonnet-4-20250514"
     plain = prices.cost("anthropic", model, call(1000, 0))
     written = prices.cost("anthropic", model, call(1000, 0, 0, 1000))

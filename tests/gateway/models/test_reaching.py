@@ -76,7 +76,7 @@ def test_keys_of_a_list_are_enough_and_not_mixed_with_others() -> None:
     assert config({}, api_key="x", api_keys=("a", "x")).keys == ("x", "a")
 
 
-def test_the_local_server_has_an_address_of_its_own() -> None:
+def test_the_local_server_has_its_own_address() -> None:
     assert provider_config(Settings(), {}, "local", {}).base_url == LOCAL_URL
 
 

@@ -125,7 +125,7 @@ async def test_002_18_a_call_with_broken_arguments_is_answered_and_runs_nothing(
         assert (result.output, result.is_error) == ("Error: Invalid JSON arguments", True)
 
 
-async def test_a_loop_that_raises_is_a_named_error_behind_what_it_said(tmp_path: Path) -> None:
+async def test_a_loop_that_raises_is_a_named_error_after_what_it_said(tmp_path: Path) -> None:
     async def run(loop: LoopRun) -> AsyncGenerator[AgentEvent]:
         yield ContentEvent("I was about to")
         raise ValueError("no idea")

@@ -359,7 +359,7 @@ async def test_compaction_can_be_off_and_then_the_window_is_cut_to_half(tmp_path
         assert chat.model.calls[-1].messages[: len(calls[-1])] == calls[-1]
 
 
-async def test_an_agent_may_have_a_share_of_its_own(tmp_path: Path) -> None:
+async def test_an_agent_may_have_its_own_share(tmp_path: Path) -> None:
     agents = {"early": {"compaction": 0.56}, "never": {"compaction": False}}
     async with small(tmp_path, agents=agents) as (chat, _):
         for name, made in (("early", 1), ("never", 0)):

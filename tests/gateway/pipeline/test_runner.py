@@ -119,7 +119,7 @@ async def test_an_answer_of_reasoning_alone_is_an_error(tmp_path: Path) -> None:
         assert part.message == "the model said nothing: its reasoning used up max_tokens"
 
 
-async def test_an_answer_is_placed_in_its_room_with_a_key_of_its_own(tmp_path: Path) -> None:
+async def test_an_answer_is_placed_in_its_room_with_its_own_key(tmp_path: Path) -> None:
     box = Letterbox()
     async with chatting(tmp_path, Brings(box)) as chat:
         for text in ("one", "two"):

@@ -239,7 +239,7 @@ async def test_who_does_not_wait_yet_when_the_gateway_stops_is_let_go(tmp_path: 
             await waiter
 
 
-async def test_002_31_a_turn_has_a_model_an_agent_and_options_of_its_own(tmp_path: Path) -> None:
+async def test_002_31_a_turn_has_its_own_model_agent_and_options(tmp_path: Path) -> None:
     agents: dict[str, Any] = {"clerk": {"temperature": 0.1, "max_tokens": 50, "stop_sequences": ("END",)}}
     async with chatting(tmp_path, agents=agents) as chat:
         options = TurnOptions(temperature=0.9, top_p=0.5, seed=7, max_tokens=99, response_format="json")

@@ -71,7 +71,7 @@ def clock() -> Clock:
     return Clock()
 
 
-async def test_an_admin_allows_a_plugin_for_good_with_a_button(tmp_path: Path, clock: Clock) -> None:
+async def test_an_admin_allows_a_plugin_permanently_with_a_button(tmp_path: Path, clock: Clock) -> None:
     room = Room()
     async with chatting(tmp_path, Brings(room), **ADMINS) as chat:
         await chat.say("hello", channel="room")

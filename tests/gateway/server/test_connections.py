@@ -138,7 +138,7 @@ async def test_a_trusted_proxy_names_the_client(
 TOKEN = "0123456789abcdef" * 2
 
 
-async def test_clients_of_a_trusted_proxy_have_limits_of_their_own(tmp_path: Path) -> None:
+async def test_clients_of_a_trusted_proxy_have_their_own_limits(tmp_path: Path) -> None:
     """Wrong tokens of one client lock out no other one, and the proxy's connections have no limit."""
     server = {"port": 0, "token": TOKEN, "trusted_proxies": ["127.0.0.1"], "connections_per_peer": 2}
     settings = Settings.model_validate(

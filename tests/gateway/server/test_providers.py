@@ -179,7 +179,7 @@ async def test_a_test_call_says_what_failed_and_what_helps(tmp_path: Path) -> No
         assert "'owner','models.test','openai/fake-small','AuthFailedError'" in await details(served)
 
 
-async def test_a_test_call_is_spend_with_a_source_of_its_own(tmp_path: Path) -> None:
+async def test_a_test_call_is_spend_with_its_own_source(tmp_path: Path) -> None:
     prices = {"openai/fake-small": {"input_price": 10, "output_price": 10}}
     async with serving(tmp_path, server=SERVER, models=prices) as served, browsing(served) as browser:
         await browser.sign_in(token=OWNER)

@@ -118,7 +118,7 @@ async def test_002_22_a_subscriber_gets_the_transcript_now_and_at_every_change(t
     ]
 
 
-async def test_sessions_have_buses_of_their_own(tmp_path: Path) -> None:
+async def test_sessions_have_their_own_buses(tmp_path: Path) -> None:
     async with chatting(tmp_path) as chat:
         await chat.say("one", "a")
         await chat.say("two", "b")

@@ -228,7 +228,7 @@ def _fail(error: BaseException) -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 12)), max_size=20))
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 def test_log_view_and_readers_agree_after_any_order_of_changes(steps: list[tuple[str, int]]) -> None:
     """Messages, summaries, deletions, /new and restarts: readers keep all, the model gets what is left."""
     with TemporaryDirectory() as folder:

@@ -163,7 +163,7 @@ async def test_004_06_a_message_with_a_wrong_part_is_refused_before_anything_is_
         assert await store.read(lambda c, query=query: c.execute(query).scalar()) == 0
 
 
-def test_004_06_a_meta_that_is_no_json_is_refused():
+def test_004_06_a_meta_that_is_not_json_is_refused():
     with pytest.raises(InvalidRequestError, match="cannot be encoded as JSON"):
         put_message(answer(TextPart("x"), meta={"x": object()}), 1)
 

@@ -43,7 +43,7 @@ def loaded(home: Path, settings: str = "") -> Settings:
     return load_settings(environ={"HOME": str(home / "user")}, cwd=home)
 
 
-def test_004_T03_an_agent_may_have_a_file_of_its_own(tmp_path: Path) -> None:
+def test_004_T03_an_agent_may_have_its_own_file(tmp_path: Path) -> None:
     written(tmp_path / "config/agents", poet=POET, plain="Be plain.\n", README="About these.")
     agents = loaded(tmp_path).agents
     assert set(agents) == {"poet", "plain"}

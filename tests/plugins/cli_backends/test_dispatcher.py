@@ -251,7 +251,7 @@ async def test_000_18_what_a_dispatch_changed_is_reported(tmp_path: Path) -> Non
     assert (await quiet.ask()).git_changes is None, "no repository"
 
 
-async def test_000_18_a_repository_cannot_run_programs_of_its_own(tmp_path: Path) -> None:
+async def test_000_18_a_repository_cannot_run_its_own_programs(tmp_path: Path) -> None:
     folder = repository(tmp_path / "project")
     trap = f"touch {tmp_path}/trapped; cat"
     (folder / ".gitattributes").write_text("*.txt filter=evil diff=evil\n")

@@ -383,7 +383,7 @@ class Errand(Plugin):
         return self._tools
 
 
-async def test_a_nested_run_has_a_session_of_its_own(tmp_path: Path) -> None:
+async def test_a_nested_run_has_its_own_session(tmp_path: Path) -> None:
     bodies = {"claude-code": ECHO}
     async with talking(tmp_path, Errand(), bodies=bodies, model="claude-code/default") as chat:
         await chat.say("first")

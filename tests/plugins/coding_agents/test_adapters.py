@@ -51,7 +51,7 @@ def test_the_shell_is_not_ready_elsewhere(line: str) -> None:
     assert shell_reads("pty> make", line).state != "ready"
 
 
-def test_the_shell_shows_what_is_typed_behind_the_prompt() -> None:
+def test_the_shell_shows_what_is_typed_after_the_prompt() -> None:
     assert shell_reads("old", "pty> ls -l").input == "ls -l"
     assert (
         shell_reads("old", "pty> for x in a b", "do echo $x", "done").input

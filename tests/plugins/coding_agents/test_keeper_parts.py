@@ -190,8 +190,8 @@ def test_ids_are_known_once_they_were_used(numbers: list[int]) -> None:
 
 def test_ids_that_are_never_in_order_take_bounded_memory() -> None:
     ids = CommandIds()
-    for number in range(10, 1_000_000, 7):
+    for number in range(10, 100_000, 7):
         assert number not in ids
         ids.add(number)
     assert 10 in ids
-    assert 999_999 not in ids
+    assert 99_999 not in ids

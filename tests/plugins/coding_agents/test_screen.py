@@ -48,7 +48,7 @@ def finish(screen: Screen) -> Screen:
     return screen
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(PIECES, max_size=40), st.integers(-1, 70_000), st.integers(-1, 70_000))
 def test_any_bytes_give_a_screen_of_the_same_size(pieces: list[bytes], rows: int, columns: int) -> None:
     screen = Screen(5, 12)
@@ -91,7 +91,7 @@ LINES = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(LINES)
 def test_lines_that_scroll_off_within_one_call_leave_the_same_screen(pieces: list[bytes]) -> None:
     whole, parts = Screen(5, 12), Screen(5, 12)

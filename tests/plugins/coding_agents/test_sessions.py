@@ -590,7 +590,7 @@ async def test_a_driver_types_with_ids_that_are_never_used_again(tmp_path: Path)
         await again.stop()
 
 
-async def test_a_program_that_a_shell_runs_has_a_version_of_its_own(tmp_path: Path) -> None:
+async def test_a_program_that_a_shell_runs_has_its_own_version(tmp_path: Path) -> None:
     program = tmp_path / "bin" / "pi"
     program.parent.mkdir()
     program.write_text('#!/bin/sh\n[ "$1" = --version ] && exec echo 0.73.1\nprintf "%s, done.\\n" "$2"\n')

@@ -91,7 +91,7 @@ async def test_002_19_cached_tokens_are_reported_once_and_zero_if_there_are_none
             assert [report.cached_tokens for report in reports] == [cached]
 
 
-async def test_reasoning_is_a_part_of_its_own() -> None:
+async def test_reasoning_is_its_own_part() -> None:
     async with FakeModels() as fake, connected(create, fake.openai_url) as provider:
         fake.then(Reply((Think("Hm"), Think("m."), Say("Yes."))))
 

@@ -133,7 +133,7 @@ async def test_openrouter_learns_who_asks() -> None:
         ),
     ],
 )
-def test_azure_has_addresses_of_its_own(base_url: str, version: str | None, chat: str, models: str) -> None:
+def test_azure_has_its_own_addresses(base_url: str, version: str | None, chat: str, models: str) -> None:
     config = ProviderConfig(id="azure", base_url=base_url, api_version=version)
     adapter = adapter_of(config)
     request = adapter.build_chat_request((user("Hi"),), ChatOptions(model="my gpt/4"), config)
@@ -486,6 +486,6 @@ async def test_004_32_what_a_model_refuses_is_left_out(name: str, model: str, le
             assert text_of(await deltas_of(provider, options=offered)) == "You said: Hi"
 
 
-def test_004_32_mistral_has_a_name_of_its_own_for_a_seed() -> None:
+def test_004_32_mistral_has_its_own_name_for_a_seed() -> None:
     body = body_for(ProviderConfig(id="mistral"), options=ChatOptions(model="m", seed=7))
     assert (body["random_seed"], "seed" in body) == (7, False)

@@ -295,7 +295,7 @@ def _json(file: Path) -> dict[str, Any]:
     try:
         data = file.read_bytes()
         found: Any = json.loads(data) if len(data) <= MOST_BYTES else None
-        json.dumps(found, ensure_ascii=False).encode()  # lone surrogates are no text
+        json.dumps(found, ensure_ascii=False).encode()  # lone surrogates are not text
     except (ValueError, RecursionError, OSError):
         found = None
     if not isinstance(found, dict):

@@ -231,7 +231,7 @@ async def test_a_bot_reads_files_and_sends_them(fake: FakeDiscord) -> None:
     fake.transcript.check()
 
 
-async def test_a_bot_reads_the_history_behind_a_message(fake: FakeDiscord) -> None:
+async def test_a_bot_reads_the_history_after_a_message(fake: FakeDiscord) -> None:
     first = fake.say("general", "zero")
     for number in range(120):
         fake.say("general", str(number))

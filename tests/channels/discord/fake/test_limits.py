@@ -43,7 +43,7 @@ async def test_a_channel_takes_five_messages_in_five_seconds(
     assert (await bot.send(general, "again")).status == 200
 
 
-async def test_calls_of_different_kinds_have_buckets_of_their_own(
+async def test_calls_of_different_kinds_have_their_own_buckets(
     bot: RawBot, fake: FakeDiscord, general: int
 ) -> None:
     keys = [(await bot.send(general, str(number))).body["id"] for number in range(5)]

@@ -73,7 +73,7 @@ async def test_overlapping_entities_are_put_in_order(fake: FakeTelegram, bot: Bo
     assert kinds(fake.messages(chat)[0]) == [("bold", 0, 2), ("italic", 2, 4), ("bold", 2, 2)]
 
 
-async def test_a_text_has_entities_of_its_own(fake: FakeTelegram, bot: Bot) -> None:
+async def test_a_text_has_its_own_entities(fake: FakeTelegram, bot: Bot) -> None:
     chat = fake.private()
     fake.say(chat, "/help@fake_bot see https://example.org or ask @adalovelace #now")
     found = [kind for kind, _, _ in kinds(fake.messages(chat)[0])]

@@ -269,7 +269,7 @@ def test_a_lock_that_others_can_write_or_that_is_a_link_is_not_read(desk: Desk) 
     assert "cannot be read" in refusal(desk, "audit")
 
 
-def test_a_service_with_a_user_of_its_own_can_read_the_lock(desk: Desk) -> None:
+def test_a_service_with_its_own_user_can_read_the_lock(desk: Desk) -> None:
     desk.project()
     desk.installer.approve("audit", (), "operator")
     assert stat.S_IMODE(desk.admission.lock_file.stat().st_mode) == 0o644

@@ -129,7 +129,7 @@ def test_a_shell_has_a_terminal_with_job_control(shell: Terminal) -> None:
     assert shell.process.wait(SECONDS) == 5
 
 
-def test_a_program_can_start_another_one_in_a_terminal_of_its_own(work: Path) -> None:
+def test_a_program_can_start_another_one_in_its_own_terminal(work: Path) -> None:
     code = "import pty; pty.spawn(['/usr/bin/tty'])"
     found = run([*prefix(work), "/usr/bin/python3", "-c", code], work)
     assert "/dev/pts/0" in found.stdout

@@ -190,7 +190,7 @@ async def test_a_stream_ends_when_its_account_loses_its_role_or_all_logins_end(t
         assert (await two.ask("GET", "/api/now"))[0] == 401
 
 
-async def test_a_stream_is_no_activity(tmp_path: Path) -> None:
+async def test_a_stream_is_not_activity(tmp_path: Path) -> None:
     async with serving(tmp_path, server=SERVER) as served, browsing(served) as browser:
         store = served.gateway.parts.store
         await browser.sign_in(token=OPS)

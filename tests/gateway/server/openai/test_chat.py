@@ -124,7 +124,7 @@ async def test_a_stream_tells_what_it_took_if_it_is_asked_to(tmp_path: Path) -> 
         assert text_of(chunks) == "Hello."
 
 
-async def test_the_history_of_a_client_begins_a_session_of_its_own(tmp_path: Path) -> None:
+async def test_the_history_of_a_client_begins_its_own_session(tmp_path: Path) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "clock", "arguments": '{"zone": "UTC"}'}}
     async with serving(tmp_path) as served, client_of(served) as client:
         await ask(
@@ -435,7 +435,7 @@ async def test_a_request_that_was_refused_may_be_repeated_with_its_key(tmp_path:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_client_that_leaves_ends_its_answer_and_is_no_error_in_the_log(
+async def test_a_client_that_leaves_ends_its_answer_and_is_not_an_error_in_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, stream: bool
 ) -> None:
     async with serving(tmp_path) as served, client_of(served) as client:

@@ -68,7 +68,7 @@ async def test_the_tools_of_a_client_are_offered_in_place_of_our_own(tmp_path: P
         assert len(served.models.requests) == 1, "the client runs its tools, not the gateway"
 
 
-async def test_without_tools_of_its_own_a_client_gets_ours(tmp_path: Path) -> None:
+async def test_without_its_own_tools_a_client_gets_ours(tmp_path: Path) -> None:
     async with serving(tmp_path, Clock()) as served, client_of(served) as client:
         served.models.then(Reply((Use("clock"),), "tools"), Reply((Say("noon"),)))
         assert (await ask(client, "Time?")).choices[0].message.content == "noon"

@@ -312,7 +312,7 @@ async def test_a_connection_waits_for_a_gateway_that_is_away(tmp_path: Path) -> 
             assert (status, "fine" in text) == (0, True)
 
 
-async def test_a_direct_key_is_given_and_a_proxied_one_needs_a_network_of_its_own(tmp_path: Path) -> None:
+async def test_a_direct_key_is_given_and_a_proxied_one_needs_its_own_network(tmp_path: Path) -> None:
     environ = {"MODEL_KEY": KEY}
     async with sandbox(tmp_path, environ, key="direct", network="open") as box:
         confined = await box.confine()

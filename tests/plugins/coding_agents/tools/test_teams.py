@@ -20,7 +20,7 @@ async def start(place: Place) -> None:
     await place.until(lambda records: [one.public_status for one in records] == ["completed"] * 2)
 
 
-async def test_each_agent_of_a_team_has_a_worktree_of_its_own(tmp_path: Path) -> None:
+async def test_each_agent_of_a_team_has_its_own_worktree(tmp_path: Path) -> None:
     async with coding(tmp_path) as place:
         await start(place)
         first, second = await place.records()

@@ -30,7 +30,7 @@ def texts(folder: Path) -> str:
     return subprocess.run(["grep", "-rac", TOKEN, folder], capture_output=True, text=True).stdout
 
 
-async def test_003_15_a_workspace_is_a_worktree_on_a_branch_of_its_own(desk: Desk) -> None:
+async def test_003_15_a_workspace_is_a_worktree_on_its_own_branch(desk: Desk) -> None:
     workspaces = await desk.open()
     record = await workspaces.provision("ada", desk.url, task="Fix the auth bug in acme/app, please!")
     assert re.fullmatch(r"trunkline/\d{8}-fix-the-auth-bug-in-acme-app-p-[0-9a-f]{4}", record.branch)
