@@ -101,7 +101,7 @@ def find_orphans(places: Places, ids: Iterable[str]) -> Sequence[Path]:
     return sorted({path for parent in parents if parent.is_dir() for path in parent.iterdir()} - known)
 
 
-def find_unused_mirrors(places: Places, used: Iterable[Path], oldest: int) -> Sequence[Path]:
+def find_unused_mirrors(places: Places, used: Iterable[Path], oldest: float) -> Sequence[Path]:
     """Return mirrors that no workspace uses and that were last fetched before a time (ms)."""
     mirrors = places.mirrors.iterdir() if places.mirrors.is_dir() else ()
     return sorted({path for path in mirrors if path.lstat().st_mtime * 1_000 < oldest} - {*used})

@@ -8,9 +8,10 @@ what a crash interrupted.
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from weakref import WeakValueDictionary
 
@@ -205,7 +206,7 @@ class Workspaces:
             host=socket.gethostname() if self._host.node else "",
         )
         async with self._room:
-            cleanup.check_room(self._settings, await self.measure())
+            cleanup.check_room(self._settings, await self._measure_needed())
             await self._store(record)
         return record
 
@@ -408,7 +409,7 @@ class Workspaces:
 
     async def sweep(self) -> None:
         """Hold the limits, and remove what is no longer needed. Call it every minute."""
-        usage = await self.measure()
+        usage = await self._measure_needed()
         for known in list(self._records.values()):
             lock = self._lock(known.id)
             if lock.locked():
@@ -419,17 +420,34 @@ class Workspaces:
                     record = await self._settle(record)
                     await self._hold_limit(record, cleanup.find_excess(self._settings, usage, record.id))
                     await self._expire(self._records.get(known.id, record))
-        known, now = (*self._records.values(), *self._away), self._clock()
-        used = [self._mirrors.path(record.url) for record in known]
-        mirrors = await asyncio.to_thread(
-            cleanup.find_unused_mirrors, self.places, used, now - self._settings.idle_ms
-        )
-        orphans = await asyncio.to_thread(cleanup.find_orphans, self.places, [each.id for each in known])
+        now = self._clock()
+        await self._drop_mirrors(now - self._settings.idle_ms)
+        known = [record.id for record in (*self._records.values(), *self._away)]
+        orphans = await asyncio.to_thread(cleanup.find_orphans, self.places, known)
         for folder in orphans:
             if folder not in self._orphans:
                 log.warning("a folder belongs to no workspace and is removed in 24 hours", folder=str(folder))
         self._orphans = {folder: self._orphans.get(folder, now) for folder in orphans}
-        for folder in (*mirrors, *(each for each, seen in self._orphans.items() if now - seen >= ORPHAN_MS)):
+        await self._remove_folders(each for each, seen in self._orphans.items() if now - seen >= ORPHAN_MS)
+
+    async def _measure_needed(self) -> cleanup.Usage:
+        """Measure all folders; over the limit, after the removal of the mirrors that no workspace uses."""
+        usage = await self.measure()
+        if usage.total < self._settings.max_total_bytes:
+            return usage
+        await self._drop_mirrors()
+        return await self.measure()
+
+    async def _drop_mirrors(self, oldest: float = math.inf) -> None:
+        """Remove mirrors that no workspace uses and that were last fetched before a time (ms)."""
+        used = [self._mirrors.path(record.url) for record in (*self._records.values(), *self._away)]
+        being_made = [path.with_suffix(".new") for path in used]
+        await self._remove_folders(
+            await asyncio.to_thread(cleanup.find_unused_mirrors, self.places, (*used, *being_made), oldest)
+        )
+
+    async def _remove_folders(self, folders: Iterable[Path]) -> None:
+        for folder in folders:
             log.warning("unused folder removed", folder=str(folder))
             await asyncio.to_thread(cleanup.remove_folder, self.places, folder)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import re
 import subprocess
 from pathlib import Path
@@ -327,6 +328,23 @@ async def test_limits_of_number_and_space_are_held(desk: Desk) -> None:
     small = Desk(desk.base, desk.hub, desk.tables._store, workspaces={"max_bytes": 20})
     with pytest.raises(DiskQuotaError, match="may take 20"):
         await (await small.open()).provision("eve", desk.url)
+
+
+async def test_a_repository_that_is_too_large_blocks_no_other_one(desk: Desk) -> None:
+    desk.hub.make("acme/large", {"large": random.Random(1).randbytes(3_000_000).hex()})
+    given = {"max_bytes": 2_000_000, "max_total_bytes": 2_000_000}
+    desk = Desk(desk.base, desk.hub, desk.tables._store, workspaces=given)
+    workspaces = await desk.open()
+    record = await workspaces.provision("ada", desk.url)
+    for _ in range(2):
+        with pytest.raises(DiskQuotaError, match="acme/large takes"):
+            await workspaces.provision("eve", f"{desk.hub.url}/acme/large")
+    await workspaces.sweep()
+    assert desk.paused == []
+    assert workspaces.get(record.id, "ada").status == "ready"
+    with pytest.raises(DiskQuotaError, match="acme/large takes"):
+        await workspaces.provision("eve", f"{desk.hub.url}/acme/large")
+    await workspaces.provision("ada", desk.url)
 
 
 async def test_a_workspace_whose_session_never_began_is_free_again(desk: Desk) -> None:
