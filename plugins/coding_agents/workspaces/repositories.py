@@ -14,17 +14,20 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from weakref import WeakValueDictionary
 
 from plugins.coding_agents.errors import (
     CodingAgentError,
     CredentialDeniedError,
+    DiskQuotaError,
     InvalidRefError,
     MissingRepoError,
     ServiceUnavailableError,
 )
+from plugins.coding_agents.workspaces.cleanup import folder_bytes
 from plugins.coding_agents.workspaces.credentials import Login, answering, proxy_environment
 from plugins.coding_agents.workspaces.records import Places, Rights
 from plugins.coding_agents.workspaces.sources import Source
@@ -32,6 +35,8 @@ from plugins.programs.git import Git, GitError
 
 FETCH_SECONDS = 600.0
 PUSH_SECONDS = 300.0
+_LOOK_SECONDS = 2.0
+"""The time between two looks at the size of what is fetched."""
 _SSH = "ssh -oBatchMode=yes -oStrictHostKeyChecking=yes -oConnectTimeout=20"
 # In a local repository of a user these would run its hooks and programs.
 _SAFE_RECEIVE = "git -c core.hooksPath=/dev/null -c core.fsmonitor=false -c core.alternateRefsCommand=true "
@@ -114,10 +119,14 @@ def explain(source: Source, error: GitError) -> CodingAgentError:
 
 
 class Mirrors:
-    """The cache of repositories. ``is_partial``: new ones are without the contents of files."""
+    """The cache of repositories, each of at most ``most`` bytes.
 
-    def __init__(self, git: Git, remote: Remote, places: Places, *, is_partial: bool) -> None:
+    ``is_partial``: new ones are without the contents of files.
+    """
+
+    def __init__(self, git: Git, remote: Remote, places: Places, most: int, *, is_partial: bool) -> None:
         self.is_partial = is_partial
+        self._most = most
         self._git = git
         self._remote = remote
         self._places = places
@@ -195,12 +204,36 @@ class Mirrors:
         if lacks_files:
             # A mirror of a time without a sandbox gets all contents once (git 2.36).
             fetch += ("--filter=blob:none",) if self.is_partial else ("--no-filter", "--refetch")
-        await self._remote.run(source, *fetch, "origin", *spec, folder=str(path))
+        async with _limited(source, path, self._most):
+            await self._remote.run(source, *fetch, "origin", *spec, folder=str(path))
         if lacks_files and not self.is_partial:
             await asyncio.to_thread(write_config, path, source, is_partial=False)
         found = re.match(r"ref: (refs/heads/\S+)\tHEAD", head)
         if found:
             await self._git.run("symbolic-ref", "HEAD", found[1], folder=str(path))
+
+
+@asynccontextmanager
+async def _limited(source: Source, folder: Path, most: int) -> AsyncGenerator[None]:
+    """End the fetch in the block once the folder takes too many bytes. Raises DiskQuotaError."""
+
+    async def look() -> None:
+        if await asyncio.to_thread(folder_bytes, folder) > most:
+            raise DiskQuotaError(f"{source.name} takes more than {most:,} bytes (max_total_bytes)")
+
+    async def watch() -> None:
+        while True:
+            await look()
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            watching = group.create_task(watch())
+            yield
+            watching.cancel()
+            await look()
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
 
 
 def _is_partial(folder: Path) -> bool:

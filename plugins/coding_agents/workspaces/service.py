@@ -135,7 +135,13 @@ class Workspaces:
         await asyncio.to_thread(self.places.prepare)
         self._git = Git(program, self._host.environ, self.places.home)
         self._remote = Remote(self._git, self._host.environ, self._host.login)
-        self._mirrors = Mirrors(self._git, self._remote, self.places, is_partial=self._all.sandbox == "off")
+        self._mirrors = Mirrors(
+            self._git,
+            self._remote,
+            self.places,
+            self._settings.max_total_bytes,
+            is_partial=self._all.sandbox == "off",
+        )
         found = [msgspec.convert(value, WorkspaceRecord) for _, value in await self._table.items()]
         self._records = {record.id: record for record in found if not self._is_away(record)}
         self._away = [record for record in found if self._is_away(record)]

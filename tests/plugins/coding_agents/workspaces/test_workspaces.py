@@ -347,6 +347,16 @@ async def test_a_repository_that_is_too_large_blocks_no_other_one(desk: Desk) ->
     await workspaces.provision("ada", desk.url)
 
 
+async def test_the_fetch_of_a_repository_ends_at_the_limit_of_space(desk: Desk) -> None:
+    desk = Desk(desk.base, desk.hub, desk.tables._store, workspaces={"max_total_bytes": 1})
+    workspaces = await desk.open()
+    with pytest.raises(DiskQuotaError, match="acme/app takes more than 1 bytes"):
+        await workspaces.provision("ada", desk.url)
+    assert list(workspaces.places.mirrors.iterdir()) == []
+    with pytest.raises(MissingRepoError):
+        await workspaces.provision("ada", f"{desk.hub.url}/acme/none")
+
+
 async def test_a_workspace_whose_session_never_began_is_free_again(desk: Desk) -> None:
     workspaces = await desk.open()
     used, left = [await workspaces.provision("ada", desk.url, branch=name) for name in ("a", "b")]
