@@ -1,5 +1,6 @@
 /**
- * REST calls of the page. After a network failure they return null or false. Requests are authenticated by a
+ * REST calls of the page. After a network failure they return null or false, and so they do if a proxy before the gateway
+ * answers instead. Requests are authenticated by a
  * cookie that scripts cannot read; `signIn` sets it.
  *
  * @typedef {{id: string, text: string, created_at: number, messages: number, model: string | null, shown: boolean}} Version
@@ -245,7 +246,10 @@ async function call(...given) {
 
 async function request(method, path, headers = {}, body = undefined, signal = undefined) {
   try {
-    return await fetch(path, { method, headers, body, signal });
+    const response = await fetch(path, { method, headers, body, signal });
+    const type = response.headers.get("Content-Type") ?? "";
+    const isForeign = type.startsWith("text/html") || (response.status >= 500 && !type.startsWith("application/json"));
+    return isForeign ? null : response;
   } catch {
     return null;
   }

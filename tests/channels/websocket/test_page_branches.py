@@ -255,7 +255,7 @@ async def test_all_versions_are_downloaded(tmp_path: Path, browser: Browser, cho
 
 async def test_an_edit_during_an_answer_is_refused_and_kept(tmp_path: Path, browser: Browser) -> None:
     gate = Gate(asyncio.Event())
-    async with serving(tmp_path) as served, chat(browser, served.url) as page:
+    async with serving(tmp_path) as served, chat(browser, served.url, expected="502") as page:
         await say(page, "one")
         await expect_talk(page, "one", "You said: one")
         served.models.then(Reply((Say("half"), gate, Say(" whole"))))
@@ -267,6 +267,11 @@ async def test_an_edit_during_an_answer_is_refused_and_kept(tmp_path: Path, brow
         await expect(field).to_have_value("eins")
         gate.opened.set()
         await expect(answers(page).nth(1)).to_contain_text("half whole")
+        # A proxy answers while the gateway is away.
+        await page.route("**/edit", lambda route: route.fulfill(status=502, content_type="text/html", body="Bad"))
+        await field.press("Enter")
+        await expect(page.locator("#notice")).to_contain_text("The gateway cannot be reached.")
+        await page.unroute("**/edit")
         await field.press("Enter")
         await expect_talk(page, "eins", "You said: eins")
 

@@ -2,7 +2,7 @@
 import { confirmed } from "/shared/confirm_dialog.js";
 import { addCopyButtons, copyButton } from "/shared/copy_button.js";
 import { openDialog } from "/shared/dialog.js";
-import { h } from "/shared/dom.js";
+import { h, notTwice } from "/shared/dom.js";
 import { errorSentence } from "/shared/error_sentence.js";
 import { icon } from "/shared/icons.js";
 import { t } from "/shared/language.js";
@@ -70,7 +70,7 @@ export class Conversation {
     const exported = bare("download", t("talks.export"), (event) => openMenu(event.currentTarget, [save("markdown"), save("json")]));
     exported.setAttribute("aria-haspopup", "menu");
     if (!this.context.isAdmin) return null;
-    return h("span", { class: "acts" }, bare("fork", t("talks.fork"), () => this.#fork()), exported, bare("share", t("talks.share"), () => this.#share()), bare("trash", t("talks.delete"), () => this.#delete(info)));
+    return h("span", { class: "acts" }, bare("fork", t("talks.fork"), notTwice(() => this.#fork())), exported, bare("share", t("talks.share"), () => this.#share()), bare("trash", t("talks.delete"), () => this.#delete(info)));
   }
 
   async #fork() {

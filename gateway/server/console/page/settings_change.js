@@ -1,7 +1,7 @@
 /** Dialog that changes one setting: the new value, then what it writes, then saving it. */
 import { copyButton } from "/shared/copy_button.js";
 import { openDialog } from "/shared/dialog.js";
-import { h } from "/shared/dom.js";
+import { h, notTwice } from "/shared/dom.js";
 import { icon } from "/shared/icons.js";
 import { t } from "/shared/language.js";
 import { send } from "./api.js";
@@ -118,7 +118,7 @@ function planView({ difference, command, needs_proof, needs_restart, only_in_ter
     h("p", { class: "muted" }, t("settings.equal")),
     equal,
     h("p", {}, [t(needs_restart ? "settings.restart" : "settings.at_once"), needs_proof ? t("settings.proof") : ""].filter(Boolean).join(" ")),
-    h("button", { type: "button", class: "primary", onclick: save }, icon("check"), t("settings.save")),
+    h("button", { type: "button", class: "primary", onclick: notTwice(save) }, icon("check"), t("settings.save")),
   ];
 }
 

@@ -250,7 +250,7 @@ export const en = {
   "money.days.31": "31 days",
   "money.days.7": "7 days",
   "money.days.month": "Month",
-  "money.dearest": "Dearest conversations",
+  "money.dearest": "Most expensive conversations",
   "money.deleted": "Deleted conversation",
   "money.drop": "remove this filter",
   "money.expected": "At this pace {usd} at the end of the period.",

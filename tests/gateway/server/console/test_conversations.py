@@ -96,8 +96,10 @@ async def test_a_conversation_is_found_read_forked_and_deleted(browser: Browser,
         await page.get_by_role("button", name="Export").press("Enter")
         await expect(page.get_by_role("menuitem", name="Markdown")).to_be_focused()
         await page.keyboard.press("Escape")
-        await page.get_by_role("button", name="Fork").press("Enter")
+        await page.get_by_role("button", name="Fork").dblclick()
         await expect(page.get_by_text("forked", exact=True)).to_be_visible()
+        _, listed = await case.served.ask("GET", "/api/sessions")
+        assert len([one for one in listed["sessions"] if one["parent"]]) == 1
         delete = page.get_by_role("button", name="Delete")
         for refusal in ("Escape", "Enter"):  # the focus is at Cancel
             await delete.press("Enter")

@@ -89,8 +89,8 @@ async def test_money_tells_costs_groups_budgets_and_what_has_no_price(
             await expect(page.locator(".sum strong")).to_have_text("$8.50")
             await page.get_by_role("button", name="Agent: coder").press("Enter")
             await expect(page.locator(".sum strong")).to_have_text("$12.00")
-            # One chat alone, from its row among the dearest.
-            dearest = page.get_by_role("region", name="Dearest conversations").get_by_role("listitem")
+            # One chat alone, from its row among the most expensive.
+            dearest = page.get_by_role("region", name="Most expensive conversations").get_by_role("listitem")
             await expect(dearest).to_have_count(2)
             await dearest.filter(has_text="TG").get_by_role("button").press("Enter")
             await expect(page).to_have_url(re.compile("session=telegram-ada"))
