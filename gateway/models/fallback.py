@@ -254,7 +254,7 @@ def exhausted_error(failures: Sequence[Failure]) -> ProviderError | BudgetExceed
     )
     attempts = [f"{f.route.provider.id}/{f.route.model}: {f.error.name}{_status(f.error)}" for f in failures]
     error = FallbackExhaustedError(f"no provider answered. {said}", attempts=attempts)
-    error.shown = f"no provider answered. {shown}"
+    error.shown = f"No provider answered. {shown}"
     return error
 
 

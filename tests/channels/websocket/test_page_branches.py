@@ -268,7 +268,8 @@ async def test_an_edit_during_an_answer_is_refused_and_kept(tmp_path: Path, brow
         gate.opened.set()
         await expect(answers(page).nth(1)).to_contain_text("half whole")
         # A proxy answers while the gateway is away.
-        await page.route("**/edit", lambda route: route.fulfill(status=502, content_type="text/html", body="Bad"))
+        bad = {"status": 502, "content_type": "text/html", "body": "Bad"}
+        await page.route("**/edit", lambda route: route.fulfill(**bad))
         await field.press("Enter")
         await expect(page.locator("#notice")).to_contain_text("The gateway cannot be reached.")
         await page.unroute("**/edit")

@@ -167,6 +167,8 @@ async def test_each_state_of_the_page_has_its_picture(browser: Browser, tmp_path
                     await page.keyboard.press("Escape")
                 if size == "light":
                     await take_dialogs(page)
+                await page.goto("about:blank")  # the focus and the pointer are not in the next picture
                 await page.goto(broken)
+                await page.mouse.move(0, 0)
                 await expect(answers(page).locator(".error-part")).to_be_visible()
                 await take(page, f"chat-error-{size}")

@@ -121,6 +121,7 @@ async def test_004_40_when_no_model_answers_every_attempt_is_reported(tmp_path: 
     assert said == TextPart("Well"), "what people had been shown stays before the error"
     assert isinstance(error, ErrorPart)
     assert error.error_name == FallbackExhaustedError.__name__
+    assert error.message.startswith("No provider answered. ")
     for told in ("script/one: slow down", "second/big: overloaded", "third/big: "):
         assert told in error.message
     # For the question why: names without the words of providers, which may quote secrets.

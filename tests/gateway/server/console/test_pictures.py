@@ -150,7 +150,8 @@ async def bury(case: Case, fake: FakeModels) -> None:
 
 _RENAME = """([from, to]) => {
     const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-    while (texts.nextNode()) texts.currentNode.data = texts.currentNode.data.replaceAll(from, to);
+    const renamed = (text) => text.replaceAll(from, to).replace(/http:..127\\.0\\.0\\.1:\\d+/, "https://llm.example");
+    while (texts.nextNode()) texts.currentNode.data = renamed(texts.currentNode.data);
 }"""
 
 
