@@ -517,7 +517,7 @@ class RunningGateway:
             store=self.store,
             inbox=self.inbox,
             max_attempts=self.settings.limits.max_attempts,
-            room=self.settings.limits.session_inbox,
+            capacity=self.settings.limits.session_inbox,
             trail=self.settings.store.trail,
         )
 

@@ -83,8 +83,8 @@ class ToolOutputs:
                 f"there is no output {name} in this conversation; outputs are kept for {_KEPT_DAYS} days"
             ) from None
         page = "\n".join(text[offset : offset + limit].split("\n")[:_PAGE_LINES])
-        room = max(self.most_bytes - _HEADER_BYTES, self.most_bytes // 2)
-        page = page.encode()[:room].decode(errors="ignore")
+        most = max(self.most_bytes - _HEADER_BYTES, self.most_bytes // 2)
+        page = page.encode()[:most].decode(errors="ignore")
         end = offset + len(page)
         if end >= len(text):
             return f"[characters {offset} to {end} of {len(text)}; this is the end]\n{page}"

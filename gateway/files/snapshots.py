@@ -142,10 +142,10 @@ class Watch:
         self._closed = str(closed)
         self._stamps: dict[str, tuple[int, ...]] = {}
         self._states: dict[str, State] = {}
-        room = _MOST_WATCHED
+        left = _MOST_WATCHED
         for path, found in _files(roots, self._closed):
-            room -= found.st_size
-            if len(self._stamps) >= _MOST_FILES or room < 0:
+            left -= found.st_size
+            if len(self._stamps) >= _MOST_FILES or left < 0:
                 raise SnapshotError(f"more than {_MOST_FILES:,} files or {_MOST_WATCHED:,} bytes")
             with suppress(SnapshotError):
                 state = read_state(path)

@@ -131,8 +131,8 @@ class _Splitter:
         low = max(segment.soft, start.resume)
         if low >= segment.soft_end:
             return None
-        room = range(low + 1, segment.soft_end)
-        furthest = self._furthest(start, room, lambda at: cut_within(segment, at))
+        cuts = range(low + 1, segment.soft_end)
+        furthest = self._furthest(start, cuts, lambda at: cut_within(segment, at))
         if furthest <= low:
             return None
         if segment.code:
@@ -179,22 +179,22 @@ class _Splitter:
         raise ValueError(f"not even one character fits into {self._limit}")
 
     def _furthest(
-        self, start: Cut, room: range, cut_at: Callable[[int], Cut], offsets: Sequence[int] | None = None
+        self, start: Cut, cuts: range, cut_at: Callable[[int], Cut], offsets: Sequence[int] | None = None
     ) -> int:
-        """Return the last place in ``room`` up to which the piece fits, or the one before ``room``.
+        """Return the last place in ``cuts`` up to which the piece fits, or the one before ``cuts``.
 
         ``offsets`` are the offsets of all places; by default places are offsets. A measured size shows
         about how many more characters fit, so few sizes are needed. No measured piece is much longer than
         what fits.
         """
-        offsets = range(room.stop) if offsets is None else offsets
-        good, bad, origin, reach = room.start - 1, room.stop, start.resume, self._reach
+        offsets = range(cuts.stop) if offsets is None else offsets
+        good, bad, origin, reach = cuts.start - 1, cuts.stop, start.resume, self._reach
         tries = 0
         while bad - good > 1:
             tries += 1
             probe = bisect_right(offsets, origin + reach) - 1
             if tries > _ESTIMATES:
-                probe = (good + bad) // 2 if bad < room.stop else good + (1 << (tries - _ESTIMATES))
+                probe = (good + bad) // 2 if bad < cuts.stop else good + (1 << (tries - _ESTIMATES))
             probe = max(good + 1, min(probe, bad - 1))
             length = offsets[probe] - origin
             if length > _MAX_STRIDE * reach:
@@ -207,6 +207,6 @@ class _Splitter:
             else:
                 bad = probe
             reach = max(1, min(length * self._limit // max(size, 1), 2 * length))
-        if good >= room.start:
+        if good >= cuts.start:
             self._reach = max(offsets[good] - origin, 1)
         return good

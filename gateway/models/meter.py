@@ -153,23 +153,23 @@ class Meter:
             account.spent += amount
 
 
-def reservable(meter: Meter, room: int | None, longest: int | None) -> tuple[int, int] | None:
+def reservable(meter: Meter, left: int | None, longest: int | None) -> tuple[int, int] | None:
     """Return the amount to reserve and the tokens that it pays for: at most ``longest``, as many as fit in
-    ``room``.
+    ``left``.
 
-    None if ``room`` does not pay for a short answer. A model without a price costs nothing.
+    None if ``left`` does not pay for a short answer. A model without a price costs nothing.
     """
     most = longest or min(filter(None, (meter.options.output_limit, ANSWER_TOKENS)))
     asked, whole = meter.usd(Tokens(meter.sent_tokens, 0)), meter.usd(Tokens(meter.sent_tokens, most))
     if asked is None or whole is None:
-        return None if room is not None and room <= 0 else (0, most)
-    if room is None or to_nano(whole) <= room:
+        return None if left is not None and left <= 0 else (0, most)
+    if left is None or to_nano(whole) <= left:
         return to_nano(whole), most
     each = (whole - asked) / most
-    affordable = int((to_usd(room) - asked) / each) if each else 0
+    affordable = int((to_usd(left) - asked) / each) if each else 0
     if affordable < min(_MIN_TOKENS, most):
         return None
-    return min(to_nano(asked + each * affordable), room), affordable
+    return min(to_nano(asked + each * affordable), left), affordable
 
 
 _MIN_TOKENS = 64

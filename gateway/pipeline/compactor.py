@@ -277,8 +277,8 @@ class Compactor:
         prompt = profile.system_prompt
         if instructions.strip():
             prompt += f"\n\nThe user wants the summary to follow these instructions:\n{instructions.strip()}"
-        room = window.limit(longest, 0.9) - len(prompt) // CHARACTERS_PER_TOKEN
-        source = transcript(covered, max(1, room) * CHARACTERS_PER_TOKEN)
+        left = window.limit(longest, 0.9) - len(prompt) // CHARACTERS_PER_TOKEN
+        source = transcript(covered, max(1, left) * CHARACTERS_PER_TOKEN)
         options = ChatOptions(
             model=route.model,
             max_tokens=longest,

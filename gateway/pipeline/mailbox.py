@@ -40,18 +40,18 @@ class PoisonedMessageError(TrunklineError):
 
 
 class Mailbox:
-    """The queue of one session, in the platform's order: up to ``room`` messages in memory, the rest on disk.
+    """The queue of one session, in the platform's order: ``capacity`` messages in memory, the rest on disk.
 
     All messages in memory come before those on disk. ``stored`` counts the messages on disk by sender. A
     mailbox of an earlier process has no session until it is loaded. A second one of a session, ``aside``,
     holds the commands that act beside its running answer.
     """
 
-    def __init__(self, session: Session | None = None, room: int = 50, *, aside: bool = False) -> None:
+    def __init__(self, session: Session | None = None, capacity: int = 50, *, aside: bool = False) -> None:
         self.session, self.aside = session, aside
         self.overload_reported = False
         """Value for the session's attribute of this name when it is loaded."""
-        self.room = room
+        self.capacity = capacity
         self.entries: list[Entry] = []
         self.stored: Counter[SenderKey] = Counter()
         self.withdrawn: set[tuple[str, str, str]] = set()
@@ -83,12 +83,12 @@ class Mailbox:
         return stays
 
     def _place(self, entry: Entry) -> Entry | None:
-        if not self.stored and len(self.entries) + 1 < self.room:
+        if not self.stored and len(self.entries) + 1 < self.capacity:
             self._insert(entry)
             return None
         waiting = [one for one in self.entries if _can_stay_on_disk(one)]
         is_last = not waiting or waiting[-1].ord <= entry.ord
-        is_full = len(waiting) + (self.running is not None) >= self.room
+        is_full = len(waiting) + (self.running is not None) >= self.capacity
         if _can_stay_on_disk(entry) and is_last and (self.stored or is_full):
             return entry
         self._insert(entry)
@@ -175,9 +175,9 @@ class Dispatcher:
     """Hands accepted messages to the workers of their sessions.
 
     The workers live in the given task group. ``waiting`` counts accepted messages that are not settled,
-    ``stored`` those that are only on disk, by sender. ``room`` is the number of messages of a session that
-    are kept in memory. ``longest_wait`` limits, in seconds, the pauses before a message is tried again that
-    was being answered when the gateway died, and before a read that failed is repeated.
+    ``stored`` those that are only on disk, by sender. ``capacity`` is the number of messages of a session
+    that are kept in memory. ``longest_wait`` limits, in seconds, the pauses before a message is tried again
+    that was being answered when the gateway died, and before a read that failed is repeated.
     """
 
     tasks: asyncio.TaskGroup
@@ -185,7 +185,7 @@ class Dispatcher:
     store: Store
     inbox: Inbox
     max_attempts: int
-    room: int = 50
+    capacity: int = 50
     trail: TrailMode = "full"
 
     def __post_init__(self) -> None:
@@ -266,7 +266,7 @@ class Dispatcher:
         if aside := [entry for entry in entries if entry.aside]:
             self._mailboxes[session_id, True] = Mailbox(aside=True)
             self._mailboxes[session_id, True].load(aside)
-        mailbox = self._mailboxes[session_id, False] = Mailbox(room=self.room)
+        mailbox = self._mailboxes[session_id, False] = Mailbox(capacity=self.capacity)
         mailbox.load([entry for entry in entries if not entry.aside])
         mailbox.overload_reported = backlog.overload_reported
         mailbox.stored += backlog.stored
@@ -302,7 +302,7 @@ class Dispatcher:
     def _mailbox(self, session: Session, aside: bool) -> Mailbox:
         mailbox = self._mailboxes.get((session.id, aside))
         if mailbox is None:
-            mailbox = self._mailboxes[session.id, aside] = Mailbox(session, self.room, aside=aside)
+            mailbox = self._mailboxes[session.id, aside] = Mailbox(session, self.capacity, aside=aside)
         return mailbox
 
     def _acts_at_once(self, entry: Entry) -> bool:
@@ -382,7 +382,7 @@ class Dispatcher:
         before = mailbox.stored.copy()
         quiet = session.id not in self._arriving
         try:
-            backlogs = await self.inbox.load_backlogs(self.room, session.id)
+            backlogs = await self.inbox.load_backlogs(self.capacity, session.id)
         except StoreError as error:
             # Such as a query beyond its time limit: the messages stay on disk, and the gateway must not end.
             log.warning("could not read waiting messages; retrying", session=session.id, reason=str(error))

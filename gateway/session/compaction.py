@@ -271,10 +271,10 @@ def transcript(messages: Sequence[Message], limit: int) -> str:
     while sum(map(len, texts)) + 2 * len(texts) > limit and longest > _SHORTEST_TEXT:
         longest //= 2
         texts = [_as_text(message, longest) for message in messages]
-    room, at = limit, len(texts)
-    while at and len(texts[at - 1]) + 2 <= room:
+    left, at = limit, len(texts)
+    while at and len(texts[at - 1]) + 2 <= left:
         at -= 1
-        room -= len(texts[at]) + 2
+        left -= len(texts[at]) + 2
     return "\n\n".join(texts[at:]) or texts[-1][-limit:]
 
 

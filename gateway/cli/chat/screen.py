@@ -102,9 +102,9 @@ class Cropped:
         self._group = Group(*renderables)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        room = max(1, console.size.height - 2)
+        rows = max(1, console.size.height - 2)
         lines = console.render_lines(self._group, options.update(height=None), pad=False)
-        for line in lines[-room:]:
+        for line in lines[-rows:]:
             yield from line
             yield Segment.line()
 

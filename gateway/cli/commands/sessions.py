@@ -523,8 +523,8 @@ def _described(row: SessionRow) -> dict[str, object]:
 def _print_table(rows: list[SessionRow]) -> None:
     console = Console()
     # A pipe or a file has no width to fit, so ids are complete there.
-    room = max(_SHORTEST_ID, console.width // 4) if console.is_terminal else None
-    shown = shortened([row.id for row in rows], room)
+    width = max(_SHORTEST_ID, console.width // 4) if console.is_terminal else None
+    shown = shortened([row.id for row in rows], width)
     table = Table(box=None, header_style="bold")
     table.add_column("session", no_wrap=True, min_width=max(map(len, shown)))
     table.add_column("title")
@@ -545,20 +545,20 @@ def _print_table(rows: list[SessionRow]) -> None:
     print_table(table)
 
 
-def shortened(ids: Sequence[str], room: int | None) -> list[str]:
-    """Return each id, shortened to a unique prefix and "…" if it has more than ``room`` characters.
+def shortened(ids: Sequence[str], width: int | None) -> list[str]:
+    """Return each id, shortened to a unique prefix and "…" if it has more than ``width`` characters.
 
-    Every command accepts a unique prefix. A prefix is longer than ``room`` if ids differ only later. None
+    Every command accepts a unique prefix. A prefix is longer than ``width`` if ids differ only later. None
     keeps all ids complete.
     """
-    if room is None:
+    if width is None:
         return list(ids)
     texts: list[str] = []
     for session in ids:
-        length = min(room - 1, len(session))
+        length = min(width - 1, len(session))
         while length < len(session) and sum(other.startswith(session[:length]) for other in ids) > 1:
             length += 1
-        texts.append(session if len(session) <= room or length >= len(session) else f"{session[:length]}…")
+        texts.append(session if len(session) <= width or length >= len(session) else f"{session[:length]}…")
     return texts
 
 

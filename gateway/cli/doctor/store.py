@@ -48,7 +48,7 @@ def store(settings: Settings) -> Iterator[Finding]:
     yield durability(settings)
     if file is not None:
         yield from sqlite()
-    yield from room((file or settings.data_dir / "x").absolute().parent)
+    yield from free_space((file or settings.data_dir / "x").absolute().parent)
 
 
 def _opened(settings: Settings) -> Iterator[Finding]:
@@ -167,7 +167,7 @@ def sqlite(found: tuple[int, ...] = sqlite3.sqlite_version_info) -> Iterator[Fin
         )
 
 
-def room(folder: Path) -> Iterator[Finding]:
+def free_space(folder: Path) -> Iterator[Finding]:
     """Check the free space and that files can be written."""
     there = folder
     while not there.exists():

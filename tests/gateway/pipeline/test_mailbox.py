@@ -57,7 +57,7 @@ def test_a_mailbox_is_in_the_order_of_the_platform_with_stop_first() -> None:
 
 def test_a_revision_that_stayed_on_disk_replaces_what_was_read_before_it_came() -> None:
     """The original is on its way from the disk when its revision arrives and has to stay there."""
-    mailbox = Mailbox(room=1)
+    mailbox = Mailbox(capacity=1)
     original = Entry.of("test", written("secnod", dedup_key="2", order=2), 2)
     revision = Entry.of("test", written("second", dedup_key="2:e", revises="2", order=3), 3)
     other = entry("another", 1)
@@ -77,7 +77,7 @@ def merge_all(entries: list[Entry]) -> list[Entry]:
 
 
 def test_what_is_deleted_or_edited_during_a_read_is_not_merged_into_an_answer() -> None:
-    mailbox = Mailbox(room=1)
+    mailbox = Mailbox(capacity=1)
     deleted, edited, last = entry("a", 1), entry("b", 2), entry("c", 3)
     edit = Entry.of("test", written("B", revises=edited.inbound.dedup_key, order=4), 4)
     mailbox.stored[last.sender_key] = 3

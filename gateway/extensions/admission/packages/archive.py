@@ -19,7 +19,7 @@ _ENCRYPTED = 0x1
 _CHUNK = 1 << 20
 
 
-class Room:
+class Quota:
     """The files and bytes that a plugin may still have, over all of its archives."""
 
     def __init__(self, files: int = MOST_FILES, size: int = MOST_BYTES) -> None:
@@ -36,7 +36,7 @@ class Room:
             raise PluginError(f"{where}: the plugin has more than {MOST_BYTES} bytes")
 
 
-def unpack_wheel(wheel: Path, folder: Path, room: Room) -> None:
+def unpack_wheel(wheel: Path, folder: Path, quota: Quota) -> None:
     """Unpack a wheel into a folder, like pip does, but without scripts. Raises PluginError.
 
     All entries are checked before the first one is written.
@@ -47,7 +47,7 @@ def unpack_wheel(wheel: Path, folder: Path, room: Room) -> None:
             size = sum(entry.file_size for entry, _ in entries)
             if size > MOST_RATIO * max(wheel.stat().st_size, 1):
                 raise PluginError(f"{wheel.name}: is compressed more than {MOST_RATIO} times; it is not safe")
-            room.take(len(entries), size, wheel.name)
+            quota.take(len(entries), size, wheel.name)
             for entry, path in entries:
                 _write(archive, entry, folder / path)
     except (BadZipFile, zlib.error, EOFError, RuntimeError, UnicodeError, OSError, ValueError) as error:

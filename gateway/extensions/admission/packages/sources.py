@@ -21,7 +21,7 @@ from msgspec import Struct
 from gateway.contract.errors import PluginError, TrunklineError
 from gateway.extensions.admission.lock import Wheel
 from gateway.extensions.admission.manifest import MANIFEST
-from gateway.extensions.admission.packages.archive import Room, unpack_wheel
+from gateway.extensions.admission.packages.archive import Quota, unpack_wheel
 from gateway.extensions.admission.packages.dependencies import (
     REQUIREMENTS,
     Dependencies,
@@ -85,7 +85,7 @@ class Fetcher:
         self._networks = tuple(networks)
         self._staging = staging
         self._environ = environ
-        self._room = Room()
+        self._quota = Quota()
         self._folder = staging / "plugin"
         self._downloads = staging / "downloads"
         self._downloads.mkdir()
@@ -184,7 +184,7 @@ class Fetcher:
         git = _Git(self._staging / "repository", self._environ)
         commit = git.fetch(url, ref)
         for path, mode, content in git.files(commit):
-            self._room.take(1, len(content), path)
+            self._quota.take(1, len(content), path)
             file = self._folder / path
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(content)
@@ -194,7 +194,7 @@ class Fetcher:
     def _copy(self, folder: Path) -> None:
         """Copy a folder without repository data and compiled code."""
         for path, found in files_of(folder, compiled=True):
-            self._room.take(1, found.st_size, path)
+            self._quota.take(1, found.st_size, path)
             target = self._folder / path
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(folder / path, target, follow_symlinks=False)
@@ -221,7 +221,7 @@ class Fetcher:
         """Unpack the plugin's own wheel, which has the manifest in its package, and its dependencies."""
         unpacked = self._staging / "unpacked"
         unpacked.mkdir()
-        unpack_wheel(self._downloads / own, unpacked, self._room)
+        unpack_wheel(self._downloads / own, unpacked, self._quota)
         manifests = [*unpacked.glob(MANIFEST), *unpacked.glob(f"*/{MANIFEST}")]
         if len(manifests) != 1:
             raise PluginError(
@@ -247,7 +247,7 @@ class Fetcher:
         for wheel in used:
             if wheel.file != own:
                 site.mkdir(exist_ok=True)
-                unpack_wheel(self._downloads / wheel.file, site, self._room)
+                unpack_wheel(self._downloads / wheel.file, site, self._quota)
         return Fetched(self._folder, source, used)
 
 
@@ -289,7 +289,7 @@ class _Git:
                 raise PluginError(f"the repository: {path} is a link or a submodule; the plugin is not safe")
             size += int(length)
             found.append((path, mode, blob))
-        Room().take(len(found), size, "the repository")
+        Quota().take(len(found), size, "the repository")
         blobs = self._run("cat-file", "--batch", stdin="".join(f"{blob}\n" for _, _, blob in found).encode())
         at = 0
         for path, mode, blob in found:

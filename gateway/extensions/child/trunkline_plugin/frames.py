@@ -64,7 +64,7 @@ class Peer:
 
     def bound(self, in_flight: int) -> None:
         """Set the most open calls in each direction, before the plugin makes its first one."""
-        self.in_flight, self._room = in_flight, asyncio.Semaphore(in_flight)
+        self.in_flight, self._slots = in_flight, asyncio.Semaphore(in_flight)
 
     async def run(self) -> None:
         """Serve calls until the gateway closes the connection; then cancel those that run."""
@@ -93,7 +93,7 @@ class Peer:
 
         Raises CapabilityDenied, RemoteError, or ConnectionError if the connection ends.
         """
-        async with self._room:
+        async with self._slots:
             self._last += 1
             self._send({"i": self._last, "m": method, "p": params})
             # The entry of a cancelled call stays until its late answer comes.

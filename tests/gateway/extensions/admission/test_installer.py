@@ -27,7 +27,7 @@ from cryptography.x509.oid import NameOID
 from gateway import PluginError
 from gateway.extensions.admission.consent import chosen, describe
 from gateway.extensions.admission.lock import Granted, granted
-from gateway.extensions.admission.packages.archive import Room, unpack_wheel
+from gateway.extensions.admission.packages.archive import Quota, unpack_wheel
 from gateway.extensions.admission.packages.dependencies import parse_requirements
 from gateway.extensions.admission.packages.installer import Installer
 
@@ -220,10 +220,10 @@ def test_links_and_devices_of_a_wheel_are_refused(desk: Desk, kind: int) -> None
 
 
 def test_the_room_is_shared_by_all_packages(desk: Desk, tmp_path: Path) -> None:
-    room = Room(files=10, size=10_000)
-    unpack_wheel(desk.wheel({"a/x.py": "x"}, package="a"), tmp_path / "a", room)
+    quota = Quota(files=10, size=10_000)
+    unpack_wheel(desk.wheel({"a/x.py": "x"}, package="a"), tmp_path / "a", quota)
     with pytest.raises(PluginError, match="more than 5000 files"):
-        unpack_wheel(desk.wheel({f"b/{n}.py": "x" for n in range(9)}, package="b"), tmp_path / "b", room)
+        unpack_wheel(desk.wheel({f"b/{n}.py": "x" for n in range(9)}, package="b"), tmp_path / "b", quota)
 
 
 @pytest.mark.parametrize(
