@@ -90,7 +90,6 @@ REASONS = {
             "SessionTitled",
             "SessionUndone",
             "SlashCommandExecuted",
-            "SubAgentEvent",
             "ToolStarting",
             "TranscriptChanged",
         ),
