@@ -5,6 +5,7 @@ Like ``session``, this is imported with the first connection.
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,7 +16,9 @@ from mcp import Client, MCPError
 from gateway.contract.errors import ToolError
 from gateway.contract.messages import Attachment
 from gateway.contract.tool import ToolOutput
+from gateway.files import picture_type
 from gateway.mcp.definitions import visible
+from gateway.provider_http import IMAGE_TYPES
 
 MOST_RESOURCES = 1_000
 """Resources and templates of one server that are listed."""
@@ -24,6 +27,7 @@ MOST_SHOWN = 100
 MOST_CHARACTERS = 50_000
 """Characters of one answer; ``offset`` gets the others."""
 _MOST_PAGES = 50
+_UNKNOWN = "application/octet-stream"
 _LONGEST_LINE = 500
 _SPACE = re.compile(r"\s+")
 
@@ -75,8 +79,24 @@ def add_contents(
     if isinstance(found, types.TextResourceContents):
         texts.append(f"{found.uri}:\n{found.text}")
     else:
-        kind = found.mime_type or "application/octet-stream"
-        attachments.append(Attachment(kind, found.blob, found.uri.rpartition("/")[2]))
+        add_file(found.mime_type or _UNKNOWN, found.blob, texts, attachments, found.uri.rpartition("/")[2])
+
+
+def add_file(
+    mime_type: str, data: str, texts: list[str], attachments: list[Attachment], name: str = ""
+) -> None:
+    """Add a file, with the type of its content if that is a picture, or a text if it is not base64.
+
+    A broken picture would end the conversation: model providers refuse every request with it.
+    """
+    data = data.partition(";base64,")[2] if data.startswith("data:") else data
+    try:
+        kind = picture_type(base64.b64decode(data, validate=True))
+    except ValueError:
+        texts.append("[a file is left out: its data is not base64]")
+        return
+    known = _UNKNOWN if mime_type in IMAGE_TYPES else mime_type
+    attachments.append(Attachment(kind or known, data, name))
 
 
 async def _lines(client: Client) -> list[str]:

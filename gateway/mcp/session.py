@@ -34,7 +34,7 @@ from gateway.mcp.definitions import (
 )
 from gateway.mcp.process import LocalProcess, first_of
 from gateway.mcp.requests import Caller, Requests
-from gateway.mcp.resources import add_contents, has_resources, use_resources
+from gateway.mcp.resources import add_contents, add_file, has_resources, use_resources
 from gateway.version import VERSION
 
 log = structlog.get_logger("trunkline.mcp")
@@ -359,7 +359,7 @@ def _contents(content: Sequence[types.ContentBlock]) -> tuple[list[str], list[At
             case types.TextContent():
                 texts.append(block.text)
             case types.ImageContent() | types.AudioContent():
-                attachments.append(Attachment(block.mime_type, block.data))
+                add_file(block.mime_type, block.data, texts, attachments)
             case types.ResourceLink():
                 texts.append(f"{block.title or block.name}: {block.uri}")
             case types.EmbeddedResource():

@@ -92,6 +92,9 @@ def read(uri: str) -> list[dict[str, Any]]:
             return [{"uri": uri, "text": "x" * 60_000 + "the end"}]
         case "demo://picture":
             return [{"uri": uri, "mimeType": "image/png", "blob": "iVBORw0KGgo="}]
+        case "demo://mislabelled":
+            blobs = ("data:image/jpeg;base64,iVBORw0KGgo=", "AAAA", "no base64!")
+            return [{"uri": uri, "mimeType": "image/jpeg", "blob": blob} for blob in blobs]
         case "demo://huge":
             return [{"uri": uri, "text": "x" * 10_000_000}]
         case _:

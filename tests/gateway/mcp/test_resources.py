@@ -34,6 +34,17 @@ async def test_resources_are_listed_and_read(servers: Servers) -> None:
         assert [each.mime_type for each in picture.attachments] == ["image/png"]
 
 
+async def test_only_pictures_reach_models_as_pictures(servers: Servers) -> None:
+    """A model provider refuses every request of a conversation with a broken or mislabelled picture."""
+    async with servers.chat("resources", rules=ALLOWED) as chat:
+        found = await server(chat).call("resources", {"uri": "demo://mislabelled"}, print)
+        assert [(each.mime_type, each.data) for each in found.attachments] == [
+            ("image/png", "iVBORw0KGgo="),
+            ("application/octet-stream", "AAAA"),
+        ]
+        assert found.content == "[a file is left out: its data is not base64]"
+
+
 async def test_a_read_asks_the_user_like_each_call_of_a_server(servers: Servers) -> None:
     async with servers.chat("resources", rules={"*": "allow"}) as chat:
         call = Use("demo_resources", '{"uri": "demo://notes"}')
