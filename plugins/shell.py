@@ -146,6 +146,7 @@ class Shell(Plugin):
     async def activate(self, ctx: PluginContext) -> None:
         """Read the settings, and say in the log which rights the tool has."""
         settings = self._settings = ctx.options(ShellSettings)
+        self._processes = None
         if not settings.shell:
             log.info("the tool shell is off; set plugins.shell.shell = true to offer it")
             return

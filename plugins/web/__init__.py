@@ -86,6 +86,7 @@ class Web(Plugin):
     async def activate(self, ctx: PluginContext) -> None:
         """Read the settings. Raises SettingsError if the engine lacks its address or its key."""
         settings = self._settings = ctx.options(WebSettings)
+        self._search = None
         if ctx.processes is None:
             self._pages = PageReader(settings.allow)
         else:

@@ -21,14 +21,16 @@ from gateway.testing.fake_models.script import Reply, Say, Use
 from plugins.shell import KEPT_BYTES, Shell
 
 
-def shelling(tmp_path: Path, *, limits: Any = None, permissions: Any = None, **more: Any) -> Any:
+def shelling(
+    tmp_path: Path, *, plugin: Shell | None = None, limits: Any = None, permissions: Any = None, **more: Any
+) -> Any:
     """A gateway with the tool; ``tmp_path/work`` and ``tmp_path/other`` are its roots."""
     for name in ("work", "other"):
         (tmp_path / name).mkdir(exist_ok=True)
     own = {"shell": True, "roots": [str(tmp_path / "work"), str(tmp_path / "other")], **more}
     rules = {"shell": "allow"} if permissions is None else permissions
     settings = {"plugins": {"shell": own}, "permissions": rules, "limits": limits or {}}
-    return chatting(tmp_path / "data", Shell(), **settings)
+    return chatting(tmp_path / "data", plugin or Shell(), **settings)
 
 
 def use(*argv: str, **more: Any) -> Reply:
@@ -201,7 +203,8 @@ async def test_stop_and_shutdown_end_a_command_with_its_children(tmp_path: Path,
 async def test_a_confined_command_reaches_neither_other_files_nor_a_network(tmp_path: Path) -> None:
     """Where the kernel cannot confine, commands have all rights, and the log says so."""
     (tmp_path / "secret").write_text("a secret")
-    async with shelling(tmp_path) as chat:
+    plugin = Shell()
+    async with shelling(tmp_path, plugin=plugin) as chat:
         if chat.gateway.processes.missing_layers():
             pytest.skip("the kernel cannot confine")
         found = await run(chat, "cat", str(tmp_path / "secret"))
@@ -212,7 +215,8 @@ async def test_a_confined_command_reaches_neither_other_files_nor_a_network(tmp_
         assert (tmp_path / "work/made").exists()
         found = await run(chat, "bash", "-c", "kill -9 $$")
         assert found.output.endswith("[exit status -9]")
-    async with shelling(tmp_path, confined=False) as chat:
+    # The same object, as when the plugin is disabled and enabled again.
+    async with shelling(tmp_path, plugin=plugin, confined=False) as chat:
         assert (await run(chat, "cat", str(tmp_path / "secret"))).output == "a secret"
     async with shelling(tmp_path, readable=[str(tmp_path / "secret")]) as chat:
         assert (await run(chat, "cat", str(tmp_path / "secret"))).output == "a secret"

@@ -170,7 +170,11 @@ async def test_004_t16_the_model_searches_with_eight_results_by_default(tmp_path
 
 
 async def test_without_an_engine_there_is_no_search(tmp_path: Path) -> None:
-    async with chatting(tmp_path, Web()) as chat:
+    web = Web()
+    async with chatting(tmp_path, web, plugins={"web": {"engine": "searxng", "url": "http://127.0.0.1:1"}}):
+        assert len(web.tools()) == 2
+    # The same object, as when the plugin is disabled and enabled again.
+    async with chatting(tmp_path, web) as chat:
         assert "web_search" not in {tool.name for tool in chat.gateway.registry.get_tools()}
 
 
