@@ -168,11 +168,12 @@ def only_in_terminal(path: KeyPath, value: Any) -> str:
 
 
 def command_of(path: KeyPath, value: Any) -> str:
-    """Return the command that makes a change. A secret is asked for, so that no history keeps it."""
+    """Return the command that makes a change. It asks for a value with a secret, so that no history keeps it."""
     key = shlex.quote(dotted(path))
     if value is None:
         return f"trunkline config unset {key}"
-    if resolve_key(Settings, path).secret:
+    leaves = ((*path, *inner) for inner, _ in _leaves(value))
+    if any(resolve_key(Settings, each).secret or sounds_secret(each[-1]) for each in leaves):
         return f"trunkline config set {key}"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return f"trunkline config set {key} {shlex.quote(text)}"
@@ -211,6 +212,8 @@ def _is_texts(value: Any) -> bool:
 
 def _masked(line: str, path: KeyPath) -> str:
     """Return a changed line without the value of a secret."""
+    if line[1:].strip() in ("", f"[{dotted(path[:-1])}]"):
+        return line
     name, equals, _value = line.partition("=")
     return f"{name}= {MASK}" if equals and path[-1] in name else line[:1] + MASK
 

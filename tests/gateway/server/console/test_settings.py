@@ -165,6 +165,10 @@ async def test_what_gives_rights_needs_proof_and_the_worst_a_terminal(tmp_path: 
         secret = await plan(browser, "providers.groq.api_key", "gsk-new-0123456789")
         assert "gsk-" not in str(secret)
         assert secret["command"] == "trunkline config set providers.groq.api_key"
+        table = await plan(browser, "providers.xai", {"api_key": "gsk-new-0123456789"})
+        assert table["command"] == "trunkline config set providers.xai"
+        assert "[providers.xai]" in str(table["difference"])
+        assert "gsk-" not in str(table)
         assert (await save(browser, "providers.groq.api_key", "gsk-new-0123456789", secret["digest"]))[
             0
         ] == 200
