@@ -168,7 +168,7 @@ def only_in_terminal(path: KeyPath, value: Any) -> str:
 
 
 def command_of(path: KeyPath, value: Any) -> str:
-    """Return the command that makes a change. It asks for a value with a secret, so that no history keeps it."""
+    """Return the command that makes a change. It asks for what has a secret, which no history should keep."""
     key = shlex.quote(dotted(path))
     if value is None:
         return f"trunkline config unset {key}"
