@@ -70,7 +70,7 @@ class PlanMode(Plugin):
     ) -> str:
         """Ask the user to enter plan mode, for a task that should be planned before anything is changed."""
         if not await self._confirm("Plan first?", reason):
-            return "The user did not agree to plan first. Go on without plan mode."
+            return "The user did not agree to plan first. Continue without plan mode."
         await self._set(context.session, planning=True)
         return f"The user agreed. {PLAN_INSTRUCTION}"
 

@@ -43,7 +43,7 @@ from gateway.provider_http import (
 
 JSON_ONLY = "Answer with a single JSON object and nothing else."
 """The instruction for JSON answers, for models and requests without a JSON mode."""
-OPENING = "(the conversation goes on)"
+OPENING = "(the conversation continues)"
 """The text of the first user message if older messages are out of the window: the user has to begin."""
 EMPTY_OUTPUT = "(no output)"
 """The text of an empty tool result, for protocols that refuse an empty text."""

@@ -248,7 +248,7 @@ class QuestionRoutes:
             created_at=question.created_at,
             expires_at=question.expires_at,
             on_expiry=(
-                "The call is refused, and the model goes on without it."
+                "The call is refused, and the model continues without it."
                 if is_approval
                 else "The question ends without an answer."
             ),

@@ -158,7 +158,7 @@ class ForgeApi:
         wait = _wait(status, headers, server_time(headers))
         if wait is not None or status == 429:
             raise ForgeError(
-                f"{self.host} limits the rate of requests ({status}); they go on later",
+                f"{self.host} limits the rate of requests ({status}); they continue later",
                 retryable=True,
                 retry_after=wait,
                 upstream_status=status,

@@ -91,7 +91,7 @@ async def _open_workspaces(
             if session.record.workspace == record.id:
                 with suppress(KeeperLostError):
                     session.pause(paused=bool(reason), confined=settings.sandbox != "off")
-                text = f"It is paused: {reason}" if reason else "It goes on within its limits."
+                text = f"It is paused: {reason}" if reason else "It continues within its limits."
                 await session.tell("notice", text)
 
     base = await asyncio.to_thread(_absolute, settings.base_dir or Path(ctx.cwd, "coding-workspaces"))

@@ -136,7 +136,7 @@ async def test_turns_alternate_for_any_conversation() -> None:
     use = {"toolUseId": "tooluse_0123456789", "name": "clock", "input": {"marks": "\x01\x02"}}
     result = {"toolUseId": "tooluse_0123456789", "content": [{"text": "(no output)"}]}
     assert asked.body["messages"] == [
-        {"role": "user", "content": [{"text": "(the conversation goes on)"}]},
+        {"role": "user", "content": [{"text": "(the conversation continues)"}]},
         {"role": "assistant", "content": [{"text": "Before the window."}, {"text": "Twice."}]},
         {"role": "user", "content": [{"text": "one"}, {"text": "two\x01"}]},
         {"role": "assistant", "content": [{"text": "Let me see."}, {"toolUse": use}]},

@@ -348,7 +348,7 @@ async def test_user_and_assistant_take_turns_where_a_template_wants_it() -> None
     )
 
     began, hello, question, steps, *_, noon, last = asked.body["messages"]
-    assert began == {"role": "user", "content": "(the conversation goes on)"}
+    assert began == {"role": "user", "content": "(the conversation continues)"}
     assert hello == {"role": "assistant", "content": "Hello."}
     assert question == {"role": "user", "content": "one\n\ntwo"}
     assert steps["content"] == "Let me\n\nsee."
