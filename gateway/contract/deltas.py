@@ -10,14 +10,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from gateway.contract.messages import (
-    DisplayHints,
-    Metadata,
-    Part,
-    ResultMetadata,
-    TextKind,
-    TextPart,
-)
+from gateway.contract.messages import DisplayHints, Metadata, Part, ResultMetadata, TextKind, TextPart
 
 StopReason = Literal["end_turn", "max_tokens", "tool_use", "cancelled"]
 

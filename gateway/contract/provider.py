@@ -154,13 +154,21 @@ ToolChoice = Literal["auto", "required"] | OneTool
 """The model may call tools (``auto``), must call one (``required``), or must call this one."""
 
 
+class AnswerSchema(Struct, frozen=True):
+    """The JSON schema of an answer; with ``strict`` the vendor enforces it, if it can."""
+
+    schema: Mapping[str, Any]
+    name: str = "answer"
+    strict: bool = False
+
+
 class TurnOptions(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Model options of one turn; None keeps the agent's setting.
 
     ``max_tokens`` can only lower the agent's limit, and an agent that answers in JSON keeps doing so.
-    ``tools`` are the caller's own tools, offered instead of the gateway's: the turn ends with their calls,
-    which the caller answers. An empty tuple offers no tools. ``server_retries`` is the number of retries
-    after a server error, at most the provider's ``max_retries``.
+    ``answer_schema`` is for the format ``json``. ``tools`` are the caller's own tools, offered instead of
+    the gateway's: the turn ends with their calls, which the caller answers. An empty tuple offers no tools.
+    ``server_retries`` is the number of retries after a server error, at most the provider's ``max_retries``.
     """
 
     temperature: float | None = None
@@ -169,6 +177,7 @@ class TurnOptions(Struct, frozen=True, omit_defaults=True, kw_only=True):
     max_tokens: int | None = None
     stop_sequences: tuple[str, ...] | None = None
     response_format: Literal["text", "json"] | None = None
+    answer_schema: AnswerSchema | None = None
     effort: Effort | None = None
     tools: tuple[ToolDefinition, ...] | None = None
     tool_choice: ToolChoice = "auto"
@@ -218,6 +227,7 @@ class ChatOptions(Struct, frozen=True, kw_only=True):
     system_prompt: str = ""
     stop_sequences: tuple[str, ...] = ()
     response_format: Literal["text", "json"] = "text"
+    answer_schema: AnswerSchema | None = None
     effort: Effort | None = None
     summarize: bool = True
     message_id: str = ""

@@ -150,6 +150,7 @@ class ModelCaller:
             ask=partial(self.tool_runner.may_run, turn),
             capabilities=route.capabilities,
             response_format=profile.response_format if own.response_format != "json" else "json",
+            answer_schema=own.answer_schema,
             effort=own.effort or profile.effort,
             on_retry=partial(self._record_retry, turn, route),
             on_lease=partial(turn.entry.trail.lease, route.provider.id),

@@ -105,7 +105,7 @@ class AnthropicAdapter(ProtocolAdapter):
         if history.startswith(_ASSISTANT):
             history = _OPENING + history
         pieces = [_head(options, config)[:-1], b',"messages":[', history, b"]"]
-        if system := system_texts(messages, options, as_json=options.response_format == "json"):
+        if system := system_texts(messages, options, as_json=_asks_for_json(options, config)):
             pieces += [b',"system":', self._system.get((system, _is_own(config)))]
         if offered := options.tools or ((PLACEHOLDER_TOOL,) if _CALL in history else ()):
             pieces += [b',"tools":', self._tools.get(offered)]
@@ -166,7 +166,17 @@ def _head(options: ChatOptions, config: ProviderConfig) -> bytes:
         if CLAUDE_THINKS.search(options.model) and accepted_choice(options)[0] == "auto":
             head["thinking"] = _THINKING
     head.update(claude_effort(options))
+    if options.response_format == "json" and not _asks_for_json(options, config) and options.answer_schema:
+        asked = {"type": "json_schema", "schema": options.answer_schema.schema}
+        head["output_config"] = {**head.get("output_config", {}), "format": asked}
     return msgspec.json.encode(head)
+
+
+def _asks_for_json(options: ChatOptions, config: ProviderConfig) -> bool:
+    """Return whether a JSON answer is asked for in the prompt: only strict schemas have a parameter."""
+    schema = options.answer_schema
+    has_parameter = schema is not None and schema.strict and _is_own(config)
+    return options.response_format == "json" and not has_parameter
 
 
 def _sampling(options: ChatOptions) -> dict[str, float]:

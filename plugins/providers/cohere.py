@@ -37,7 +37,6 @@ from gateway.provider_http import (
 )
 from plugins.providers.protocol import (
     EMPTY_OUTPUT,
-    JSON_ONLY,
     Block,
     EventParser,
     ProtocolAdapter,
@@ -47,6 +46,7 @@ from plugins.providers.protocol import (
     function_tools,
     image_url,
     json_headers,
+    json_instruction,
     message_encoder,
     result_image_messages,
     system_message,
@@ -148,7 +148,8 @@ def _head(options: ChatOptions) -> bytes:
     if options.effort == "none":
         head["thinking"] = {"type": "disabled"}
     if options.response_format == "json" and not options.tools:
-        head["response_format"] = {"type": "json_object"}
+        schema = options.answer_schema
+        head["response_format"] = {"type": "json_object", **({"schema": schema.schema} if schema else {})}
     return msgspec.json.encode(head)
 
 
@@ -163,7 +164,7 @@ def _offered(options: ChatOptions) -> tuple[ToolDefinition, ...]:
 
 def _prompt(options: ChatOptions) -> str:
     # The API refuses the JSON mode together with tools, and without tools requires the instruction too.
-    as_json = JSON_ONLY if options.response_format == "json" else ""
+    as_json = json_instruction(options) if options.response_format == "json" else ""
     return "\n\n".join(filter(None, (options.system_prompt, as_json)))
 
 

@@ -142,8 +142,21 @@ def check_credentials(config: ProviderConfig, known: Sequence[str]) -> None:
 def system_texts(messages: Sequence[Message], options: ChatOptions, *, as_json: bool) -> tuple[str, ...]:
     """Return the system prompt and the system messages, for protocols with a field for them."""
     own = (m.text for m in messages if m.role == "system" and m.for_model)
-    texts = (options.system_prompt, *own, JSON_ONLY if as_json else "", accepted_choice(options)[1])
+    texts = (
+        options.system_prompt,
+        *own,
+        json_instruction(options) if as_json else "",
+        accepted_choice(options)[1],
+    )
     return tuple(text for text in texts if text.strip())
+
+
+def json_instruction(options: ChatOptions) -> str:
+    """Return the instruction for JSON answers, with their schema."""
+    schema = options.answer_schema
+    if schema is None:
+        return JSON_ONLY
+    return f"{JSON_ONLY} It must meet this JSON schema:\n{msgspec.json.encode(schema.schema).decode()}"
 
 
 def accepted_choice(options: ChatOptions) -> tuple[ToolChoice, str]:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from gateway.contract.errors import InvalidRequestError
-from gateway.contract.provider import Effort, OneTool, ToolChoice, ToolDefinition, TurnOptions
+from gateway.contract.provider import AnswerSchema, Effort, OneTool, ToolChoice, ToolDefinition, TurnOptions
 
 
 class TextContent(Struct, frozen=True, tag_field="type", tag="text"):
@@ -94,10 +94,19 @@ class StreamOptions(Struct, frozen=True):
     include_usage: bool = False
 
 
+class JsonSchema(Struct, frozen=True):
+    """A JSON schema of the answer."""
+
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
 class ResponseFormat(Struct, frozen=True):
-    """The format of the answer: text, or a JSON object. JSON schemas are not supported."""
+    """The format of the answer: text, a JSON object, or one that meets a schema."""
 
     type: str
+    json_schema: JsonSchema | None = None
 
 
 class Function(Struct, frozen=True):
@@ -188,6 +197,7 @@ _FORMATS: Mapping[str | None, Literal["text", "json"] | None] = {
     None: None,
     "text": "text",
     "json_object": "json",
+    "json_schema": "json",
 }
 
 
@@ -202,6 +212,7 @@ def turn_options(body: ChatRequest) -> TurnOptions:
         max_tokens=min(filter(None, (body.max_tokens, body.max_completion_tokens)), default=None),
         stop_sequences=_stop(body.stop),
         response_format=answer_format(body.response_format, "response_format"),
+        answer_schema=_schema(body.response_format),
         effort=body.reasoning_effort,
         tools=tools,
         tool_choice=choice,
@@ -225,10 +236,23 @@ def answer_format(given: ResponseFormat | None, key: str) -> Literal["text", "js
     kind = None if given is None else given.type
     if kind not in _FORMATS:
         raise InvalidRequestError(
-            f"{key}.type = {_quoted(kind)} is not supported; use text or json_object",
+            f"{key}.type = {_quoted(kind)} is not supported; use text, json_object or json_schema",
             param=key.partition(".")[0],
         )
     return _FORMATS[kind]
+
+
+def answer_schema(given: JsonSchema | None, key: str) -> AnswerSchema:
+    """Return the schema of the answer; ``key`` names the parameter. Raises InvalidRequestError."""
+    if given is None or given.schema is None:
+        raise InvalidRequestError(f"{key} has no schema", param=key.partition(".")[0])
+    return AnswerSchema(given.schema, given.name, bool(given.strict))
+
+
+def _schema(given: ResponseFormat | None) -> AnswerSchema | None:
+    if given is None or given.type != "json_schema":
+        return None
+    return answer_schema(given.json_schema, "response_format.json_schema")
 
 
 def _tools(body: ChatRequest) -> tuple[tuple[ToolDefinition, ...] | None, ToolChoice]:

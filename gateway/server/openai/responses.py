@@ -8,13 +8,14 @@ from typing import Annotated, Any, Literal, assert_never
 from msgspec import Meta, Struct
 
 from gateway.contract.errors import InvalidRequestError, NotFoundError
-from gateway.contract.provider import Effort, TurnOptions
+from gateway.contract.provider import AnswerSchema, Effort, TurnOptions
 from gateway.server.openai.chat import (
     AssistantMessage,
     CalledFunction,
     ChatMessage,
     ImageContent,
     ImageUrl,
+    JsonSchema,
     ResponseFormat,
     SystemMessage,
     TextContent,
@@ -22,6 +23,7 @@ from gateway.server.openai.chat import (
     ToolMessage,
     UserMessage,
     answer_format,
+    answer_schema,
     refuse_unsupported,
 )
 
@@ -68,10 +70,18 @@ class InputItem(Struct, frozen=True):
     output: str | list[InputText] | None = None
 
 
+class TextFormat(ResponseFormat, frozen=True):
+    """The format of the answer's text, with its schema beside the type."""
+
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")] = "answer"
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
 class TextOptions(Struct, frozen=True):
     """Options of the answer's text."""
 
-    format: ResponseFormat | None = None
+    format: TextFormat | None = None
 
 
 class ReasoningOptions(Struct, frozen=True):
@@ -125,9 +135,16 @@ def response_options(request: ResponseRequest) -> TurnOptions:
         top_p=request.top_p,
         max_tokens=request.max_output_tokens,
         response_format=answer_format(request.text and request.text.format, "text.format"),
+        answer_schema=_schema(request.text and request.text.format),
         effort=request.reasoning and request.reasoning.effort,
         server_retries=1,
     )
+
+
+def _schema(given: TextFormat | None) -> AnswerSchema | None:
+    if given is None or given.type != "json_schema":
+        return None
+    return answer_schema(JsonSchema(given.name, given.schema, given.strict), "text.format")
 
 
 def conversation_of(request: ResponseRequest) -> list[ChatMessage]:

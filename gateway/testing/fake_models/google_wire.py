@@ -48,6 +48,7 @@ _GENERATION = frozenset(
         "maxOutputTokens",
         "stopSequences",
         "responseMimeType",
+        "responseJsonSchema",
         "thinkingConfig",
         "candidateCount",
     }

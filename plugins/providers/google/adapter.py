@@ -178,6 +178,8 @@ def _generation(options: ChatOptions, *, as_json: bool) -> dict[str, Any]:
         made["seed"] = options.seed
     if as_json:
         made["responseMimeType"] = "application/json"
+        if options.answer_schema is not None:
+            made["responseJsonSchema"] = options.answer_schema.schema
     # Models that do not reason refuse a request for their thoughts.
     if _THINKS.search(options.model) and not _SPECIAL.search(options.model):
         made["thinkingConfig"] = {"includeThoughts": True, **_thinking(options)}

@@ -26,11 +26,11 @@ from plugins.providers.openai.parser import CompletionParser
 from plugins.providers.openai.profiles import Profile
 from plugins.providers.openai.responses import Responses, ResponsesParser
 from plugins.providers.protocol import (
-    JSON_ONLY,
     ProtocolAdapter,
     accepted_choice,
     function_tools,
     json_headers,
+    json_instruction,
     system_message,
 )
 
@@ -170,7 +170,11 @@ class CompletionsAdapter(ProtocolAdapter):
 
     def _prompt(self, options: ChatOptions) -> str:
         as_json = options.response_format == "json" and not self.capabilities.json_mode
-        texts = (options.system_prompt, JSON_ONLY if as_json else "", accepted_choice(options)[1])
+        texts = (
+            options.system_prompt,
+            json_instruction(options) if as_json else "",
+            accepted_choice(options)[1],
+        )
         return "\n\n".join(filter(None, texts))
 
     def _head(self, options: ChatOptions, config: ProviderConfig) -> bytes:
@@ -178,7 +182,8 @@ class CompletionsAdapter(ProtocolAdapter):
         stops = tuple(options.stop_sequences or ())  # a hook may have set a list
         sampling = (options.temperature, options.top_p, options.seed, stops)
         others = (options.max_tokens, bool(options.tools), options.response_format, options.effort)
-        key = (options.model, *sampling, *others, config.base_url)
+        schema = options.answer_schema and msgspec.json.encode(options.answer_schema)
+        key = (options.model, *sampling, *others, config.base_url, schema)
         head = self._heads.get(key)
         if head is None:
             if len(self._heads) >= _MAX_HEADS:
@@ -211,7 +216,9 @@ class CompletionsAdapter(ProtocolAdapter):
         if options.tools and pattern and re.search(pattern, options.model):
             head["reasoning_effort"] = "none"
         if options.response_format == "json" and self.capabilities.json_mode:
-            head["response_format"] = {"type": "json_object"}
+            schema = options.answer_schema
+            asked = {"type": "json_schema", "json_schema": schema} if schema else {"type": "json_object"}
+            head["response_format"] = asked
         return msgspec.json.encode({k: v for k, v in head.items() if k not in self._profile.without})
 
     def _refused(self, model: str) -> tuple[str, ...]:

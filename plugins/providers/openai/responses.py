@@ -87,7 +87,11 @@ def _head(options: ChatOptions, refused: Collection[str], *, summarize: bool) ->
     if options.max_tokens is not None:
         head["max_output_tokens"] = options.max_tokens
     if options.response_format == "json":
-        head["text"] = {"format": {"type": "json_object"}}
+        schema = options.answer_schema
+        asked = (
+            {"type": "json_schema", **msgspec.structs.asdict(schema)} if schema else {"type": "json_object"}
+        )
+        head["text"] = {"format": asked}
     effort = {} if options.effort is None else {"effort": options.effort}
     if reasoning := effort | ({"summary": "auto"} if summarize else {}):
         head["reasoning"] = reasoning

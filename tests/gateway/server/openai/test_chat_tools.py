@@ -10,6 +10,7 @@ from typing import Any
 import openai
 import pytest
 from openai import AsyncOpenAI
+from pydantic import BaseModel
 
 from gateway import Plugin, Tool, tool_from
 from gateway.testing.fake_models.script import Refusal, Reply, Say, Use, UseTogether
@@ -203,6 +204,23 @@ async def test_how_the_model_is_asked_reaches_it(tmp_path: Path) -> None:
         assert served.models.requests[1].body["stop"] == ["END"]
 
 
+async def test_an_answer_may_have_to_meet_a_schema(tmp_path: Path) -> None:
+    class Wish(BaseModel):
+        answer: str
+
+    async with serving(tmp_path) as served, client_of(served) as client:
+        served.models.then(*[Reply((Say('{"answer": "noon"}'),))] * 2)
+        said: list[Any] = [{"role": "user", "content": "Time?"}]
+        parsed = await client.chat.completions.parse(model=SMALL, messages=said, response_format=Wish)
+        assert parsed.choices[0].message.parsed == Wish(answer="noon")
+        response = await client.responses.parse(model=SMALL, input="Time?", text_format=Wish)
+        assert response.output_parsed == Wish(answer="noon")
+        for request in served.models.requests:
+            asked = request.body["response_format"]["json_schema"]
+            assert (asked["name"], asked["strict"]) == ("Wish", True)
+            assert [*asked["schema"]["properties"]] == ["answer"]
+
+
 async def test_a_client_stays_within_the_bounds_of_the_agent(tmp_path: Path) -> None:
     bounds: dict[str, Any] = {"max_tokens": 100, "temperature": 0.2, "stop_sequences": ("STOP",)}
     clerk = {"agents": {"clerk": {"response_format": "json"}}}
@@ -223,7 +241,8 @@ async def test_a_client_stays_within_the_bounds_of_the_agent(tmp_path: Path) -> 
         ("presence_penalty", 0.5),
         ("frequency_penalty", -1),
         ("logit_bias", {"50256": -100}),
-        ("response_format", {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}),
+        ("response_format", {"type": "json_schema", "json_schema": {"name": "x"}}),
+        ("response_format", {"type": "grammar"}),
         ("functions", [{"name": "old"}]),
         ("function_call", {"name": "old"}),
         ("modalities", ["text", "audio"]),

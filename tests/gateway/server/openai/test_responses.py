@@ -181,7 +181,7 @@ async def test_options_reach_the_model(tmp_path: Path) -> None:
         },
         {"input": [{"role": "system", "content": [{"type": "input_image", "image_url": "data:"}]}]},
         {"input": "Hi", "background": True},
-        {"input": "Hi", "text": {"format": {"type": "json_schema", "name": "a", "schema": {}}}},
+        {"input": "Hi", "text": {"format": {"type": "json_schema", "name": "a"}}},
         {"input": "Hi", "tools": [{"type": "function", "name": "clock", "parameters": {}}]},
         {"input": "Hi", "conversation": "conv_1"},
     ],
