@@ -25,9 +25,8 @@ from gateway import PluginContext, TrunklineError, now_ms
 from gateway.api import Figure
 from gateway.events import BusEvent
 from plugins.coding_agents import events, machine
-from plugins.coding_agents.adapters import find_adapter
+from plugins.coding_agents.adapters import find_adapter, preflight
 from plugins.coding_agents.adapters.contract import LAST, Adapter, AgentRequest
-from plugins.coding_agents.adapters.preflight import check_folder, is_known, prepare_home, program_version
 from plugins.coding_agents.confinement.profile import Confinement
 from plugins.coding_agents.errors import (
     CodingAgentError,
@@ -396,7 +395,7 @@ class Sessions:
         changed = (await asyncio.to_thread(Path(program).stat)).st_mtime_ns
         if not self._versions.get((program, changed)):
             # On a busy machine some need long; without a version no rule would answer their questions.
-            found = await program_version(program, self._environ, seconds=_VERSION_SECONDS)
+            found = await preflight.program_version(program, self._environ, seconds=_VERSION_SECONDS)
             self._versions[program, changed] = found
         return self._versions[program, changed]
 
@@ -407,7 +406,7 @@ class Sessions:
         old = self._records.get(request.resumes)
         workdir = await self._workdir(request, session_id)
         if not self.settings.of(adapter.name).trust_folder:
-            await asyncio.to_thread(check_folder, adapter, workdir)
+            await asyncio.to_thread(preflight.check_folder, adapter, workdir)
         return SessionRecord(
             id=session_id,
             agent=adapter.name,
@@ -419,7 +418,7 @@ class Sessions:
             key=secrets.token_hex(32),
             address=dict(request.address),
             session=request.session,
-            task=request.task,
+            task=await asyncio.to_thread(preflight.with_instructions, adapter, request.task, workdir),
             model=request.model or self.settings.of(adapter.name).model,
             workspace=request.workspace,
             spawn_key=request.key,
@@ -454,7 +453,7 @@ class Sessions:
                 skip_adapter=not own.shipped_rules,
             ),
             stall_ms=machine.STALL_MS if self.settings.stall_model else machine.STALL_WITHOUT_MODEL_MS,
-            known=is_known(adapter, record.version),
+            known=preflight.is_known(adapter, record.version),
         )
         folder = self._data / "sessions" / record.id
         session = Session(record, adapter, folder, self._parts, restored(record, fresh))
@@ -501,7 +500,7 @@ class Sessions:
         )
         launch = adapter.launch(request)
         await asyncio.to_thread(home.mkdir, 0o700, parents=True, exist_ok=True)
-        await asyncio.to_thread(prepare_home, home, launch)
+        await asyncio.to_thread(preflight.prepare_home, home, launch)
         await asyncio.to_thread(write_secret, session.folder, record.key)
         env = _variables(session, known, {**given, **launch.env, **confined.env})
         if confined.notice and not record.told:

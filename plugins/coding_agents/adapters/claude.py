@@ -275,6 +275,7 @@ ADAPTER = Adapter(
     key="ANTHROPIC_API_KEY",
     url="ANTHROPIC_BASE_URL",
     service="https://api.anthropic.com",
+    instructions=("CLAUDE.md", "AGENTS.md"),
     hosts=("api.anthropic.com", "claude.ai", "console.anthropic.com", "platform.claude.com"),
     min_node=22,
     node_limits={18: "2.1.197", 20: "2.1.197"},

@@ -211,6 +211,7 @@ ADAPTER = Adapter(
     key="OPENAI_API_KEY",
     url="OPENAI_BASE_URL",
     service="https://api.openai.com/v1",
+    instructions=("AGENTS.md",),
     hosts=("api.openai.com", "auth.openai.com", "chatgpt.com"),
     min_node=16,
     known_versions=("0.169.0",),

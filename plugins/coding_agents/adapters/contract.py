@@ -195,6 +195,8 @@ class Adapter(Struct, frozen=True, kw_only=True):
     """The usual address of the model service, as that variable takes it."""
     configured_by: tuple[str, ...] = ()
     """Files of the working folder that could let it run commands without a question."""
+    instructions: tuple[str, ...] = ()
+    """Files of the working folder with instructions for it, which it does not load from there by itself."""
     hosts: tuple[str, ...] = ()
     """Hosts that it must reach for models and its login: ``host``, ``host:port`` or ``*.host``."""
     min_node: int = 0

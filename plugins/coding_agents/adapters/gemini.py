@@ -254,6 +254,7 @@ ADAPTER = Adapter(
     key="GEMINI_API_KEY",
     url="GOOGLE_GEMINI_BASE_URL",
     service="https://generativelanguage.googleapis.com",
+    instructions=("GEMINI.md", "AGENTS.md"),
     hosts=(
         *("accounts.google.com", "cloudcode-pa.googleapis.com", "generativelanguage.googleapis.com"),
         *("oauth2.googleapis.com", "www.googleapis.com"),

@@ -166,6 +166,7 @@ ADAPTER = Adapter(
         *("OPENAI_API_KEY", "OPENCODE_API_KEY", "OPENROUTER_API_KEY", "XAI_API_KEY", CONFIG),
     ),
     key="OPENCODE_API_KEY",
+    instructions=("AGENTS.md", "CLAUDE.md"),
     hosts=(
         *("api.anthropic.com", "api.deepseek.com", "api.groq.com", "api.mistral.ai", "api.openai.com"),
         *("api.x.ai", "generativelanguage.googleapis.com", "openrouter.ai", "models.dev", "opencode.ai"),

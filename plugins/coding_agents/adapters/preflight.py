@@ -142,6 +142,12 @@ def check_folder(adapter: Adapter, workdir: str) -> None:
                 )
 
 
+def with_instructions(adapter: Adapter, task: str, workdir: str) -> str:
+    """Return a task that names the instructions in the folder, which the program does not load from there."""
+    found = next((name for name in adapter.instructions if Path(workdir, name).is_file()), "")
+    return f"{task}\n\nFollow the instructions in {found}." if task.strip() and found else task
+
+
 async def _node_version(environ: Mapping[str, str]) -> str:
     node = await asyncio.to_thread(find_program, "node", environ)
     return await program_version(node, environ) if node else ""

@@ -12,7 +12,12 @@ import pytest
 
 from plugins.coding_agents.adapters import GROUP, adapters, find_adapter
 from plugins.coding_agents.adapters.contract import AgentRequest, Launch, Reading
-from plugins.coding_agents.adapters.preflight import check_folder, check_program, prepare_home
+from plugins.coding_agents.adapters.preflight import (
+    check_folder,
+    check_program,
+    prepare_home,
+    with_instructions,
+)
 from plugins.coding_agents.adapters.shell import ADAPTER as SHELL
 from plugins.coding_agents.errors import FolderTrustError, UnknownAgentError
 
@@ -217,6 +222,18 @@ def test_a_folder_does_not_configure_a_program_that_would_ask_nothing_then(tmp_p
             check_folder(aider, str(folder))
         check_folder(find_adapter("claude"), str(folder))
         (place / name).unlink()
+
+
+def test_the_first_task_names_the_instructions_of_the_folder(tmp_path: Path) -> None:
+    """The programs load none from a folder whose settings are not trusted."""
+    (tmp_path / "AGENTS.md").write_text("Use tabs.")
+    for agent in ("claude", "codex", "gemini", "opencode"):
+        told = with_instructions(find_adapter(agent), "Fix it", str(tmp_path))
+        assert told == "Fix it\n\nFollow the instructions in AGENTS.md."
+    (tmp_path / "CLAUDE.md").write_text("Use spaces.")
+    assert with_instructions(find_adapter("claude"), "Fix it", str(tmp_path)).endswith("in CLAUDE.md.")
+    assert with_instructions(find_adapter("claude"), "", str(tmp_path)) == ""
+    assert with_instructions(SHELL, "ls", str(tmp_path)) == "ls"
 
 
 def test_the_files_of_a_home_never_leave_it(tmp_path: Path) -> None:
