@@ -32,10 +32,17 @@ export function nothingFound({ query, filters = "", drop }) {
 
 /**
  * The data could not be read. Old rows stay on the page beside it.
- * @param {{title?: string, text: string, again?: () => void}} what
+ * @param {{title?: string, text: string, again?: () => Promise<void> | void}} what
  */
 export function failedState({ title = t("states.failed"), text, again }) {
-  const button = again && h("button", { type: "button", class: "small", onclick: again }, icon("again"), t("states.again"));
+  const retry = async () => {
+    const host = shown.parentElement;
+    await again();
+    // The button is replaced, also by the one of another failure; the keyboard goes on there.
+    const place = host.isConnected ? host : document.querySelector("main");
+    if (document.activeElement === document.body) place.querySelector("button, a, [tabindex]")?.focus();
+  };
+  const button = again && h("button", { type: "button", class: "small", onclick: retry }, icon("again"), t("states.again"));
   const shown = state("warning", title, text, button);
   shown.classList.add("failed");
   shown.setAttribute("role", "alert");

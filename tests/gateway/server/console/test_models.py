@@ -93,7 +93,7 @@ async def test_a_key_is_replaced_by_keyboard_from_its_address(browser: Browser, 
 async def test_a_failed_test_call_shows_the_original_as_text(browser: Browser, tmp_path: Path) -> None:
     async with (
         serving(tmp_path) as served,
-        chat(browser, f"{served.url}/console/models", connected=False) as page,
+        chat(browser, f"{served.url}/console/models", connected=False, expected="status of 500") as page,
     ):
         table = page.get_by_role("table", name="Models to choose from")
         await expect(table.get_by_role("row")).to_have_count(3)
@@ -115,6 +115,16 @@ async def test_a_failed_test_call_shows_the_original_as_text(browser: Browser, t
         await page.goto(f"{served.url}/console/models")
         await expect(page.get_by_text("No provider is set up")).to_be_visible()
         await expect(page.get_by_text("Nothing found")).to_be_hidden()
+        # The focus stays with what is read again, whether that fails or not.
+        await page.route("**/api/models/providers", lambda route: route.fulfill(status=500, json={}))
+        await page.goto(f"{served.url}/console/models")
+        again = page.get_by_role("button", name="Try now")
+        async with page.expect_response("**/api/models/providers"):
+            await again.press("Enter")
+        await expect(again).to_be_focused()
+        await page.unroute("**/api/models/providers")
+        await again.press("Enter")
+        await expect(page.get_by_role("region", name="Providers")).to_be_focused()
 
 
 async def test_a_viewer_sees_states_without_places(browser: Browser, tmp_path: Path) -> None:
