@@ -56,7 +56,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     thread.join()
 
 
-def test_the_api_is_as_it_is_described(url: str) -> None:
+def test_004_T01_the_api_is_as_it_is_described(url: str) -> None:
     description = schemathesis.openapi.from_url(f"{url}/openapi.json").exclude(path_regex=ENDLESS)
     tried = 0
     for found in description.get_all_operations():

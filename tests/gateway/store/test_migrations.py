@@ -79,7 +79,7 @@ def test_upgrading_again_changes_nothing(engine: Engine):
         assert connection.execute(text("SELECT value FROM cursor")).scalar_one() == "7"
 
 
-def test_what_an_older_version_kept_is_still_there(engine: Engine):
+def test_004_T06_what_an_older_version_kept_is_still_there(engine: Engine):
     """A database as the first version made it, without what came later."""
     with engine.begin() as connection:
         migrate.run_migrations(connection, "0001")
@@ -92,7 +92,7 @@ def test_what_an_older_version_kept_is_still_there(engine: Engine):
         assert connection.execute(text("SELECT count(*) FROM member")).scalar_one() == 0
 
 
-def test_a_migration_that_fails_changes_nothing_and_names_the_way_back(engine: Engine):
+def test_004_T06_a_migration_that_fails_changes_nothing_and_names_the_way_back(engine: Engine):
     with engine.begin() as connection:
         migrate.run_migrations(connection, "0034")
         before = {column["name"] for column in inspect(connection).get_columns("file_change")}

@@ -55,7 +55,7 @@ async def test_what_waits_is_committed_together(store: Store):
     assert len(await channels(store)) == count
 
 
-async def test_a_unit_is_written_whole_or_not_at_all(store: Store):
+async def test_004_T06_a_unit_is_written_whole_or_not_at_all(store: Store):
     with pytest.raises(StoreError):
         await store.write(put("a"), put("b"), put("a"))
     assert await channels(store) == set()

@@ -531,7 +531,7 @@ async def test_a_stop_of_the_gateway_lets_clients_go(tmp_path: Path) -> None:
     assert (refused.status_code, refused.code) == (503, "overloaded")
 
 
-async def test_what_was_accepted_is_answered_after_a_restart_with_its_history_and_model(
+async def test_004_T06_what_was_accepted_is_answered_after_a_restart_with_its_history_and_model(
     tmp_path: Path,
 ) -> None:
     async with asyncio.TaskGroup() as tasks:
