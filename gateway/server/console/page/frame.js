@@ -35,8 +35,8 @@ export class Frame {
       if (key === name) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");
     }
-    const more = !TABS.includes(name);
-    this.more?.classList.toggle("current", more);
+    this.current = name;
+    this.more?.classList.toggle("current", !TABS.includes(name));
   }
 
   /** Show how many things are in a screen. @param {string} name @param {number} count @param {boolean} lamp a person is needed */
@@ -108,7 +108,7 @@ export class Frame {
     const rest = this.screens.filter((screen) => !TABS.includes(screen.name));
     const more = h("button", { type: "button", "aria-haspopup": "dialog" }, icon("more"), h("span", {}, t("frame.more")));
     more.addEventListener("click", () => {
-      const entry = (screen) => h("li", {}, h("a", { class: "go", href: addressOf(screen.name), onclick: () => dialog.close() }, icon(screen.icon), h("span", {}, screen.title()), this.#countOf(screen.name)));
+      const entry = (screen) => h("li", {}, h("a", { class: "go", href: addressOf(screen.name), "aria-current": screen.name === this.current && "page", onclick: () => dialog.close() }, icon(screen.icon), h("span", {}, screen.title()), this.#countOf(screen.name)));
       const chat = h("li", {}, h("a", { class: "go", href: "/" }, icon("talks"), h("span", {}, t("frame.chat"))));
       const dialog = openDialog(t("frame.more"), h("ul", { class: "more" }, ...rest.map(entry), chat));
     });

@@ -161,7 +161,9 @@ async def test_the_frame_is_accessible_in_german_at_every_width(
         assert await violations(page, axe) == []
         await page.set_viewport_size({"width": 390, "height": 844})
         await page.get_by_role("button", name="Mehr").click()
-        await expect(page.get_by_role("dialog", name="Mehr").get_by_role("link").first).to_be_visible()
+        links = page.get_by_role("dialog", name="Mehr").get_by_role("link")
+        await expect(links.first).to_be_visible()
+        await expect(links.and_(page.locator("[aria-current]"))).to_contain_text("Unzustellbar")
         assert await violations(page, axe) == []
         # What gets the focus as the dialog closes keeps it, also after the event that tells of it.
         assert await page.evaluate(
