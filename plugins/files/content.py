@@ -23,7 +23,6 @@ _KINDS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a FIFO"),
     (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISLNK, "a link"),
 )
 _BOM = b"\xef\xbb\xbf"
 _LONGEST_LINE = 2_000
@@ -194,9 +193,9 @@ def numbered(text: str, first: int, count: int) -> str:
 
 
 def _check_kind(place: Place, state: os.stat_result) -> None:
+    if stat.S_ISLNK(state.st_mode):
+        refuse(place, OSError(errno.ELOOP, "it is a link"))
     if not stat.S_ISREG(state.st_mode):
         kind = next((words for test, words in _KINDS if test(state.st_mode)), "a device")
         advice = "; use list" if stat.S_ISDIR(state.st_mode) else ""
-        if stat.S_ISLNK(state.st_mode):
-            advice = "; links are not followed: use the path of the file itself"
         raise ToolError(f"{place.shown} is {kind}, not a file{advice}")

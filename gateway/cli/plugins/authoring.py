@@ -116,8 +116,8 @@ def new(
         echo_json({"name": name, "folder": str(place), "files": sorted(texts)})
     else:
         typer.echo(
-            f"{place} has {', '.join(texts)}; try it with `trunkline plugin dev {_path(place)}`, "
-            f"and use it with `trunkline plugin approve {_path(place)}` and `plugin enable {_path(place)}`"
+            f"{place} has {', '.join(texts)}; try it with `trunkline plugin dev {_path(place)}`, and use it "
+            f"with `trunkline plugin approve {_path(place)}` and `trunkline plugin enable {_path(place)}`"
         )
 
 

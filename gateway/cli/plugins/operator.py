@@ -85,7 +85,8 @@ class Operator:
         """
         allowed = chosen(manifest, allow)
         given = tuple(grant for grant in new if grant in allowed or not (allow or yes))
-        typer.echo(f"{manifest.name} {manifest.version}: {one_line(manifest.description)}", err=True)
+        about = f": {one_line(manifest.description)}" if manifest.description else ""
+        typer.echo(f"{manifest.name} {manifest.version}{about}", err=True)
         parts = read_parts(folder)
         check_servers(manifest, parts.servers)
         for line in (*describe_rest(manifest), *parts.describe()):
