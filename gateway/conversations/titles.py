@@ -74,8 +74,10 @@ class HiddenTurn(Turn):
         agent: str,
         request: str,
         lease: Lease | None,
+        max_tokens: int | None = None,
     ) -> None:
-        inbound = msgspec.structs.replace(entry.inbound, unattended=True, options=TurnOptions(tools=()))
+        options = TurnOptions(tools=(), max_tokens=max_tokens)
+        inbound = msgspec.structs.replace(entry.inbound, unattended=True, options=options)
         hidden = msgspec.structs.replace(
             entry, id=new_id(), answer_id=new_id(), inbound=inbound, attempts=1, merged=(), late=False
         )
