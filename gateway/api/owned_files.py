@@ -11,6 +11,18 @@ from contextlib import suppress
 from pathlib import Path
 
 
+def exists(path: Path) -> bool:
+    """Return whether a path leads to something. Raises OSError if that cannot be found out.
+
+    ``Path.exists`` returns False then since Python 3.14, so that data which cannot be read counts as missing.
+    """
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
 def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Replace a file as a whole, durable afterwards. Raises OSError; then the former file remains.
 
@@ -21,7 +33,7 @@ def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            keep_owner(file.fileno(), path if path.exists() else path.parent)
+            keep_owner(file.fileno(), path if exists(path) else path.parent)
             os.fchmod(file.fileno(), mode)
             file.write(data)
             file.flush()
@@ -56,7 +68,7 @@ def keep_owner(descriptor: int, like: Path) -> None:
 
 def owned_folder(folder: Path, mode: int = 0o700) -> None:
     """Make a folder with those above it that are missing; each new one gets the owner of the folder above."""
-    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    missing = [each for each in (folder, *folder.parents) if not exists(each)]
     folder.mkdir(mode, parents=True, exist_ok=True)
     for each in reversed(missing):
         keep_owner_of_tree(each, each.parent)

@@ -18,6 +18,7 @@ from sqlalchemy import Engine, inspect, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DatabaseError
 
+from gateway.api.owned_files import exists
 from gateway.contract.errors import StoreError
 from gateway.store import migrate
 from gateway.store.engine import is_temporary, open_error
@@ -156,7 +157,7 @@ def replace_file(path: Path, fresh: Path) -> Path | None:
     open.
     """
     former = path.with_name(f"{path.name}.before-restore")
-    kept = path.exists() and path.stat().st_size > 0
+    kept = exists(path) and path.stat().st_size > 0
     former.unlink(missing_ok=True)
     if kept:
         with closing(sqlite3.connect(path)) as connection:
@@ -180,7 +181,7 @@ def replace_file(path: Path, fresh: Path) -> Path | None:
 def _set_aside_log(path: Path) -> None:
     for suffix in ("-wal", "-shm"):
         side = path.with_name(path.name + suffix)
-        if side.exists():
+        if exists(side):
             side.replace(path.with_name(f"{path.name}.before-restore{suffix}"))
 
 

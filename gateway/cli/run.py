@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import structlog
 import typer
 
+from gateway.api.owned_files import exists
 from gateway.app import Gateway
 from gateway.cli.command_group import discard_unwritten
 from gateway.cli.discovery import announce, check_announcement
@@ -157,7 +158,7 @@ def _create_folders(settings: Settings) -> None:
         try:
             folder.mkdir(0o700, parents=True, exist_ok=True)
             # A database that is there may be a copy that is read-only until it takes over.
-            if file is not None and file.absolute().parent == folder and not file.exists():
+            if file is not None and file.absolute().parent == folder and not exists(file):
                 tempfile.TemporaryFile(dir=folder).close()
         except OSError as error:
             if error.errno not in _FINAL or _may_be_mounted(folder):

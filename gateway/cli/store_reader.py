@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Engine, create_engine
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
 
+from gateway.api.owned_files import exists
 from gateway.contract.errors import StoreError
 from gateway.settings import Settings
 from gateway.store import migrate
@@ -26,7 +27,7 @@ UNFINISHED = "restore.unfinished"
 
 def check_restored(settings: Settings) -> None:
     """Raise StoreError if a restore was killed while it replaced data."""
-    if (settings.data_dir / UNFINISHED).exists():
+    if exists(settings.data_dir / UNFINISHED):
         raise StoreError(
             f"a restore was interrupted, so files in {settings.data_dir} may not belong to the database; "
             "run `trunkline restore FILE --force` again"
@@ -68,7 +69,7 @@ def reader(settings: Settings) -> Engine:
     """Return an engine with read-only connections. Raises StoreError if the store does not exist yet."""
 
     file = store_file(settings)
-    if file is not None and not file.exists():
+    if file is not None and not exists(file):
         raise StoreError(f"{file} does not exist yet; `trunkline run` creates it")
     if file is None:
         return open_engine(settings.store_url, "relaxed").execution_options(postgresql_readonly=True)
@@ -81,7 +82,8 @@ def _open(file: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False)
     try:
         connection.execute("PRAGMA schema_version").fetchone()
-    except sqlite3.OperationalError:
+    except sqlite3.DatabaseError:
+        connection.close()
         # A reader writes beside the file, too: the index of the write-ahead log.
         for path, wanted in ((file, os.R_OK), (file.absolute().parent, os.W_OK)):
             if os.geteuid() and not os.access(path, wanted, effective_ids=True):

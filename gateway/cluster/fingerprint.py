@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+from contextlib import suppress
 
 from gateway.extensions.admission.lock import LOCK
 from gateway.settings import Settings
@@ -31,7 +32,7 @@ def fingerprint(settings: Settings, key: str) -> Fingerprint:
         if entry.path not in _OF_ONE_NODE and entry.path[0] != "log"
     }
     lock = settings.file.parent / LOCK
-    if lock.is_file():
+    with suppress(FileNotFoundError):
         found[LOCK] = lock.read_text(encoding="utf-8", errors="replace")
     return {name: _hash(key, text) for name, text in found.items()}
 

@@ -34,8 +34,13 @@ _REFERENCES = re.compile(r"\$(?=\{)|\{(?=env:|file:)")
 
 
 def agent_files(folder: Path) -> list[Path]:
-    """Return the agent files of a folder by name, without a README."""
-    return [file for file in sorted(folder.glob(f"*{SUFFIX}")) if file.stem.lower() != "readme"]
+    """Return the agent files of a folder by name, without a README. Raises OSError if it cannot be read."""
+    # Not Path.glob, which returns nothing for a folder that cannot be read.
+    try:
+        found = sorted(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [file for file in found if file.suffix == SUFFIX and file.stem.lower() != "readme"]
 
 
 def agent_entries(file: Path, text: str, shown: str) -> list[Entry]:

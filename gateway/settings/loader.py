@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 from msgspec.structs import replace
 from pydantic import ValidationError
 
+from gateway.api.owned_files import exists
 from gateway.contract.errors import SettingsError
 from gateway.settings.agents import FOLDER, SUFFIX, agent_files
 from gateway.settings.documents import SUFFIXES, read_document
@@ -158,7 +159,7 @@ class _Loading:
         personal = personal_folder(self._environ)
         folders = [self._cwd / "config", *((personal,) if personal else ())]
         files = (folder / f"trunkline{suffix}" for folder in folders for suffix in SUFFIXES)
-        return next((file for file in files if file.is_file()), None)
+        return next((file for file in files if exists(file)), None)
 
     def _files(self, path: Path | None) -> list[Entry]:
         """Read the files of this machine, in the order of their layers."""

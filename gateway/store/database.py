@@ -13,6 +13,7 @@ import structlog
 from sqlalchemy import Connection, Engine, make_url
 from sqlalchemy.exc import DatabaseError, DataError
 
+from gateway.api.owned_files import exists
 from gateway.contract.errors import InvalidRequestError, StoreError, StoreUnavailableError
 from gateway.store import engine as engines
 from gateway.store import migrate
@@ -199,11 +200,11 @@ def _create_missing_file(url: str, engine: Engine) -> bool:
     A crash in between leaves no file, so an empty file always means lost contents.
     """
     path = migrate.database_file(engine)
-    if path is None or path.exists():
+    if path is None or exists(path):
         return False
     # SQLite discards a write-ahead log whose database is new, and with it the last committed messages.
     log_file = path.with_name(f"{path.name}-wal")
-    if log_file.exists() and log_file.stat().st_size:
+    if exists(log_file) and log_file.stat().st_size:
         raise StoreError(
             f"{path} is missing, but {log_file.name}, its write-ahead log, holds data; put the file back, "
             "restore a backup with `trunkline restore FILE`, or remove the log as well to start empty"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sqlalchemy import Column, Connection, Engine, MetaData, String, Table, insert, inspect, text
 
+from gateway.api.owned_files import exists
 from gateway.contract.errors import StoreError
 from gateway.store.schema import metadata
 
@@ -46,7 +47,7 @@ def find_damage(engine: Engine) -> str | None:
     A database without any table is not damaged: it is the first start.
     """
     file = database_file(engine)
-    if file is not None and file.exists() and not file.stat().st_size:
+    if file is not None and exists(file) and not file.stat().st_size:
         return f"{file} has 0 bytes, so its contents are lost; {_recovery_hint(engine)}"
     found = set(inspect(engine).get_table_names())
     where = file or engine.url.render_as_string()

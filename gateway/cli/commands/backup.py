@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import shutil
+import stat
 import tarfile
 import time
 import zlib
@@ -19,7 +20,7 @@ from rich.console import Console
 from sqlalchemy import Engine, inspect
 from sqlalchemy.exc import DatabaseError
 
-from gateway.api.owned_files import keep_owner
+from gateway.api.owned_files import exists, keep_owner
 from gateway.cli.database_copy import (
     FORMAT,
     Manifest,
@@ -85,7 +86,7 @@ def backup(
     target = file or Path(time.strftime("trunkline-%Y%m%dT%H%M%SZ.tar.gz", time.gmtime()))
     if target.is_dir():
         fail(f"{target} is a directory; name a file in it", REFUSED)
-    if target.exists():
+    if exists(target):
         fail(f"{target} exists; choose another name or remove it")
     try:
         # First: a user who may not read the database hears that, and not that the archive cannot be written.
@@ -204,13 +205,20 @@ def _files(settings: Settings) -> Iterator[Path]:
     """Yield the files of the data directory besides the database, such as credentials, and of `_FOLDERS`."""
 
     database = store_file(settings)
-    for path in sorted(settings.data_dir.glob("*")):
+    for path in _files_in(settings.data_dir):
         ours = database is not None and path.absolute() == database.absolute()
-        if path.is_file() and not path.is_symlink() and not ours and not path.name.endswith(_NOT_KEPT):
+        if not ours and not path.name.endswith(_NOT_KEPT):
             yield path
     for folder, suffixes in _FOLDERS.items():
-        for path in sorted((settings.data_dir / folder).glob("*")):
-            if path.suffix in suffixes and path.is_file() and not path.is_symlink():
+        yield from (path for path in _files_in(settings.data_dir / folder) if path.suffix in suffixes)
+
+
+def _files_in(folder: Path) -> Iterator[Path]:
+    """Yield the files of a folder by name, without links. Raises OSError for what cannot be read."""
+    # Not Path.glob and Path.is_file, which leave out what cannot be read.
+    for path in sorted(folder.iterdir()) if exists(folder) else ():
+        with suppress(FileNotFoundError):
+            if stat.S_ISREG(path.lstat().st_mode):
                 yield path
 
 
@@ -351,9 +359,9 @@ def _check_free(settings: Settings, engine: Engine, names: list[str]) -> None:
     """Raise StoreError if the backup would replace data. An empty database is not data."""
 
     file = migrate.database_file(engine)
-    there = [name for name in names if (settings.data_dir / name).exists()]
+    there = [name for name in names if exists(settings.data_dir / name)]
     if file is not None:
-        there += [str(file)] if file.exists() and file.stat().st_size else []
+        there += [str(file)] if exists(file) and file.stat().st_size else []
     else:
         with _readable(engine):
             there += sorted(set(inspect(engine).get_table_names()) & metadata.tables.keys())

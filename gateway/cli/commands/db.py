@@ -8,6 +8,7 @@ import typer
 from sqlalchemy import Connection, Engine, func, make_url, select
 from sqlalchemy.exc import DatabaseError
 
+from gateway.api.owned_files import exists
 from gateway.cli.database_copy import find_problems
 from gateway.cli.options import FAILED, AsJson, File, refuse, settings_from, to_json
 from gateway.cli.output import quiet
@@ -125,7 +126,7 @@ def _where(settings: Settings) -> str:
 def _status(settings: Settings) -> dict[str, Any]:
     file = store_file(settings)
     found: dict[str, Any] = {"path": _where(settings), "state": "missing", "newest": migrate.head()}
-    if file is not None and not file.exists():
+    if file is not None and not exists(file):
         return found
     engine = reader(settings)
     try:

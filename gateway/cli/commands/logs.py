@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 import typer
 
+from gateway.api.owned_files import exists
 from gateway.cli.gateway_client import follow
 from gateway.cli.options import REFUSED, File, fail, give_up, settings_from
 from gateway.contract.errors import InvalidRequestError, TrunklineError
@@ -63,7 +64,7 @@ def logs(
         fail(f"--level: {level!r} is not one of {', '.join(_LEVELS)}", REFUSED)
     settings = settings_from(config)
     *older, newest = log_files(settings.cluster.log_folder(settings.data_dir))
-    if not newest.exists() and not follow_:
+    if not exists(newest) and not follow_:
         fail(f"{newest.parent} contains no logs; a gateway with log.file = true writes them")
     least = 0 if level is None else _LEVELS.index(level)
 
@@ -134,7 +135,7 @@ class _Tail:
         """Yield the complete lines since the last call."""
         while True:
             if self._file is None:
-                if not self._path.exists():
+                if not exists(self._path):
                     return
                 self._file = self._path.open(encoding="utf-8", errors="replace")
             # Checked before the rest is read: the gateway writes nothing to a file after its renaming.

@@ -12,6 +12,7 @@ from pathlib import Path
 from sqlalchemy import Engine, select, text
 from sqlalchemy.exc import DBAPIError
 
+from gateway.api.owned_files import exists
 from gateway.cli.doctor.finding import Finding, fail, ok, warn
 from gateway.cli.store_reader import check_restored, reader, store_file
 from gateway.contract.errors import StoreError, WeakDurabilityError
@@ -36,7 +37,7 @@ def store(settings: Settings) -> Iterator[Finding]:
         yield fail("store", str(error), "correct store.url")
         return
     # First, since it raises PermissionError where the data directory is closed: that names the database.
-    is_missing = file is not None and not file.exists()
+    is_missing = file is not None and not exists(file)
     try:
         check_restored(settings)
     except StoreError as error:

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from gateway.api.owned_files import keep_owner
+from gateway.api.owned_files import exists, keep_owner
 from gateway.contract.errors import SettingsError, TrunklineError
 from gateway.settings.loader import load_settings
 
@@ -30,12 +30,12 @@ class EditedFile:
         if path.suffix != ".toml":
             raise SettingsError(f"{path}: only TOML files are edited; name one with --config")
         try:
-            self._before = path.read_text(encoding="utf-8-sig") if path.exists() else ""
+            self._before = path.read_text(encoding="utf-8-sig") if exists(path) else ""
             self._first = self._before
             self._document = tomlkit.parse(self._before)
         except (OSError, UnicodeDecodeError, TOMLKitError) as error:
             raise SettingsError(f"{path}: cannot be read: {error}") from None
-        if create and not path.exists():
+        if create and not exists(path):
             self._write("# Settings of Trunkline; config/example.toml shows every key.\n")
             self._document = tomlkit.parse(self._before)
 

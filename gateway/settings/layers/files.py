@@ -15,6 +15,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from gateway.api.owned_files import exists
 from gateway.contract.errors import SettingsError
 from gateway.settings.agents import FOLDER as AGENTS
 from gateway.settings.agents import agent_files
@@ -57,7 +58,7 @@ def cache_folder(environ: Mapping[str, str], data_dir: Path) -> Path:
 def files_in(folder: Path, layer: Layer, cwd: Path, project: Path | None = None) -> list[SettingsFile]:
     """Return the settings file of a folder, if there is one, and its agent files. Raises SettingsError."""
     try:
-        found = [file for suffix in SUFFIXES if (file := folder / f"trunkline{suffix}").is_file()]
+        found = [file for suffix in SUFFIXES if exists(file := folder / f"trunkline{suffix}")]
         agents = agent_files(folder / AGENTS)
     except OSError as error:
         raise SettingsError(f"{shown(folder, cwd)}: cannot be read: {error.strerror}") from None

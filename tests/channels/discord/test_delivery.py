@@ -167,7 +167,7 @@ async def test_what_is_spoken_comes_as_a_voice_message(fake: FakeDiscord, tmp_pa
     assert (file.filename, file.data) == ("said.ogg", ogg_opus(packets=packets))
     assert (file.duration_secs, base64.b64decode(file.waveform or "")) == (0.3, bytes([8, 8, 255]))
     [file] = long.attachments
-    assert (file.filename, file.duration_secs) == ("long.oga", 30.0)
+    assert (file.filename[:7], file.duration_secs) == ("long.og", 30.0)  # .oga, or .ogg since Python 3.14
     assert base64.b64decode(file.waveform or "") == bytes([255] * 256)
     fake.transcript.check()
 

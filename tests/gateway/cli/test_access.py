@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -45,12 +45,12 @@ def closed() -> Iterator[Path]:
 
 @pytest.fixture
 def as_another_user(closed: Path) -> Run:
-    """Run a command twice: the first time imports it, and the second time is another user's."""
+    """Run a command twice: the first time, maybe as ``first``, imports it; then it is another user's."""
 
-    def run(*words: str) -> Result:
+    def run(*words: str, first: Sequence[str] = ()) -> Result:
         runner = CliRunner(env={"TRUNKLINE_DATA_DIR": str(closed), "HOME": str(closed.parent)})
         line = [*words, "--config", str(closed.parent / "own.toml")]
-        runner.invoke(app, line)
+        runner.invoke(app, [*(first or words), *line[len(words) :]])
         os.seteuid(OTHER)
         try:
             return runner.invoke(app, line)
@@ -75,6 +75,19 @@ def test_a_backup_of_files_that_may_not_be_read_does_not_blame_the_archive(as_an
     assert done.exit_code == 1
     assert done.stderr.startswith("cannot access ")
     assert done.stderr.endswith(f": Permission denied; {REMEDY}\n")
+
+
+def test_a_backup_does_not_leave_out_files_that_it_may_not_list(as_another_user: Run, closed: Path) -> None:
+    beside = closed.parent / "db"
+    (closed.parent / "own.toml").write_text(f'[store]\nurl = "sqlite:///{beside}/t.db"\n')
+    engine = open_engine(f"sqlite:///{beside}/t.db")
+    upgrade(engine)
+    engine.dispose()
+    (beside / "t.db").chmod(0o666)
+    beside.chmod(0o777)
+    closed.chmod(0o711)
+    done = as_another_user("backup", str(beside / "t.tar.gz"), first=("backup", str(beside / "root.tar.gz")))
+    assert (done.exit_code, done.stderr) == (1, f"cannot access {closed}: Permission denied; {REMEDY}\n")
 
 
 def test_a_database_beside_which_nothing_may_be_written_is_not_called_damaged(closed: Path) -> None:
