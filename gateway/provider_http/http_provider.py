@@ -74,7 +74,14 @@ _UNKNOWN_FIELD = re.compile(
 )
 """The words of a server that refuses the fields of reasoning, and not only what is in them."""
 _ABOUT_EFFORT = re.compile(r"think|reason|output_config")
+_NO_SCHEMAS = re.compile(
+    r"(response.?format|json.?schema).{0,80}(unavailable|unsupported|not support|must be one of)"
+    r"|not support.{0,60}(response.?format|json.?schema)|'text' or 'json_object'",
+    re.IGNORECASE,
+)
+"""The words of a model without answers by a schema. One that calls the schema wrong has them."""
 _REASONING = "the reasoning so far"
+_SCHEMA = "the schema of the answer"
 _SUMMARY = "a summary of the reasoning"
 
 AuthorizerFor = Callable[[ProviderConfig], Authorizer | None]
@@ -293,6 +300,12 @@ class HttpProvider:
             options = msgspec.structs.replace(options, effort=None)
         if self._is_refused(options.model, _SUMMARY):
             options = msgspec.structs.replace(options, summarize=False)
+        if options.answer_schema is not None and self._is_refused(options.model, _SCHEMA):
+            schema = msgspec.json.encode(options.answer_schema.schema).decode()
+            prompt = (
+                f"{options.system_prompt}\n\nAnswer in JSON that meets this JSON schema:\n{schema}".lstrip()
+            )
+            options = msgspec.structs.replace(options, answer_schema=None, system_prompt=prompt)
         return options
 
     def _record_refused(self, options: ChatOptions, option: str, failure: ProviderError) -> None:
@@ -467,6 +480,8 @@ def _refused_option(
 ) -> str | None:
     """Return what the model refused, if the request can be repeated without it."""
     words = failure.original.lower()
+    if options.answer_schema is not None and _NO_SCHEMAS.search(words):
+        return _SCHEMA
     if options.summarize and "summar" in words:
         return _SUMMARY
     if options.effort is not None and "effort" in words:
