@@ -23,6 +23,14 @@ def exists(path: Path) -> bool:
     return True
 
 
+def may_exist(path: Path) -> bool:
+    """Return whether a path leads to something, also if that cannot be found out: reading it says why."""
+    try:
+        return exists(path)
+    except OSError:
+        return True
+
+
 def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Replace a file as a whole, durable afterwards. Raises OSError; then the former file remains.
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import structlog
 from msgspec import Struct
 
+from gateway.api.owned_files import may_exist
 from gateway.contract.errors import PluginError
 from gateway.contract.services import Unregister
 from gateway.settings import Settings
@@ -139,7 +140,7 @@ class SkillLibrary:
 def find_skills(source: SkillSource) -> Iterator[FoundSkill]:
     """Yield the skills in the folders of a place, by name."""
     try:
-        names = sorted(each.name for each in source.folder.iterdir() if (each / SKILL_FILE).is_file())
+        names = sorted(each.name for each in source.folder.iterdir() if may_exist(each / SKILL_FILE))
     except OSError:
         return
     for name in names:

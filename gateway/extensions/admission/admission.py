@@ -9,6 +9,7 @@ from pathlib import Path
 
 from msgspec import structs
 
+from gateway.api.owned_files import may_exist
 from gateway.contract.errors import PluginError
 from gateway.extensions.admission.capabilities import Grant, from_config, granted_with, with_config
 from gateway.extensions.admission.config_schema import plugin_config
@@ -64,7 +65,7 @@ class Admission:
 
     def _owns_folder(self, folder: Path) -> bool:
         """Return whether a folder is a plugin with a manifest, or was one when the operator approved it."""
-        if (folder / MANIFEST).exists() or not (folder / "main.py").exists():
+        if may_exist(folder / MANIFEST) or not (folder / "main.py").exists():
             return True
         # Whatever way the folder was written: a match that is missed gives its code all rights.
         sources = (locked.source for locked in self.lock().plugins.values())

@@ -12,6 +12,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from gateway.api.owned_files import may_exist
 from gateway.contract.errors import PluginError
 from gateway.extensions.admission.lock import Lock
 from gateway.extensions.admission.manifest import MANIFEST, Manifest, is_name, read_manifest
@@ -70,7 +71,7 @@ class Locations:
             yield from _below("user", self.home / ".trunkline/plugins")
         for name, locked in lock.plugins.items():
             folder = self.folder(name, locked.digest)
-            if (folder / MANIFEST).is_file():
+            if may_exist(folder / MANIFEST):
                 yield _found("installed", folder)
         yield from _environment()
         yield from _below("shipped", SHIPPED)
@@ -98,7 +99,7 @@ def first(found: Sequence[Found], name: str) -> Found | None:
 def _below(location: Location, folder: Path) -> Iterator[Found]:
     """Yield the plugins in the folders of a location."""
     try:
-        names = sorted(each.name for each in folder.iterdir() if (each / MANIFEST).is_file())
+        names = sorted(each.name for each in folder.iterdir() if may_exist(each / MANIFEST))
     except OSError:
         return
     for name in names:

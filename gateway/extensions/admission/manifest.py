@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 
 from msgspec import Struct, structs
 
+from gateway.api.owned_files import exists
 from gateway.contract.errors import PluginError
 from gateway.extensions.admission import fields
 from gateway.extensions.admission.capabilities import (
@@ -176,7 +177,7 @@ def read_manifest(folder: Path) -> Manifest:
     """Read the manifest of a folder. Raises PluginError with every mistake and its line."""
     file = folder / MANIFEST
     try:
-        if file.is_symlink() or not file.is_file():
+        if file.is_symlink() or not exists(file):
             raise PluginError(f"{folder} has no {MANIFEST}, so it is not a plugin")
         data = file.read_bytes()
     except OSError as error:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from gateway import PluginError
 from gateway.extensions.admission.fields import invisible
 from gateway.skills import ToolRule, read_skill
+from gateway.skills.library import SkillSource, find_skills
 from gateway.skills.skill import MOST_BYTES, parse_skill
 from tests.gateway.skills.conftest import Desk
 
@@ -143,3 +144,13 @@ def test_a_symlink_is_not_a_skill(desk: Desk) -> None:
     (desk.own / "other").symlink_to(folder)
     with pytest.raises(PluginError, match="is a link"):
         read_skill(desk.own / "other")
+
+
+def test_a_skill_that_cannot_be_examined_is_named_and_hides_no_other(desk: Desk) -> None:
+    desk.skill()
+    (desk.own / "looped").mkdir()
+    (desk.own / "looped/SKILL.md").symlink_to("SKILL.md")  # its stat fails, as in a closed folder
+    looped, other = find_skills(SkillSource("own", desk.own))
+    assert (other.problem, other.skill is None) == ("", False)
+    assert (looped.name, looped.skill) == ("looped", None)
+    assert "looped/SKILL.md cannot be read" in looped.problem

@@ -81,7 +81,7 @@ async function openPlan(action, ask, done) {
       const { state, replayed, dropped, skipped, left } = await send("POST", `/api/why/plans/${encodeURIComponent(id)}`);
       said.textContent = [t(drops ? "drop.done" : state === "done" ? "replay.done" : "replay.running", { count: counted(drops ? dropped : replayed), left: counted(left) }), skipped ? t("replay.skipped", { count: counted(skipped) }) : ""].filter(Boolean).join(" ");
       done();
-      if (state === "done" || !dialog.isConnected) return;
+      if (state === "done") return; // also after the dialog is closed: the list below it changes
       await new Promise((later) => setTimeout(later, PROGRESS_MS));
     }
   }

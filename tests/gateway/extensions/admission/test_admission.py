@@ -49,6 +49,17 @@ def test_001_29_the_project_comes_before_the_user_and_installed_plugins(desk: De
     assert place() == "installed"
 
 
+def test_a_plugin_that_cannot_be_examined_is_named_and_hides_no_other(desk: Desk) -> None:
+    desk.project()
+    looped = desk.project("looped")
+    (looped / "plugin.yml").unlink()
+    (looped / "plugin.yml").symlink_to("plugin.yml")  # its stat fails, as in a closed folder
+    found = {
+        each.folder.name: each.problem for each in desk.admission.discover() if each.location == "project"
+    }
+    assert (found["audit"], "looped" in found["looped"]) == ("", True)
+
+
 def test_001_29_packages_of_the_environment_come_last_and_are_not_imported(tmp_path: Path) -> None:
     site = tmp_path / "site"
     for package, entry in (("trunkline_plugin_audit", ""), ("other", "[trunkline.plugins]\nother = other\n")):
