@@ -36,6 +36,7 @@ from gateway.settings import PluginSettings, load_settings
 from gateway.testing.chat import chatting, written
 from gateway.testing.fake_models.script import Gate, Reply, Say, Use
 from gateway.testing.served import serving
+from plugins.shell import Shell
 
 pytestmark = pytest.mark.slow
 
@@ -76,7 +77,7 @@ async def test_the_first_confined_plugin_blocks_what_it_says(tmp_path: Path) -> 
         lambda grant: grant in admitted.grants,
     )
     shell = {"shell": True, "roots": [str(tmp_path)]}
-    async with chatting(tmp_path / "data", confined, load_plugin("shell"), plugins={"shell": shell}) as chat:
+    async with chatting(tmp_path / "data", confined, Shell(), plugins={"shell": shell}) as chat:
         chat.model.then(Reply((Use("shell", '{"argv": ["rm", "-rf", "x"]}'),), "tools"))
         [result] = [part for part in (await chat.say("go")).parts if isinstance(part, ToolResultPart)]
     assert result.output == "Error: blocked by the plugin 'no-deletes': nothing is deleted here"

@@ -55,8 +55,11 @@ function draw() {
   drawing = false;
   const { state } = client;
   const { current, threads, outbox, server, contributed, completions } = state;
+  const { triggers, status, panels } = contributed;
   views.sidebar.render(state);
   views.bar.render(state, replay !== null);
+  // Before the messages: the text of an edit whose message is gone belongs to the draft of the version that came.
+  views.composer.render({ session: current, branch: branchOf(state, current), running: isRunning(state, current), online: state.connection === "online", uploadBytes: server.upload_bytes, frameBytes: server.frame_bytes, commands: server.commands, triggers, completions });
   if (replay === null) views.thread.render({ session: current, thread: shownOf(threads[current ?? ""]), outbox, branches: state.branches[current ?? ""] });
   else if (replayed !== null) views.thread.render({ session: current, thread: replayed, outbox: [] });
   if (target !== null && replay === null) showTarget(threads[current ?? ""]);
@@ -64,8 +67,6 @@ function draw() {
   const isGone = isMissing(state, current);
   views.composer.hidden = isGone || isTask(current) || replay !== null;
   if (wantsFocus && !views.composer.hidden) wantsFocus = false, views.composer.focusInput();
-  const { triggers, status, panels } = contributed;
-  views.composer.render({ session: current, branch: branchOf(state, current), running: isRunning(state, current), online: state.connection === "online", uploadBytes: server.upload_bytes, frameBytes: server.frame_bytes, commands: server.commands, triggers, completions });
   if (isGone && views.composer.moveToNew()) client.notify(t("missing.draft"));
   views.status.render(status);
   views.panels.render(panels);

@@ -306,6 +306,15 @@ async def test_another_device_shows_the_switched_version(tmp_path: Path, browser
             await expect_talk(page, "one", "You said: one")
 
 
+HOLD_FRAME = """() => {
+    const frame = window.requestAnimationFrame;
+    window.requestAnimationFrame = (draw) => {
+        window.release = () => { window.requestAnimationFrame = frame; draw(); };
+    };
+}"""
+"""Let the page draw nothing until ``release()``."""
+
+
 async def test_an_open_edit_outlives_changes_by_another_device(tmp_path: Path, browser: Browser) -> None:
     async with serving(tmp_path) as served, chat(browser, served.url) as page:
         for text in ("one", "two"):
@@ -325,7 +334,13 @@ async def test_an_open_edit_outlives_changes_by_another_device(tmp_path: Path, b
                 page, "one", "You said: one", "two", "You said: two", "three", "You said: three"
             )
             await expect(field).to_have_count(2)
-            await edit(other, 1, "zwei")
+            # All that changes comes in one frame, as in a busy browser.
+            await page.evaluate(HOLD_FRAME)
+            async with page.expect_response(lambda response: "/branches" in response.url) as listed:
+                await edit(other, 1, "zwei")
+                await expect(words(answers(other))).to_have_text(["You said: one", "You said: zwei"])
+            await (await listed.value).finished()
+            await page.evaluate("() => release()")
             await expect(words(answers(page))).to_have_text(["You said: one", "You said: zwei"])
             # The edit of a message that is still there stays open, with its focus.
             await expect(field).to_have_count(1)
