@@ -28,8 +28,9 @@ MIB = 1024 * 1024
 
 
 @pytest.fixture
-async def terminal(tmp_path: Path) -> AsyncIterator[Terminal]:
-    async with new_terminal(tmp_path / "session") as made:
+async def terminal(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Terminal]:
+    # A short name: the path of a Unix socket has 107 bytes at most.
+    async with new_terminal(tmp_path_factory.mktemp("k") / "session") as made:
         yield made
 
 
