@@ -49,7 +49,7 @@ log = structlog.get_logger("trunkline.matrix")
 _POLL_MS, _POLL_SECONDS, _JOIN_SECONDS, _RECEIPT_SECONDS = 30_000, 60.0, 40.0, 5.0
 _FULL_PAUSE = 1.0
 _GAP_PATIENCE = 12
-"""How many times longer the events of a gap are asked for than anything else: else they are skipped."""
+"""Factor of the time in which reading the events of a gap is repeated; then they are skipped."""
 _TIMELINE = 50
 """Most events of a room in one answer; the events before them are paged."""
 _NAMED = 3
@@ -439,7 +439,7 @@ class Inflow:
         return found if found.type == MESSAGE and isinstance(found.content.get("body"), str) else None
 
     async def _quoted(self, room: str, event: str) -> Event | None:
-        """Return the message that another one replies to; None, so that that is answered, if this fails."""
+        """Return the message that a reply points at; None if it cannot be read: the reply is answered."""
         try:
             return await self._lookup(room, event)
         except PlacementUncertain as error:

@@ -29,7 +29,7 @@ class Readiness(Struct, frozen=True):
 
 
 class ChannelState(Struct, frozen=True):
-    """Whether a channel works, and why not."""
+    """State of a channel: ``ok`` if it works, and the reason if it does not."""
 
     ok: bool
     detail: str = ""
